@@ -1,0 +1,48 @@
+"""CUDA kernels for the arrays of every library: any array in, the same kind of array out.
+
+>>> import numpy, interop
+>>> interop.matmul(numpy.eye(2), numpy.ones((2, 2)))
+array([[1., 1.],
+       [1., 1.]])
+"""
+
+from __future__ import annotations
+
+import atexit as _atexit
+import importlib as _importlib
+import pkgutil as _pkgutil
+from typing import Any as _Any
+
+# Python started in the project's own folder imports this file from there, beside which no compiled half lies: the
+# installed package's folder joins the search.
+__path__ = _pkgutil.extend_path(__path__, __name__)
+
+try:
+    from interop import _core
+except ImportError as error:
+    raise ImportError(
+        "interop: the compiled half (interop._core) cannot be imported. In a source tree, install the package first: "
+        f"'pip install .'. The loader said: {error}"
+    ) from error
+
+from interop._version import __version__
+
+if _core.__version__ != __version__:
+    raise ImportError(
+        f"interop: these Python files are version {__version__} and the compiled half is {_core.__version__}. "
+        "Install the package again: 'pip install --force-reinstall interop-dlpack', or 'pip install .' in a source tree."
+    )
+
+from interop._core import Array, CudaError
+from interop._matmul import matmul
+
+Array.__module__ = "interop"
+_atexit.register(_core.stop_reaper, 5.0)
+
+__all__ = ["Array", "CudaError", "__version__", "jax", "matmul"]
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "jax":  # loaded on first use, as it loads JAX
+        return _importlib.import_module("interop.jax")
+    raise AttributeError(f"module 'interop' has no attribute {name!r}")

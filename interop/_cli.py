@@ -1,0 +1,37 @@
+"""The `interop` command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import interop
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the `interop` command with these arguments (those of the process by default) and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="interop", description="CUDA kernels for the arrays of every library (the distribution interop-dlpack)."
+    )
+    parser.add_argument("--version", action="version", version=f"interop-dlpack {interop.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("info", help="print versions, devices, array libraries and CUDA libraries")
+    commands.add_parser("demo", help="run interop.matmul on every array library and device that is here")
+    bench = commands.add_parser("bench", help="measure against the array libraries (needs a GPU)")
+    bench.add_argument("what", choices=["matmul", "overhead"], help="large products, or host time per call")
+    bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
+    options = parser.parse_args(arguments)
+    if options.command == "info":
+        from interop import _info
+
+        print(_info.report())
+        return 0
+    if options.command == "demo":
+        from interop import _demo
+
+        return _demo.run()
+    from interop import _bench
+
+    return _bench.run(options.what, options.csv)

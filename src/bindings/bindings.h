@@ -1,0 +1,12 @@
+/// One function for each Python-visible area of `interop._core`.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace interop::bindings {
+
+void bind_array(nanobind::module_& m);
+void bind_info(nanobind::module_& m);
+void bind_matmul(nanobind::module_& m);
+
+}  // namespace interop::bindings

@@ -1,0 +1,60 @@
+/// What the build and the machine are, for `interop info`, and what the package needs once at import and at exit.
+#include <interop/cuda/driver.h>
+
+#include "bindings/bindings.h"
+#include "exchange/python.h"
+#include "exchange/reaper.h"
+#include "exchange/route.h"
+
+namespace interop::bindings {
+namespace {
+
+nb::dict build_info() {
+  nb::dict info;
+  info["cuda"] = cuda::built_for();
+  info["compiler"] = cuda::built_compiler();
+  info["architectures"] = cuda::built_architectures();
+  info["jax_ffi"] = bool(INTEROP_JAX_FFI);
+  return info;
+}
+
+nb::dict device_info(int device) {
+  const cuda::DeviceInfo info = cuda::device_info(device);
+  nb::dict result;
+  result["name"] = info.name;
+  result["compute_capability"] = nb::make_tuple(info.compute_major, info.compute_minor);
+  result["multiprocessors"] = info.multiprocessors;
+  result["memory_bytes"] = info.memory_bytes;
+  return result;
+}
+
+nb::tuple route(nb::handle object) {
+  const exchange::Route& found = exchange::route_of(object, "interop", "the object");
+  return nb::make_tuple(found.library(), found.protocol());
+}
+
+}  // namespace
+
+void bind_info(nb::module_& m) {
+  m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, typing.Any]"),
+        "CUDA version, compiler and architectures of the build; whether JAX's handlers are in it.");
+  m.def("driver_version", [] {
+    cuda::require_driver();
+    return cuda::driver_version();
+  }, "The CUDA version that the driver supports, such as 13000; CudaError without a usable driver and GPU.");
+  m.def("device_count", [] {
+    cuda::require_driver();
+    return cuda::device_count();
+  }, "The number of CUDA devices; CudaError without a usable driver and GPU.");
+  m.def("device_info", &device_info, nb::arg("device"), nb::sig("def device_info(device: int) -> dict[str, typing.Any]"),
+        "Name, compute capability, multiprocessors and memory of a CUDA device.");
+  m.def("route", &route, nb::arg("object"), nb::sig("def route(object: typing.Any) -> tuple[str, str]"),
+        "The array library and the protocol by which an object would be read.");
+  m.def("held_count", &exchange::held_count, "How many inputs are held until the GPU has finished with them.");
+  m.def("stop_reaper", [](double seconds) {
+    const nb::gil_scoped_release no_gil;
+    exchange::stop_reaper(seconds);
+  }, nb::arg("seconds"), "Wait for what is held, no longer than this; called at exit.");
+}
+
+}  // namespace interop::bindings

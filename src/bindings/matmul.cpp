@@ -1,0 +1,179 @@
+/// `interop.matmul`: from Python's arguments to a product on the host, on the GPU, or in JAX.
+#include <interop/call.h>
+#include <interop/cuda/matmul.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "bindings/bindings.h"
+#include "exchange/route.h"
+#include "exchange/stream.h"
+#include "exchange/typestr.h"
+#include "ops/matmul.h"
+
+namespace interop::bindings {
+namespace {
+
+using exchange::Lookup;
+using exchange::Name;
+
+constexpr const char* kFunction = "interop.matmul";
+const Lookup kJaxMatmul("interop.jax", "matmul");
+const Lookup kNumpyMatmul("numpy", "matmul");
+const Lookup kErrstate("numpy", "errstate");
+const Lookup kFindPaths("interop._cublas", "find_paths");
+
+[[noreturn]] void bad_choice(const char* name, nb::handle value, const char* accepted) {
+  throw ValueError(std::string(kFunction) + ": " + name + " is " + nb::cast<std::string>(nb::repr(value)) +
+                   "; accepted: " + accepted);
+}
+
+bool equals(nb::handle value, const char* text) {
+  return PyUnicode_Check(value.ptr()) && PyUnicode_CompareWithASCIIString(value.ptr(), text) == 0;
+}
+
+cuda::MatmulOptions read_options(nb::handle backend, nb::handle precision) {
+  cuda::MatmulOptions options;
+  if (!backend.is_none()) {
+    if (equals(backend, "tiled")) {
+      options.backend = cuda::MatmulBackend::tiled;
+    } else if (equals(backend, "cublas")) {
+      options.backend = cuda::MatmulBackend::cublas;
+    } else {
+      bad_choice("backend", backend, "None, 'tiled', 'cublas'");
+    }
+  }
+  if (!precision.is_none()) {
+    if (!equals(precision, "tf32")) bad_choice("precision", precision, "None (exact), 'tf32'");
+    if (options.backend == cuda::MatmulBackend::tiled) {
+      throw ValueError(std::string(kFunction) + ": precision is 'tf32', which backend='tiled' does not serve; accepted: " +
+                       "precision=None, or backend None or 'cublas'");
+    }
+    options.allow_tf32 = true;
+  }
+  return options;
+}
+
+/// JAX arrays and tracers alone, with no `execution`: one JAX primitive, on XLA's stream.
+bool is_jax_call(nb::handle a, nb::handle b) {
+  const exchange::Route& first = exchange::route_of(a, kFunction, "a");
+  const exchange::Route& second = exchange::route_of(b, kFunction, "b");
+  return std::strcmp(first.library(), "jax") == 0 && std::strcmp(second.library(), "jax") == 0;
+}
+
+nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
+                         nb::handle precision) {
+  nb::object handle = nb::none();
+  if (!stream.is_none()) {
+    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, kFunction)));
+  }
+  nb::dict keywords;
+  keywords["out"] = out;
+  keywords["stream"] = handle;
+  keywords["backend"] = backend;
+  keywords["precision"] = precision;
+  return kJaxMatmul.get()(a, b, **keywords);
+}
+
+void matmul_on_host(const Call& call) {
+  nb::dict keywords;
+  keywords["out"] = call.numpy_output();
+  if (call.led_by_numpy()) {
+    kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
+    return;
+  }
+  nb::dict quiet;
+  quiet["all"] = "ignore";
+  const nb::object guard = kErrstate.get()(**quiet);
+  guard.attr("__enter__")();
+  try {
+    kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
+  } catch (...) {
+    guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
+    throw;
+  }
+  guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
+}
+
+/// Tells the CUDA layer, once, where cuda-pathfinder finds cuBLASLt. Not at import: it takes a while.
+void find_cublas() {
+  static bool found = false;
+  if (found) return;
+  found = true;
+  const auto paths = nb::cast<std::vector<std::string>>(kFindPaths.get()());
+  std::vector<const char*> pointers;
+  for (const std::string& path : paths) pointers.push_back(path.c_str());
+  cuda::set_cublas_paths(pointers.data(), static_cast<int>(pointers.size()));
+}
+
+nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
+                  nb::handle precision, nb::handle execution) {
+  const cuda::MatmulOptions options = read_options(backend, precision);
+  if (execution.is_none() && is_jax_call(a, b)) return matmul_in_jax(a, b, out, stream, backend, precision);
+
+  Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution});
+  ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1));
+  Shape shape;
+  shape.ndim = plan.ndim;
+  std::copy(plan.shape, plan.shape + plan.ndim, shape.sizes);
+  if (call.on_host()) {
+    if (!backend.is_none()) {
+      throw ValueError(std::string(kFunction) + ": backend is given, but the arrays are in host memory, where NumPy " +
+                       "computes; accepted: None, or execution='cuda' with it");
+    }
+    call.output(shape, plan.gemm.dtype);
+    matmul_on_host(call);
+    return call.hand_over();
+  }
+  find_cublas();
+  const DLTensor& c = call.output(shape, plan.gemm.dtype);
+  if (!out.is_none()) plan = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
+  plan.gemm.c = c.data;
+  const cuda::MatmulPlan algorithm = cuda::plan_matmul(plan.gemm, options);
+  void* workspace = call.workspace(algorithm.workspace_bytes);
+  call.launch([&](cudaStream_t s) { cuda::launch_matmul(plan.gemm, algorithm, workspace, s); });
+  return call.hand_over();
+}
+
+/// The result's shape for operands of these shapes and dtypes, by the same rules; for JAX, whose tracers have no more.
+nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
+                         const std::string& b_dtype) {
+  const auto read = [](nb::handle shape, const std::string& dtype, int64_t* sizes, int64_t* strides) {
+    const nb::tuple tuple = nb::borrow<nb::tuple>(shape);
+    const int ndim = static_cast<int>(nb::len(tuple));
+    if (ndim > kMaxDims) {
+      throw ValueError(std::string(kFunction) + ": " + std::to_string(ndim) + " dimensions; accepted: up to " +
+                       std::to_string(kMaxDims));
+    }
+    for (int i = 0; i < ndim; ++i) sizes[i] = exchange::to_int64(tuple[i]);
+    compact_strides(sizes, ndim, strides);
+    return DLTensor{nullptr, {kDLCPU, 0}, ndim, exchange::dtype_from_name(dtype), sizes, strides, 0};
+  };
+  int64_t sizes[2][kMaxDims];
+  int64_t strides[2][kMaxDims];
+  const DLTensor a = read(a_shape, a_dtype, sizes[0], strides[0]);
+  const DLTensor b = read(b_shape, b_dtype, sizes[1], strides[1]);
+  const ops::MatmulResult result = ops::plan_matmul(a, b);
+  return exchange::shape_tuple(result.shape, result.ndim);
+}
+
+}  // namespace
+
+void bind_matmul(nb::module_& m) {
+  m.def("matmul", &matmul, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(),
+        nb::sig("def matmul(a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, "
+                                   "backend: str | None, precision: str | None, execution: str | None, /) -> typing.Any"),
+        "interop.matmul with every argument positional.");
+  m.def("find_cublas", &find_cublas, "Look for cuBLASLt, once; device calls of matmul do so themselves.");
+  m.def("cublas_status", [] {
+    find_cublas();
+    return cuda::cublas_status();
+  }, "Where cuBLASLt was found, or why not.");
+  m.def("matmul_result", &matmul_result,
+        nb::sig("def matmul_result(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) -> "
+                "tuple[int, ...]"),
+        "The shape of a product, or the error that interop.matmul raises for such operands.");
+}
+
+}  // namespace interop::bindings

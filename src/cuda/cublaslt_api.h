@@ -1,0 +1,125 @@
+/// The part of cuBLASLt that we call, declared by us so that the build needs no cuBLAS. Where cublasLt.h is there,
+/// every value and size is checked against it. Private to src/cuda.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace interop::cuda::lt {
+
+using Status = int;
+using Handle = struct HandleOpaque*;
+using Operation = struct OperationOpaque*;    // cublasLtMatmulDesc_t
+using Layout = struct LayoutOpaque*;          // cublasLtMatrixLayout_t
+using Preference = struct PreferenceOpaque*;  // cublasLtMatmulPreference_t
+
+constexpr Status kSuccess = 0;
+constexpr Status kNotSupported = 15;
+
+enum DataType : int { kReal32F = 0, kReal64F = 1 };
+enum ComputeType : int { kCompute32F = 68, kCompute64F = 70, kCompute32FFastTf32 = 77 };
+enum Transpose : std::int32_t { kAsIs = 0, kTransposed = 1 };
+enum OperationAttribute : int { kTransposeA = 3, kTransposeB = 4 };
+enum LayoutAttribute : int { kBatchCount = 5, kBatchStride = 6 };
+enum PreferenceAttribute : int {
+  kMaxWorkspaceBytes = 1,
+  kReductionSchemeMask = 3,
+  kAlignmentA = 5,
+  kAlignmentB = 6,
+  kAlignmentC = 7,
+  kAlignmentD = 8,
+  kImplementationMask = 12,
+};
+enum AlgorithmAttribute : int { kAlgorithmId = 0, kTileId = 1, kSplitK = 2, kReductionScheme = 3, kStagesId = 6 };
+enum ReductionScheme : std::uint32_t { kNoReduction = 0, kReduceInComputeType = 2 };
+
+/// What a kernel computes with: instruction | accumulator | operands.
+enum Implementation : std::uint64_t {
+  kFma = 0x1,
+  kTensorHalf = 0x2,
+  kTensorDouble = 0x8,
+  kAccumulate32F = 0x200,
+  kAccumulate64F = 0x400,
+  kInputTf32 = 0x40000,
+  kInput32F = 0x80000,
+  kInput64F = 0x100000,
+};
+
+struct Algorithm {
+  std::uint64_t data[8];
+};
+struct Heuristic {
+  Algorithm algorithm;
+  std::size_t workspace_bytes;
+  Status state;
+  float waves;
+  int reserved[4];
+};
+
+/// The functions, by their names in the library.
+struct Api {
+  std::size_t (*cublasLtGetVersion)();
+  const char* (*cublasLtGetStatusName)(Status);
+  Status (*cublasLtCreate)(Handle*);
+  Status (*cublasLtMatmulDescCreate)(Operation*, ComputeType, DataType);
+  Status (*cublasLtMatmulDescDestroy)(Operation);
+  Status (*cublasLtMatmulDescSetAttribute)(Operation, OperationAttribute, const void*, std::size_t);
+  Status (*cublasLtMatrixLayoutCreate)(Layout*, DataType, std::uint64_t rows, std::uint64_t columns, std::int64_t ld);
+  Status (*cublasLtMatrixLayoutDestroy)(Layout);
+  Status (*cublasLtMatrixLayoutSetAttribute)(Layout, LayoutAttribute, const void*, std::size_t);
+  Status (*cublasLtMatmulPreferenceCreate)(Preference*);
+  Status (*cublasLtMatmulPreferenceDestroy)(Preference);
+  Status (*cublasLtMatmulPreferenceSetAttribute)(Preference, PreferenceAttribute, const void*, std::size_t);
+  Status (*cublasLtMatmulAlgoGetHeuristic)(Handle, Operation, Layout a, Layout b, Layout c, Layout d, Preference,
+                                           int requested, Heuristic*, int* returned);
+  Status (*cublasLtMatmulAlgoConfigGetAttribute)(const Algorithm*, AlgorithmAttribute, void*, std::size_t, std::size_t*);
+  Status (*cublasLtMatmul)(Handle, Operation, const void* alpha, const void* a, Layout, const void* b, Layout,
+                           const void* beta, const void* c, Layout, void* d, Layout, const Algorithm*, void* workspace,
+                           std::size_t workspace_bytes, CUstream);
+};
+
+}  // namespace interop::cuda::lt
+
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+
+namespace interop::cuda::lt {
+
+static_assert(kSuccess == CUBLAS_STATUS_SUCCESS && kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
+static_assert(int(kReal32F) == CUDA_R_32F && int(kReal64F) == CUDA_R_64F);
+static_assert(int(kCompute32F) == CUBLAS_COMPUTE_32F && int(kCompute64F) == CUBLAS_COMPUTE_64F);
+static_assert(int(kCompute32FFastTf32) == CUBLAS_COMPUTE_32F_FAST_TF32);
+static_assert(int(kAsIs) == CUBLAS_OP_N && int(kTransposed) == CUBLAS_OP_T);
+static_assert(int(kTransposeA) == CUBLASLT_MATMUL_DESC_TRANSA && int(kTransposeB) == CUBLASLT_MATMUL_DESC_TRANSB);
+static_assert(int(kBatchCount) == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
+static_assert(int(kBatchStride) == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
+static_assert(int(kMaxWorkspaceBytes) == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+static_assert(int(kReductionSchemeMask) == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+static_assert(int(kAlignmentA) == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+static_assert(int(kAlignmentB) == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES);
+static_assert(int(kAlignmentC) == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES);
+static_assert(int(kAlignmentD) == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+static_assert(int(kImplementationMask) == CUBLASLT_MATMUL_PREF_IMPL_MASK);
+static_assert(int(kAlgorithmId) == CUBLASLT_ALGO_CONFIG_ID && int(kTileId) == CUBLASLT_ALGO_CONFIG_TILE_ID);
+static_assert(int(kSplitK) == CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+static_assert(int(kReductionScheme) == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+static_assert(int(kStagesId) == CUBLASLT_ALGO_CONFIG_STAGES_ID);
+static_assert(int(kNoReduction) == CUBLASLT_REDUCTION_SCHEME_NONE);
+static_assert(int(kReduceInComputeType) == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+static_assert(std::uint64_t(kFma) == CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA);
+static_assert(std::uint64_t(kTensorHalf) == CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA);
+static_assert(std::uint64_t(kTensorDouble) == CUBLASLT_NUMERICAL_IMPL_FLAGS_DMMA);
+static_assert(std::uint64_t(kAccumulate32F) == CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_32F);
+static_assert(std::uint64_t(kAccumulate64F) == CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_64F);
+static_assert(std::uint64_t(kInputTf32) == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
+static_assert(std::uint64_t(kInput32F) == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F);
+static_assert(std::uint64_t(kInput64F) == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_64F);
+static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
+static_assert(sizeof(Heuristic) == sizeof(cublasLtMatmulHeuristicResult_t));
+static_assert(offsetof(Heuristic, workspace_bytes) == offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+static_assert(offsetof(Heuristic, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
+
+}  // namespace interop::cuda::lt
+#endif

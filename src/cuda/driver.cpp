@@ -1,0 +1,525 @@
+/// The CUDA driver, opened at run time: devices, contexts, streams, events, memory.
+///
+/// Caches, all leaked on purpose so that no CUDA call runs while the process ends:
+///   driver functions      one table, filled on the first success
+///   primary contexts      one per device, retained once and kept
+///   own streams           one per thread and context; a thread that ends hands its streams to the next one
+///   release queues        one per device: a stream, an event, and memory that waits for a capture to end
+#include <interop/cuda/driver.h>
+#include <interop/error.h>
+
+#include <dlfcn.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "cuda/driver_api.h"
+
+#ifndef INTEROP_BUILT_ARCHITECTURES
+#define INTEROP_BUILT_ARCHITECTURES "unknown"
+#endif
+#ifndef INTEROP_BUILT_COMPILER
+#define INTEROP_BUILT_COMPILER "unknown"
+#endif
+
+namespace interop::cuda {
+namespace {
+
+constexpr int kMaxDevices = 256;
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// ---- opening the driver ----
+
+template <typename Function>
+void resolve(void* library, const char* symbol, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, symbol));
+  if (!function) {
+    throw CudaError(std::string("interop: the NVIDIA driver has no ") + symbol + ": too old for this build (CUDA " +
+                    version_text(CUDA_VERSION) + "); update the driver, or build interop with an older CUDA toolkit");
+  }
+}
+
+const DriverApi* open_driver() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char* why = dlerror();
+    throw CudaError(std::string("interop: no NVIDIA driver: libcuda.so.1 does not load (") + (why ? why : "no reason given") +
+                    "); install the NVIDIA driver for CUDA " + version_text(CUDA_VERSION) + " or newer");
+  }
+  auto api = std::make_unique<DriverApi>();
+  // These two first: the version explains better than a missing symbol.
+  resolve(library, "cuInit", api->cuInit);
+  resolve(library, "cuDriverGetVersion", api->cuDriverGetVersion);
+  int version = 0;
+  api->cuDriverGetVersion(&version);
+  if (version != 0 && version / 1000 < CUDA_VERSION / 1000) {  // within one major version any driver will do
+    throw CudaError("interop: the NVIDIA driver supports CUDA " + version_text(version) +
+                    ", and this build needs CUDA " + version_text(CUDA_VERSION / 1000 * 1000) +
+                    " or newer; update the driver, or build interop with a CUDA " + std::to_string(version / 1000) +
+                    " toolkit");
+  }
+#define STRING_OF(name) #name
+#define X(name) resolve(library, STRING_OF(name), api->name);
+  INTEROP_DRIVER_FUNCTIONS(X)
+#undef X
+#undef STRING_OF
+  resolve(library, "cuStreamGetCaptureInfo_v2", api->cuStreamGetCaptureInfo_v2);
+  api->cuCtxRecordEvent = reinterpret_cast<decltype(api->cuCtxRecordEvent)>(dlsym(library, "cuCtxRecordEvent"));
+
+  const CUresult status = api->cuInit(0);
+  int count = 0;
+  if (status == CUDA_SUCCESS) api->cuDeviceGetCount(&count);
+  if (status == CUDA_ERROR_NO_DEVICE || (status == CUDA_SUCCESS && count == 0)) {
+    throw CudaError("interop: no CUDA device: CUDA_ERROR_NO_DEVICE (no GPU, or CUDA_VISIBLE_DEVICES hides all of them)");
+  }
+  if (status != CUDA_SUCCESS) {
+    const char* name = "unknown error";
+    const char* text = "";
+    api->cuGetErrorName(status, &name);
+    api->cuGetErrorString(status, &text);
+    throw CudaError(std::string("interop: starting the CUDA driver (cuInit): ") + name + " (" + text +
+                    "); `nvidia-smi` shows whether the driver works");
+  }
+  return api.release();
+}
+
+std::atomic<const DriverApi*> g_driver{nullptr};
+
+// ---- primary contexts ----
+
+std::atomic<CUcontext> g_primary[kMaxDevices];
+
+CUcontext primary_context(const DriverApi& api, int device) {
+  if (device < 0 || device >= kMaxDevices) check(CUDA_ERROR_INVALID_DEVICE, "selecting a device");
+  CUcontext context = g_primary[device].load(std::memory_order_acquire);
+  if (context) return context;
+  CUdevice handle = 0;
+  check(api.cuDeviceGet(&handle, device), "selecting a device");
+  RelaxedCapture relaxed(api);
+  check(api.cuDevicePrimaryCtxRetain(&context, handle), "retaining the primary context");
+  CUcontext expected = nullptr;
+  if (!g_primary[device].compare_exchange_strong(expected, context)) api.cuDevicePrimaryCtxRelease(handle);
+  return context;
+}
+
+/// The primary context of a device, current while this lives, whatever was before.
+class PrimaryContext {
+ public:
+  PrimaryContext(const DriverApi& api, int device) : api_(api) {
+    check(api.cuCtxPushCurrent(primary_context(api, device)), "making the primary context current");
+  }
+  ~PrimaryContext() {
+    CUcontext popped;
+    api_.cuCtxPopCurrent(&popped);
+  }
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+ private:
+  const DriverApi& api_;
+};
+
+// ---- captures ----
+
+struct Capture {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;  // 0: not being captured
+};
+
+Capture capture_of(const DriverApi& api, CUstream stream) {
+  Capture capture;
+  const CUresult status = api.cuStreamGetCaptureInfo_v2(stream, &capture.status, &capture.id, nullptr, nullptr, nullptr);
+  if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    throw ValueError("interop: the legacy default stream cannot be used while a blocking stream is captured into a CUDA graph");
+  }
+  check(status, "asking a stream for its capture");
+  if (capture.status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+    throw ValueError("interop: the capture of the stream into a CUDA graph has failed already (invalidated)");
+  }
+  if (capture.status == CU_STREAM_CAPTURE_STATUS_NONE) capture.id = 0;
+  return capture;
+}
+
+// ---- things that a thread keeps, and hands on when it ends ----
+
+/// One driver object per thread and context. A thread that ends gives its objects to the spares, for the next thread;
+/// nothing is destroyed, so that no CUDA call runs in a thread's or the process's last moments.
+template <typename Handle>
+class PerThread {
+ public:
+  template <typename Create>
+  Handle get(std::uint64_t context_id, Create create) {
+    for (const Entry& entry : entries_) {
+      if (entry.context_id == context_id) return entry.handle;
+    }
+    Entry entry{context_id, take_spare(context_id)};
+    if (!entry.handle) entry.handle = create();
+    entries_.push_back(entry);
+    return entry.handle;
+  }
+  ~PerThread() {
+    Spares& spares = all_spares();
+    std::lock_guard<std::mutex> lock(spares.mutex);
+    spares.entries.insert(spares.entries.end(), entries_.begin(), entries_.end());
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t context_id;
+    Handle handle;
+  };
+  struct Spares {
+    std::mutex mutex;
+    std::vector<Entry> entries;
+  };
+  static Spares& all_spares() {
+    static Spares* const spares = new Spares;
+    return *spares;
+  }
+  static Handle take_spare(std::uint64_t context_id) {
+    Spares& spares = all_spares();
+    std::lock_guard<std::mutex> lock(spares.mutex);
+    for (Entry& entry : spares.entries) {
+      if (entry.context_id != context_id) continue;
+      const Handle handle = entry.handle;
+      entry = spares.entries.back();
+      spares.entries.pop_back();
+      return handle;
+    }
+    return nullptr;
+  }
+  std::vector<Entry> entries_;
+};
+
+CUevent new_event(const DriverApi& api) {
+  CUevent event = nullptr;
+  check(api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "creating an event");
+  return event;
+}
+
+/// The event that this thread records and waits for at once. Reuse is safe: a wait keeps the point that the event had
+/// when the wait was queued.
+CUevent passing_event(const DriverApi& api) {
+  thread_local PerThread<CUevent> events;
+  return events.get(current_context("joining two streams").id, [&] { return new_event(api); });
+}
+
+}  // namespace
+
+// ---- shared with the rest of src/cuda ----
+
+const DriverApi& driver() {
+  const DriverApi* api = g_driver.load(std::memory_order_acquire);
+  if (api) return *api;
+  static std::mutex* const mutex = new std::mutex;
+  std::lock_guard<std::mutex> lock(*mutex);
+  api = g_driver.load(std::memory_order_acquire);
+  if (!api) {
+    api = open_driver();  // throws: the next call tries again
+    g_driver.store(api, std::memory_order_release);
+  }
+  return *api;
+}
+
+const DriverApi* driver_or_null() noexcept { return g_driver.load(std::memory_order_acquire); }
+
+bool is_earlier_error(CUresult status) {
+  switch (status) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void throw_status(CUresult status, const char* doing) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (const DriverApi* api = driver_or_null()) {
+    api->cuGetErrorName(status, &name);
+    api->cuGetErrorString(status, &text);
+  }
+  const std::string error = (name ? std::string(name) : "CUDA error " + std::to_string(static_cast<int>(status))) + " (" +
+                            (text ? text : "unknown") + ")";
+  if (is_earlier_error(status)) {
+    throw CudaError(std::string("interop: ") + doing + ": an earlier asynchronous error: " + error +
+                    "; some kernel that was queued before has failed, and the context can run nothing more");
+  }
+  if (status == CUDA_ERROR_NO_BINARY_FOR_GPU) {
+    throw CudaError(std::string("interop: ") + doing + ": " + error + "; this build holds kernels for " +
+                    built_architectures() + ": build interop for this GPU");
+  }
+  throw CudaError(std::string("interop: ") + doing + ": " + error);
+}
+
+CurrentContext current_context(const char* doing) {
+  const DriverApi& api = driver();
+  CurrentContext current;
+  unsigned long long id = 0;
+  check(api.cuCtxGetDevice(&current.device), doing);
+  check(api.cuCtxGetId(nullptr, &id), doing);
+  current.id = id;
+  return current;
+}
+
+int current_device(const char* doing) {
+  int device = 0;
+  check(driver().cuCtxGetDevice(&device), doing);
+  return device;
+}
+
+int multiprocessors(int device) {
+  static std::atomic<int> counts[kMaxDevices];
+  if (device < 0 || device >= kMaxDevices) check(CUDA_ERROR_INVALID_DEVICE, "selecting a device");
+  int count = counts[device].load(std::memory_order_relaxed);
+  if (count == 0) {
+    check(driver().cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "reading a device's attributes");
+    counts[device].store(count, std::memory_order_relaxed);
+  }
+  return count;
+}
+
+// ---- the driver and its devices ----
+
+int built_for() { return CUDA_VERSION; }
+const char* built_architectures() { return INTEROP_BUILT_ARCHITECTURES; }
+const char* built_compiler() { return INTEROP_BUILT_COMPILER; }
+
+void require_driver() { driver(); }
+
+int driver_version() {
+  int version = 0;
+  check(driver().cuDriverGetVersion(&version), "reading the driver's version");
+  return version;
+}
+
+int device_count() {
+  int count = 0;
+  check(driver().cuDeviceGetCount(&count), "counting devices");
+  return count;
+}
+
+DeviceInfo device_info(int device) {
+  const DriverApi& api = driver();
+  const char* const doing = "reading a device's attributes";
+  CUdevice handle = 0;
+  check(api.cuDeviceGet(&handle, device), "selecting a device");
+  DeviceInfo info;
+  char name[256] = "";
+  check(api.cuDeviceGetName(name, sizeof name, handle), doing);
+  info.name = name;
+  check(api.cuDeviceGetAttribute(&info.compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle), doing);
+  check(api.cuDeviceGetAttribute(&info.compute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle), doing);
+  info.multiprocessors = multiprocessors(device);
+  check(api.cuDeviceTotalMem(&info.memory_bytes, handle), doing);
+  return info;
+}
+
+// ---- contexts ----
+
+DeviceGuard::DeviceGuard(int device) {
+  const DriverApi& api = driver();
+  int current = -1;
+  if (api.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device) return;
+  check(api.cuCtxPushCurrent(primary_context(api, device)), "making the primary context current");
+  pushed_ = true;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (!pushed_) return;
+  CUcontext popped;
+  driver_or_null()->cuCtxPopCurrent(&popped);
+}
+
+// ---- pointers ----
+
+std::optional<int> pointer_device(const void* pointer) {
+  int device = -1;
+  const CUresult status = driver().cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                                         reinterpret_cast<CUdeviceptr>(pointer));
+  if (status == CUDA_ERROR_INVALID_VALUE) return std::nullopt;
+  check(status, "asking which device a pointer belongs to");
+  if (device < 0) return std::nullopt;
+  return device;
+}
+
+// ---- streams and events ----
+
+void wait_stream(cudaStream_t waiter, cudaStream_t stream) {
+  if (waiter == stream) return;
+  const DriverApi& api = driver();
+  if (capture_of(api, waiter).id != capture_of(api, stream).id) {
+    throw ValueError(
+        "interop: two streams of one call are not part of the same CUDA graph capture; let the capture fork to both, or "
+        "give the arrays one stream");
+  }
+  const CUevent event = passing_event(api);
+  check(api.cuEventRecord(event, stream), "recording an event");
+  check(api.cuStreamWaitEvent(waiter, event, CU_EVENT_WAIT_DEFAULT), "making a stream wait for an event");
+}
+
+void synchronize(cudaStream_t stream) {
+  const DriverApi& api = driver();
+  RelaxedCapture relaxed(api);
+  check(api.cuStreamSynchronize(stream), "waiting for a stream");
+}
+
+bool is_capturing(cudaStream_t stream) { return capture_of(driver(), stream).id != 0; }
+
+cudaStream_t own_stream() {
+  const DriverApi& api = driver();
+  thread_local PerThread<CUstream> streams;
+  return streams.get(current_context("finding our own stream").id, [&] {
+    RelaxedCapture relaxed(api);
+    CUstream stream = nullptr;
+    check(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "creating a stream");
+    return stream;
+  });
+}
+
+Event::Event(cudaStream_t stream) {
+  const DriverApi& api = driver();
+  const CUevent event = new_event(api);
+  const CUresult status = api.cuEventRecord(event, stream);
+  if (status != CUDA_SUCCESS) {
+    api.cuEventDestroy(event);
+    check(status, "recording an event");
+  }
+  event_ = event;
+}
+
+Event::~Event() {
+  if (event_) driver_or_null()->cuEventDestroy(static_cast<CUevent>(event_));
+}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+void Event::make_wait(cudaStream_t stream) const {
+  check(driver().cuStreamWaitEvent(stream, static_cast<CUevent>(event_), CU_EVENT_WAIT_DEFAULT),
+        "making a stream wait for an event");
+}
+
+bool Event::done() const {
+  const DriverApi& api = driver();
+  RelaxedCapture relaxed(api);
+  const CUresult status = api.cuEventQuery(static_cast<CUevent>(event_));
+  if (status == CUDA_ERROR_NOT_READY) return false;
+  check(status, "asking whether an event has passed");
+  return true;
+}
+
+void Event::synchronize() const {
+  const DriverApi& api = driver();
+  RelaxedCapture relaxed(api);
+  check(api.cuEventSynchronize(static_cast<CUevent>(event_)), "waiting for an event");
+}
+
+// ---- memory ----
+
+namespace {
+
+/// Memory of one device on its way back to the pool.
+struct ReleaseQueue {
+  std::mutex mutex;
+  CUstream stream = nullptr;     // frees are queued here, behind `event`
+  CUevent event = nullptr;       // all that the primary context had queued
+  std::vector<void*> pending;    // a capture was in the way
+  std::atomic<bool> has_pending{false};
+};
+
+ReleaseQueue& release_queue(int device) {
+  static auto* const queues = new std::array<ReleaseQueue, kMaxDevices>;
+  return (*queues)[device];
+}
+
+bool capture_in_the_way(CUresult status) {
+  return status >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && status <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+/// Frees queue.pending in stream order as far as it can. The queue is locked and the primary context is current.
+void drain(const DriverApi& api, CUcontext context, ReleaseQueue& queue) {
+  if (!queue.stream) {
+    check(api.cuStreamCreate(&queue.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
+    queue.event = new_event(api);
+  }
+  // Before CUDA 12.5 the legacy stream stands in: it waits for every blocking stream, not for non-blocking ones.
+  const CUresult recorded =
+      api.cuCtxRecordEvent ? api.cuCtxRecordEvent(context, queue.event) : api.cuEventRecord(queue.event, CU_STREAM_LEGACY);
+  if (capture_in_the_way(recorded)) return;
+  check(recorded, "recording an event of the context");
+  check(api.cuStreamWaitEvent(queue.stream, queue.event, CU_EVENT_WAIT_DEFAULT), "making a stream wait for an event");
+  while (!queue.pending.empty()) {
+    const auto pointer = reinterpret_cast<CUdeviceptr>(queue.pending.back());
+    if (capture_in_the_way(api.cuMemFreeAsync(pointer, queue.stream))) return;
+    queue.pending.pop_back();  // freed; or refused for good, and leaked
+  }
+}
+
+/// Takes `pointer` (if any) and frees all that can be freed now. Never throws.
+void release_and_drain(const DriverApi& api, int device, void* pointer) noexcept {
+  try {
+    ReleaseQueue& queue = release_queue(device);
+    std::lock_guard<std::mutex> lock(queue.mutex);
+    if (pointer) queue.pending.push_back(pointer);
+    RelaxedCapture relaxed(api);
+    PrimaryContext current(api, device);
+    drain(api, primary_context(api, device), queue);
+    queue.has_pending.store(!queue.pending.empty(), std::memory_order_relaxed);
+  } catch (...) {
+    // A driver that has shut down (CUDA_ERROR_DEINITIALIZED) or a broken context: the memory goes with them.
+  }
+}
+
+}  // namespace
+
+void* allocate(std::size_t bytes, cudaStream_t stream) {
+  const DriverApi& api = driver();
+  const int device = current_device("allocating device memory");
+  if (release_queue(device).has_pending.load(std::memory_order_relaxed)) release_and_drain(api, device, nullptr);
+  RelaxedCapture relaxed(api);
+  CUdeviceptr pointer = 0;
+  const CUresult status = api.cuMemAllocAsync(&pointer, bytes, stream);
+  if (status == CUDA_ERROR_OUT_OF_MEMORY) {
+    throw CudaError("interop: allocating " + std::to_string(bytes) + " bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY");
+  }
+  check(status, "allocating device memory");
+  return reinterpret_cast<void*>(pointer);
+}
+
+void release(void* pointer, int device) noexcept {
+  const DriverApi* api = driver_or_null();
+  if (!api || !pointer || device < 0 || device >= kMaxDevices) return;
+  release_and_drain(*api, device, pointer);
+}
+
+void copy_to_device(void* device, const void* host, std::size_t bytes, cudaStream_t stream) {
+  const DriverApi& api = driver();
+  RelaxedCapture relaxed(api);
+  check(api.cuMemcpyHtoDAsync(reinterpret_cast<CUdeviceptr>(device), host, bytes, stream), "copying to the device");
+}
+
+void copy_to_host(void* host, const void* device, std::size_t bytes, cudaStream_t stream) {
+  const DriverApi& api = driver();
+  RelaxedCapture relaxed(api);
+  check(api.cuMemcpyDtoHAsync(host, reinterpret_cast<CUdeviceptr>(device), bytes, stream), "copying to the host");
+}
+
+}  // namespace interop::cuda

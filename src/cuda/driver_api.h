@@ -1,0 +1,70 @@
+/// The CUDA driver as this layer calls it: opened at run time, every status checked. Private to src/cuda.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace interop::cuda {
+
+/// The functions of libcuda that we use. cuda.h maps most names to a versioned symbol; so do these members.
+struct DriverApi {
+#define INTEROP_DRIVER_FUNCTIONS(X)                                                                              \
+  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString)                                          \
+  X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDeviceTotalMem)              \
+  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)                                                       \
+  X(cuCtxGetDevice) X(cuCtxGetId) X(cuCtxPushCurrent) X(cuCtxPopCurrent)                                         \
+  X(cuPointerGetAttribute)                                                                                       \
+  X(cuStreamCreate) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent)                                 \
+  X(cuThreadExchangeStreamCaptureMode)                                                                           \
+  X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
+  X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync)                                 \
+  X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuLaunchKernel)
+#define X(name) decltype(&::name) name;
+  INTEROP_DRIVER_FUNCTIONS(X)
+#undef X
+  // Version 2 by name, since every driver that we accept has it and version 3 (CUDA 12.3) adds nothing we read.
+  CUresult (*cuStreamGetCaptureInfo_v2)(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
+                                        std::size_t*);
+  CUresult (*cuCtxRecordEvent)(CUcontext, CUevent);  // CUDA 12.5; null in older drivers
+};
+
+/// The driver, opened and initialised. Throws CudaError as `require_driver` does; after the first success it costs
+/// one load and one branch.
+const DriverApi& driver();
+/// The same, or null. Never throws.
+const DriverApi* driver_or_null() noexcept;
+
+/// Can a call report this status only because a kernel queued before has failed?
+bool is_earlier_error(CUresult status);
+/// Throws CudaError: "interop: <doing>: CUDA_ERROR_NAME (CUDA's text)". A status that can only come from a kernel that
+/// ran before is named an earlier asynchronous error.
+[[noreturn]] void throw_status(CUresult status, const char* doing);
+inline void check(CUresult status, const char* doing) {
+  if (status != CUDA_SUCCESS) throw_status(status, doing);
+}
+
+/// The device and the id of the current context; ids are never used twice in a process.
+struct CurrentContext {
+  int device = 0;
+  std::uint64_t id = 0;
+};
+CurrentContext current_context(const char* doing);
+int current_device(const char* doing);
+int multiprocessors(int device);
+
+/// While it lives, this thread may do what CUDA forbids beside a stream capture (allocate, load a module, query an
+/// event): none of it is part of the captured work.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const DriverApi& api) : api_(api) { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const DriverApi& api_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+}  // namespace interop::cuda

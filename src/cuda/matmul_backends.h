@@ -1,0 +1,38 @@
+/// The two ways of computing a `Gemm`, as the dispatcher in matmul.cpp sees them. Private to src/cuda.
+#pragma once
+
+#include <interop/cuda/matmul.h>
+
+#include <memory>
+#include <string>
+
+namespace interop::cuda::tiled {
+
+/// Any strides, alignment and batch. float32 and float64; k == 0 writes zeros; nothing to do: no launch.
+void launch(const Gemm& gemm, cudaStream_t stream);
+/// "tiled 128x128x8, float32".
+std::string describe(const Gemm& gemm);
+
+}  // namespace interop::cuda::tiled
+
+namespace interop::cuda::cublas {
+
+/// A planned product, or the reason why there is none.
+struct Planned {
+  std::shared_ptr<const void> algorithm;
+  std::size_t workspace_bytes = 0;
+  const char* why_not = nullptr;  // set if and only if `algorithm` is null
+};
+
+/// Is the library there? Opens it on the first call. Never throws.
+bool installed();
+/// Why `installed()` is false; "" if it is true. Never throws.
+std::string why_not_installed();
+
+/// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
+Planned plan(const Gemm& gemm, bool allow_tf32);
+void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);
+/// "cuBLASLt 13.1.0 algorithm 21, tile 20, stages 8, split-k 1, float32".
+std::string describe(const void* algorithm);
+
+}  // namespace interop::cuda::cublas

@@ -1,0 +1,54 @@
+/// The whole of this layer in a build without CUDA (-DINTEROP_CUDA=OFF): every call says so.
+#include <interop/cuda/driver.h>
+#include <interop/cuda/matmul.h>
+#include <interop/error.h>
+
+namespace interop::cuda {
+namespace {
+
+[[noreturn]] void unavailable() {
+  throw CudaError(
+      "interop: built without CUDA (-DINTEROP_CUDA=OFF): host arrays only; for the GPU, install a build with CUDA");
+}
+
+}  // namespace
+
+int built_for() { return 0; }
+const char* built_architectures() { return ""; }
+const char* built_compiler() { return ""; }
+
+void require_driver() { unavailable(); }
+int driver_version() { unavailable(); }
+int device_count() { unavailable(); }
+DeviceInfo device_info(int) { unavailable(); }
+
+DeviceGuard::DeviceGuard(int) { unavailable(); }
+DeviceGuard::~DeviceGuard() = default;
+
+std::optional<int> pointer_device(const void*) { unavailable(); }
+
+void wait_stream(cudaStream_t, cudaStream_t) { unavailable(); }
+void synchronize(cudaStream_t) { unavailable(); }
+bool is_capturing(cudaStream_t) { unavailable(); }
+cudaStream_t own_stream() { unavailable(); }
+
+Event::Event(cudaStream_t) { unavailable(); }
+Event::~Event() = default;  // only an empty event can exist
+Event& Event::operator=(Event&&) noexcept { return *this; }
+void Event::make_wait(cudaStream_t) const { unavailable(); }
+bool Event::done() const { unavailable(); }
+void Event::synchronize() const { unavailable(); }
+
+void* allocate(std::size_t, cudaStream_t) { unavailable(); }
+void release(void*, int) noexcept {}
+
+void copy_to_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
+void copy_to_host(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
+
+MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
+void launch_matmul(const Gemm&, const MatmulPlan&, void*, cudaStream_t) { unavailable(); }
+std::string describe(const Gemm&, const MatmulPlan&) { unavailable(); }
+std::string cublas_status() { return "not used: built without CUDA (-DINTEROP_CUDA=OFF)"; }
+void set_cublas_paths(const char* const*, int) {}
+
+}  // namespace interop::cuda

@@ -1,0 +1,89 @@
+/// Host arrays by the buffer protocol (PEP 3118), or by NumPy's `__array_interface__`.
+#include "exchange/buffer.h"
+
+#include "exchange/array.h"
+#include "exchange/typestr.h"
+
+namespace interop::exchange {
+namespace {
+
+const Lookup kNumpyAsarray("numpy", "asarray");
+const Lookup kNumpyNdarray("numpy", "ndarray");
+
+void release_buffer(void* pointer) {
+  auto* view = static_cast<Py_buffer*>(pointer);
+  PyBuffer_Release(view);
+  delete view;
+}
+
+/// The dtype as NumPy prints it where the object has one, else its PEP 3118 format.
+std::string dtype_text(nb::handle object, const char* format) {
+  const nb::object dtype = nb::getattr(object, "dtype", nb::none());
+  return dtype.is_none() ? std::string("format '") + (format ? format : "") + "'" : text_of(dtype);
+}
+
+[[noreturn]] void refuse_dtype(const Operand& operand, nb::handle object, const char* format) {
+  throw TypeError(operand.label() + " is " + dtype_text(object, format) +
+                  "; accepted: bool, integers, floats and complex numbers in native byte order");
+}
+
+/// memoryview, array.array, bytearray, and whatever else exports a buffer; results are interop's own arrays.
+class BufferRoute final : public Route {
+ public:
+  const char* library() const override { return "interop"; }
+  const char* protocol() const override { return "buffer protocol"; }
+  void inspect(Operand& operand) const override {
+    if (PyObject_CheckBuffer(operand.object.ptr())) {
+      read_buffer(operand, operand.object);
+      return;
+    }
+    // Only `__array_interface__`: NumPy reads that protocol for us, on the same memory.
+    operand.resolved = kNumpyAsarray.get()(operand.object);
+    read_buffer(operand, operand.resolved);
+  }
+};
+
+}  // namespace
+
+void read_buffer(Operand& operand, nb::handle object) {
+  auto view = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    const std::string words = take_error_text();
+    if (nb::hasattr(object, "dtype")) refuse_dtype(operand, object, nullptr);  // a dtype that no buffer can express
+    throw BufferError(operand.label() + ": " + type_text(object) + " refuses to export its buffer: " + words);
+  }
+  Py_buffer* buffer = view.release();
+  operand.release = Release(buffer, &release_buffer);
+
+  const auto dtype = dtype_from_format(buffer->format, buffer->itemsize);
+  if (!dtype) refuse_dtype(operand, object, buffer->format);
+  DLTensor& tensor = operand.tensor;
+  tensor = DLTensor{buffer->buf, {kDLCPU, 0}, buffer->ndim, *dtype, operand.shape, operand.strides, 0};
+  for (int i = 0; i < buffer->ndim; ++i) operand.shape[i] = buffer->shape[i];
+  if (!buffer->strides || element_count(tensor) == 0) {
+    compact_strides(operand.shape, tensor.ndim, operand.strides);
+  } else {
+    for (int i = 0; i < buffer->ndim; ++i) {
+      if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1) {
+        throw TypeError(operand.label() + " steps " + std::to_string(buffer->strides[i]) +
+                        " bytes along dimension " + std::to_string(i) + ", which is no multiple of its item size " +
+                        std::to_string(buffer->itemsize) + "; copy it first");
+      }
+      operand.strides[i] = buffer->shape[i] > 1 ? buffer->strides[i] / buffer->itemsize : 1;
+    }
+  }
+  operand.read_only = buffer->readonly != 0;
+}
+
+nb::object numpy_view(const Operand& operand) {
+  const nb::handle object = operand.resolved.is_valid() ? nb::handle(operand.resolved) : operand.object;
+  if (object.type().is(kNumpyNdarray.get())) return nb::borrow(object);
+  return kNumpyAsarray.get()(view_of(operand));
+}
+
+const Route& buffer_route() {
+  static const BufferRoute route;
+  return route;
+}
+
+}  // namespace interop::exchange

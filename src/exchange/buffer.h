@@ -1,0 +1,15 @@
+/// Host arrays by the buffer protocol (PEP 3118).
+#pragma once
+
+#include "exchange/route.h"
+
+namespace interop::exchange {
+
+/// Completes the operand from `object`'s buffer, which stays exported until the operand is released.
+/// Throws TypeError for a format that is no dtype of ours, BufferError with the producer's words if it refuses.
+void read_buffer(Operand& operand, nb::handle object);
+
+/// A NumPy array on the operand's own memory: the caller's object where it is one already, else a view.
+nb::object numpy_view(const Operand& operand);
+
+}  // namespace interop::exchange

@@ -1,0 +1,153 @@
+/// Raw DLPack capsules, and the checks that every DLTensor from outside goes through.
+#include <cstring>
+
+#include "exchange/dlpack.h"
+
+namespace interop::exchange {
+namespace {
+
+constexpr const char* kLegacy = "dltensor";
+constexpr const char* kVersioned = "dltensor_versioned";
+
+[[noreturn]] void malformed(const Operand& operand, const std::string& what) {
+  throw BufferError(operand.label() + ": " + type_text(operand.object) + " hands over a malformed tensor: " +
+                    what);
+}
+
+void check_device(const Operand& operand, DLDevice device) {
+  switch (device.device_type) {
+    case kDLCPU:
+    case kDLCUDA:
+    case kDLCUDAHost:
+    case kDLCUDAManaged:
+      if (device.device_id < 0) malformed(operand, "device id " + std::to_string(device.device_id));
+      return;
+    default:
+      throw TypeError(operand.label() + " lies on " + device_text(device) +
+                      "; accepted: host memory and CUDA devices");
+  }
+}
+
+void check_dtype(const Operand& operand, DLDataType dtype) {
+  if (dtype.lanes != 1) {
+    throw TypeError(operand.label() + " has " + dtype_name(dtype) + "; accepted: dtypes of one lane");
+  }
+  if (dtype.code > kDLFloat4_e2m1fn || dtype.code == kDLOpaqueHandle) {
+    throw TypeError(operand.label() + " has the unknown " + dtype_name(dtype));
+  }
+  if (dtype.bits == 0 || dtype.bits % 8 != 0 || dtype.bits > 128) {
+    throw TypeError(operand.label() + " has " + dtype_name(dtype) + "; accepted: whole bytes, up to 16");
+  }
+}
+
+/// The strides must not lead further than any memory: CuPy is known to export negative strides as huge positive ones.
+void check_extent(const Operand& operand) {
+  const DLTensor& t = operand.tensor;
+  constexpr double kAddressable = 1ull << 57;
+  double reach = 0;
+  for (int i = 0; i < t.ndim; ++i) {
+    const double stride = t.strides[i] < 0 ? -static_cast<double>(t.strides[i]) : static_cast<double>(t.strides[i]);
+    reach += stride * static_cast<double>(t.shape[i] - 1);
+  }
+  if (reach * static_cast<double>(item_bytes(t.dtype)) > kAddressable) {
+    malformed(operand, "its strides lead beyond all memory");
+  }
+}
+
+template <class Managed>
+void destroy(void* pointer) {
+  auto* managed = static_cast<Managed*>(pointer);
+  if (managed->deleter) managed->deleter(managed);
+}
+
+template <class Managed>
+Managed* take_over(Operand& operand, nb::handle capsule, const char* name, const char* used_name) {
+  auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  if (!managed) nb::raise_python_error();
+  if (PyCapsule_SetName(capsule.ptr(), used_name) != 0) nb::raise_python_error();
+  operand.release = Release(managed, &destroy<Managed>);
+  return managed;
+}
+
+class CapsuleRoute final : public Route {
+ public:
+  const char* library() const override { return "interop"; }
+  const char* protocol() const override { return "DLPack capsule"; }
+
+  // A raw capsule was exported for a stream that we cannot know: it is ready on the legacy default stream at best, so
+  // that is where the call goes, and its memory is held until the work there is done.
+  void inspect(Operand& operand) const override {
+    read_capsule(operand, operand.object);
+    operand.hold = !operand.on_host();
+  }
+};
+
+}  // namespace
+
+void read_dltensor(Operand& operand, const DLTensor& from) {
+  DLTensor& to = operand.tensor;
+  check_device(operand, from.device);
+  check_dtype(operand, from.dtype);
+  if (from.ndim < 0) malformed(operand, "ndim " + std::to_string(from.ndim));
+  if (from.ndim > kMaxDims) {
+    throw ValueError(operand.label() + " has " + std::to_string(from.ndim) + " dimensions; accepted: up to " +
+                     std::to_string(kMaxDims));
+  }
+  if (from.ndim > 0 && !from.shape) malformed(operand, "no shape");
+  to.device = from.device;
+  to.dtype = from.dtype;
+  to.ndim = from.ndim;
+  to.shape = operand.shape;
+  to.strides = operand.strides;
+  to.byte_offset = 0;
+  for (int i = 0; i < from.ndim; ++i) {
+    if (from.shape[i] < 0) malformed(operand, "shape " + shape_text(from.shape, from.ndim));
+    operand.shape[i] = from.shape[i];
+  }
+  if (from.strides && element_count(to) > 0) {
+    std::memcpy(operand.strides, from.strides, static_cast<size_t>(from.ndim) * sizeof(int64_t));
+    for (int i = 0; i < from.ndim; ++i) {
+      if (operand.shape[i] == 1) operand.strides[i] = 1;  // never used to move: the producer may have put anything
+    }
+    check_extent(operand);
+  } else {
+    compact_strides(operand.shape, to.ndim, operand.strides);
+  }
+  if (!from.data && element_count(to) > 0) {
+    malformed(operand, "a null pointer for shape " + shape_text(to));
+  }
+  to.data = from.data ? static_cast<char*>(from.data) + from.byte_offset : nullptr;
+}
+
+void read_capsule(Operand& operand, nb::handle capsule) {
+  if (PyCapsule_IsValid(capsule.ptr(), kVersioned)) {
+    auto* managed = take_over<DLManagedTensorVersioned>(operand, capsule, kVersioned, "used_dltensor_versioned");
+    if (managed->version.major != DLPACK_MAJOR_VERSION) {
+      throw BufferError(operand.label() + ": " + type_text(operand.object) + " speaks DLPack " +
+                        std::to_string(managed->version.major) + "." + std::to_string(managed->version.minor) +
+                        "; accepted: version 1");
+    }
+    operand.read_only = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+    read_dltensor(operand, managed->dl_tensor);
+    return;
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), kLegacy)) {
+    read_dltensor(operand, take_over<DLManagedTensor>(operand, capsule, kLegacy, "used_dltensor")->dl_tensor);
+    return;
+  }
+  const char* name = PyCapsule_CheckExact(capsule.ptr()) ? PyCapsule_GetName(capsule.ptr()) : nullptr;
+  if (name && std::strncmp(name, "used_dltensor", 13) == 0) {
+    throw ValueError(operand.label() + " is a DLPack capsule that was used before; pass the array itself, or " +
+                     "make a new capsule for each use");
+  }
+  PyErr_Clear();
+  throw TypeError(operand.label() + " is a capsule named '" + (name ? name : "") +
+                  "'; accepted: 'dltensor', 'dltensor_versioned'");
+}
+
+const Route& capsule_route() {
+  static const CapsuleRoute route;
+  return route;
+}
+
+}  // namespace interop::exchange

@@ -1,0 +1,122 @@
+/// CuPy arrays, by their own attributes: exact for every layout (CuPy's DLPack export garbles negative strides) and
+/// free of CuPy's event waits.
+#include "exchange/stream.h"
+#include "exchange/route.h"
+#include "exchange/typestr.h"
+
+namespace interop::exchange {
+namespace {
+
+const Name kData("data");
+const Name kPtr("ptr");
+const Name kDeviceId("device_id");
+const Name kShape("shape");
+const Name kStrides("strides");
+const Name kDtype("dtype");
+const Name kStr("str");
+const Lookup kNdarray("cupy", "ndarray");
+const Lookup kNumpyDtype("numpy", "dtype");
+const Lookup kCurrentStream("cupy.cuda", "get_current_stream");
+const Lookup kExternalStream("cupy.cuda", "ExternalStream");
+
+/// A tuple of ints into `out`; returns its length.
+int read_tuple(nb::handle tuple, int64_t* out) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(tuple.ptr());
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), i));
+  }
+  return static_cast<int>(count);
+}
+
+DLDataType read_dtype(const Operand& operand, nb::handle dtype) {
+  // NumPy's dtypes are singletons: the last one seen answers nearly every call.
+  static PyObject* last_object = nullptr;
+  static DLDataType last_dtype{};
+  if (dtype.ptr() == last_object) return last_dtype;
+  const auto found = dtype_from_typestr(nb::cast<std::string>(attribute(dtype, kStr)));
+  if (!found) {
+    throw TypeError(operand.label() + " is " + text_of(dtype) +
+                    "; accepted: bool, integers, floats and complex numbers in native byte order");
+  }
+  if (dtype.ptr() == nb::object(kNumpyDtype.get()(dtype)).ptr() && !last_object) {
+    last_object = dtype.inc_ref().ptr();  // kept for ever, so that its address stays its own
+    last_dtype = *found;
+  }
+  return *found;
+}
+
+class CupyRoute final : public Route {
+ public:
+  const char* library() const override { return "cupy"; }
+  const char* protocol() const override { return "attributes of cupy.ndarray"; }
+
+  void inspect(Operand& operand) const override {
+    const nb::object memory = attribute(operand.object, kData);
+    const nb::object shape = attribute(operand.object, kShape);
+    const nb::object strides = attribute(operand.object, kStrides);
+    DLTensor& tensor = operand.tensor;
+    tensor = DLTensor{nullptr, {kDLCUDA, 0}, 0, {}, operand.shape, operand.strides, 0};
+    if (PyTuple_GET_SIZE(shape.ptr()) > kMaxDims) {
+      throw ValueError(operand.label() + " has more than " + std::to_string(kMaxDims) + " dimensions");
+    }
+    tensor.dtype = read_dtype(operand, attribute(operand.object, kDtype));
+    tensor.ndim = read_tuple(shape, operand.shape);
+    read_tuple(strides, operand.strides);
+    tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(memory, kPtr))));
+    tensor.device.device_id = static_cast<int32_t>(to_int64(attribute(memory, kDeviceId)));
+    const int64_t item = item_bytes(tensor.dtype);
+    for (int i = 0; i < tensor.ndim; ++i) {
+      if (operand.shape[i] <= 1) {
+        operand.strides[i] = 1;
+      } else if (operand.strides[i] % item != 0) {
+        throw TypeError(operand.label() + " steps " + std::to_string(operand.strides[i]) + " bytes along dimension " +
+                        std::to_string(i) + ", which is no multiple of its item size " + std::to_string(item) +
+                        "; copy it first");
+      } else {
+        operand.strides[i] /= item;
+      }
+    }
+  }
+
+  bool current_stream(int device, cudaStream_t* stream) const override {
+    const nb::object current = kCurrentStream.get()(device);
+    *stream = stream_from_handle(to_int64(attribute(current, kPtr)));
+    return true;
+  }
+
+  Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
+    if (!foreign) return allocate(shape, dtype);
+    // CuPy's pool keeps memory apart by the stream that is current.
+    const nb::object guard = kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id);
+    guard.attr("__enter__")();
+    Made made;
+    try {
+      made = allocate(shape, dtype);
+    } catch (...) {
+      guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
+      throw;
+    }
+    guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
+    return made;
+  }
+  nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
+
+ private:
+  // `cupy.empty` without its Python frame. The device of the call is current.
+  static Made allocate(const Shape& shape, DLDataType dtype) {
+    Made made;
+    made.object = kNdarray.get()(shape_tuple(shape), nb::str(typestr_of(dtype).c_str()));
+    made.data = reinterpret_cast<void*>(
+        static_cast<uintptr_t>(to_int64(attribute(attribute(made.object, kData), kPtr))));
+    return made;
+  }
+};
+
+}  // namespace
+
+const Route& cupy_route() {
+  static const CupyRoute route;
+  return route;
+}
+
+}  // namespace interop::exchange

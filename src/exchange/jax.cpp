@@ -1,0 +1,57 @@
+/// JAX arrays in calls with other libraries, by DLPack. (Calls of JAX arrays alone go to `interop.jax`.)
+#include "exchange/dlpack.h"
+
+namespace interop::exchange {
+namespace {
+
+const Lookup kFromDlpack("jax.dlpack", "from_dlpack");
+const Name kIsDeleted("is_deleted");
+
+class JaxArrayRoute : public Route {
+ public:
+  const char* library() const override { return "jax"; }
+  const char* protocol() const override { return "__dlpack__"; }
+  bool writable() const override { return false; }  // JAX arrays are immutable
+  bool own_stream() const override { return true; }
+
+  void inspect(Operand& operand) const override {
+    if (nb::cast<bool>(attribute(operand.object, kIsDeleted)())) {
+      throw BufferError(operand.label() + ": the JAX array has been deleted or donated; pass a live one");
+    }
+    operand.read_only = true;
+    operand.tensor.device = dlpack_device(operand);
+    // XLA knows nothing of our stream, and re-uses a buffer once its last reference is gone.
+    operand.hold = !operand.on_host();
+  }
+  void acquire(Operand& operand, cudaStream_t stream) const override {
+    const nb::object capsule = dlpack_capsule(operand, operand.on_host() ? nullptr : stream);
+    read_capsule(operand, capsule);
+    operand.read_only = true;  // which JAX's unversioned capsule cannot say
+  }
+  nb::object hand_over(nb::object made, cudaStream_t stream) const override {
+    return kFromDlpack.get()(Route::hand_over(made, stream));
+  }
+};
+
+class JaxTracerRoute final : public JaxArrayRoute {
+ public:
+  const char* protocol() const override { return "none (a tracer)"; }
+  void inspect(Operand& operand) const override {
+    throw TypeError(operand.label() + " is a JAX tracer (" + type_text(operand.object) +
+                    "), which has no memory yet; inside jit every array of the call must be JAX's");
+  }
+};
+
+}  // namespace
+
+const Route& jax_array_route() {
+  static const JaxArrayRoute route;
+  return route;
+}
+
+const Route& jax_tracer_route() {
+  static const JaxTracerRoute route;
+  return route;
+}
+
+}  // namespace interop::exchange

@@ -1,0 +1,71 @@
+/// Small things every exchange file needs of Python.
+#include "exchange/python.h"
+
+#include <string_view>
+
+namespace interop::exchange {
+
+nb::object attribute_or_null(nb::handle object, const Name& name) {
+  PyObject* value = PyObject_GetAttr(object.ptr(), name.get());
+  if (value) return nb::steal(value);
+  if (!PyErr_ExceptionMatches(PyExc_AttributeError)) nb::raise_python_error();
+  PyErr_Clear();
+  return nb::object();
+}
+
+void Lookup::find() const {
+  nb::object object = nb::module_::import_(module_);
+  std::string_view rest = attribute_;
+  while (!rest.empty()) {
+    const size_t dot = rest.find('.');
+    object = object.attr(std::string(rest.substr(0, dot)).c_str());
+    rest = dot == std::string_view::npos ? std::string_view() : rest.substr(dot + 1);
+  }
+  object_ = object.release().ptr();
+}
+
+std::string text_of(nb::handle object) {
+  PyObject* text = PyObject_Str(object.ptr());
+  if (!text) nb::raise_python_error();
+  return nb::cast<std::string>(nb::steal(text));
+}
+
+std::string type_text(nb::handle object) {
+  const nb::handle type = object.type();
+  const std::string name = nb::cast<std::string>(type.attr("__qualname__"));
+  const nb::object module = nb::getattr(type, "__module__", nb::none());
+  if (!nb::isinstance<nb::str>(module)) return name;
+  const std::string prefix = nb::cast<std::string>(module);
+  return prefix == "builtins" ? name : prefix + "." + name;
+}
+
+std::string take_error_text() {
+  nb::python_error error;  // takes the error that is set
+  const std::string text = text_of(error.value());
+  return text.substr(0, text.find('\n'));  // torch adds its C++ frames
+}
+
+int64_t to_int64(nb::handle value) {
+  const long long result = PyLong_AsLongLong(value.ptr());
+  if (result == -1 && PyErr_Occurred()) nb::raise_python_error();
+  return result;
+}
+
+nb::object shape_tuple(const int64_t* sizes, int ndim) {
+  PyObject* tuple = PyTuple_New(ndim);
+  if (!tuple) nb::raise_python_error();
+  for (int i = 0; i < ndim; ++i) {
+    PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(sizes[i]));
+  }
+  return nb::steal(tuple);
+}
+
+bool interpreter_is_gone() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return !Py_IsInitialized() || Py_IsFinalizing();
+#else
+  return !Py_IsInitialized() || _Py_IsFinalizing();
+#endif
+}
+
+}  // namespace interop::exchange

@@ -1,0 +1,75 @@
+/// Small things every exchange file needs of Python: names made once, modules found once, errors.
+#pragma once
+
+#include <interop/error.h>
+#include <interop/tensor.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+namespace nb = nanobind;
+
+namespace interop::exchange {
+
+/// An attribute or a keyword name, interned once and never freed, so that no static object owns Python.
+class Name {
+ public:
+  explicit Name(const char* text) : text_(text) {}
+  PyObject* get() const {
+    if (!object_) object_ = PyUnicode_InternFromString(text_);
+    return object_;
+  }
+
+ private:
+  const char* text_;
+  mutable PyObject* object_ = nullptr;
+};
+
+/// `object.name`; throws the Python error if there is none.
+inline nb::object attribute(nb::handle object, const Name& name) {
+  PyObject* value = PyObject_GetAttr(object.ptr(), name.get());
+  if (!value) nb::raise_python_error();
+  return nb::steal(value);
+}
+
+/// `object.name`, or a null object if there is none (any error is cleared only if it is AttributeError).
+nb::object attribute_or_null(nb::handle object, const Name& name);
+
+/// An object that is imported and looked up once ("torch", "is_grad_enabled"; the attribute may be dotted), then kept
+/// for the life of the process.
+class Lookup {
+ public:
+  Lookup(const char* module, const char* attribute) : module_(module), attribute_(attribute) {}
+  nb::handle get() const {
+    if (!object_) find();
+    return object_;
+  }
+
+ private:
+  void find() const;
+  const char* module_;
+  const char* attribute_;
+  mutable PyObject* object_ = nullptr;
+};
+
+/// str(object).
+std::string text_of(nb::handle object);
+
+/// "numpy.ndarray", "list": a type as a message names it.
+std::string type_text(nb::handle object);
+
+/// The text of the Python error that is set now, as str(exception), its first line; the error is cleared.
+std::string take_error_text();
+
+/// An int that fits, or the Python error that says it does not.
+int64_t to_int64(nb::handle value);
+
+/// A shape as a Python tuple.
+nb::object shape_tuple(const int64_t* sizes, int ndim);
+inline nb::object shape_tuple(const Shape& shape) { return shape_tuple(shape.sizes, shape.ndim); }
+
+/// Has the interpreter begun to shut down? Then no thread may ask for the GIL.
+bool interpreter_is_gone();
+
+}  // namespace interop::exchange

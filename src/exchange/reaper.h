@@ -1,0 +1,26 @@
+/// Keeps imported arrays alive until the GPU has finished with them.
+#pragma once
+
+#include <interop/cuda/driver.h>
+
+#include "exchange/python.h"
+#include "exchange/route.h"
+
+namespace interop::exchange {
+
+/// What is given back later: a Python object, and what its producer wants released.
+struct Held {
+  nb::object object;
+  Release release{nullptr, [](void*) {}};
+};
+
+/// Gives `held` back once `event`, recorded on `device`, is passed. Returns at once; one background thread waits.
+void hold_until(cuda::Event event, int device, std::vector<Held> held);
+
+/// How many owners are still held. For tests.
+size_t held_count();
+
+/// Waits, no longer than `seconds`, for what is held, then stops the thread; what is left is leaked. Run at exit.
+void stop_reaper(double seconds);
+
+}  // namespace interop::exchange

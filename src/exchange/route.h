@@ -1,0 +1,70 @@
+/// How the arrays of one type are read and made: one `Route` for each array library and protocol, found by type.
+#pragma once
+
+#include <interop/operand.h>
+
+#include "exchange/python.h"
+
+namespace interop::exchange {
+
+/// An array that a library made for the result of a call.
+struct Made {
+  nb::object object;
+  void* data = nullptr;  ///< compact, row-major
+};
+
+/// One way into the package. Stateless: an instance lives for ever and may be used from any thread.
+///
+/// The steps of a call: `inspect` every argument; decide the device and the stream; `acquire` every argument for that
+/// stream; `empty` for the result; launch; `hand_over`.
+class Route {
+ public:
+  virtual ~Route() = default;
+
+  /// Whose arrays these are: "torch", "cupy"; "interop" for arrays of no known library, whose results are ours.
+  virtual const char* library() const = 0;
+  /// The protocol that reads them, as `interop info` prints it.
+  virtual const char* protocol() const = 0;
+  /// May the arrays be written to at all? JAX's may not.
+  virtual bool writable() const { return true; }
+
+  /// Fills `tensor.device`, and all the rest if that needs no stream. Throws for what cannot be an operand.
+  virtual void inspect(Operand& operand) const = 0;
+  /// Makes the array ready on `stream` (null for a host call) and completes the operand. By default all is done.
+  virtual void acquire(Operand& /*operand*/, cudaStream_t /*stream*/) const {}
+
+  /// Told after the launch that `stream` now uses the operand's memory.
+  virtual void used(Operand& /*operand*/, cudaStream_t /*stream*/) const {}
+
+  /// Do calls led by such an array run on our own stream of this thread and device?
+  virtual bool own_stream() const { return false; }
+  /// The stream on which the library itself would work now on `device`; false if it has no such notion.
+  virtual bool current_stream(int /*device*/, cudaStream_t* /*stream*/) const { return false; }
+
+  /// A new array of the library; `foreign` says that `stream` is not the library's current one.
+  /// The default is interop's own array.
+  virtual Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const;
+  /// Turns what `empty` made into what the caller gets, once the work is queued on `stream`.
+  virtual nb::object hand_over(nb::object made, cudaStream_t stream) const;
+};
+
+/// The route of a type, looked at once and then cached. Throws TypeError, naming the argument, for what is no array.
+const Route& route_of(nb::handle object, const char* function, const char* name);
+/// The same, null where there is none.
+const Route* find_route(nb::handle object);
+
+// One definition each, in the file of that name.
+const Route& numpy_route();
+const Route& torch_route();
+const Route& torch_subclass_route();
+const Route& cupy_route();
+const Route& numba_route();
+const Route& jax_array_route();
+const Route& jax_tracer_route();
+const Route& array_route();
+const Route& dlpack_route();
+const Route& capsule_route();
+const Route& cai_route();
+const Route& buffer_route();
+
+}  // namespace interop::exchange

@@ -1,0 +1,196 @@
+/// PyTorch tensors, by the DLPack C exchange API (torch 2.10 and later).
+///
+/// That API hands over raw memory and skips every check that `Tensor.__dlpack__` makes in Python, so they are made
+/// here: exact type, gradients, lazily negated or conjugated views, dispatch modes, forward-mode duals, real memory.
+/// What a plain pointer cannot express is an error that says so, never a silently detached value.
+#include <array>
+
+#include "exchange/dlpack.h"
+#include "exchange/stream.h"
+
+namespace interop::exchange {
+namespace {
+
+const Name kExchangeApi("__dlpack_c_exchange_api__");
+const Name kRequiresGrad("requires_grad");
+const Name kIsNeg("is_neg");
+const Name kIsConj("is_conj");
+const Name kCurrentLevel("_current_level");
+const Lookup kTensor("torch", "Tensor");
+const Lookup kIsGradEnabled("torch", "is_grad_enabled");
+const Lookup kResolveNeg("torch", "resolve_neg");
+const Lookup kResolveConj("torch", "resolve_conj");
+const Lookup kDispatchModes("torch", "_C._len_torch_dispatch_stack");
+const Lookup kFunctionModes("torch", "_C._len_torch_function_stack");
+const Lookup kForwardAd("torch.autograd.forward_ad", "__dict__");
+const Lookup kUnpackDual("torch.autograd.forward_ad", "unpack_dual");
+const Lookup kStreamGuard("torch.cuda", "stream");
+const Lookup kExternalStream("torch.cuda", "ExternalStream");
+const Lookup kTorchVersion("torch", "__version__");
+
+const char* const kNoBuffer = " has no memory of its own to work on";
+
+const DLPackExchangeAPI& api() {
+  static const DLPackExchangeAPI* const found = [] {
+    const nb::object capsule = attribute_or_null(kTensor.get(), kExchangeApi);
+    const DLPackExchangeAPI* table = nullptr;
+    if (capsule.is_valid()) {
+      table = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+      if (!table) PyErr_Clear();
+    }
+    while (table && table->header.version.major != DLPACK_MAJOR_VERSION) {
+      table = reinterpret_cast<const DLPackExchangeAPI*>(table->header.prev_api);
+    }
+    return table;
+  }();
+  if (!found || !found->dltensor_from_py_object_no_sync) {
+    throw TypeError("interop: torch " + text_of(kTorchVersion.get()) +
+                    " has no DLPack C exchange API; accepted: torch 2.10 or later");
+  }
+  return *found;
+}
+
+bool is_true(nb::handle value) { return value.is(Py_True); }
+nb::object call0(nb::handle function) {
+  PyObject* result = PyObject_CallNoArgs(function.ptr());
+  if (!result) nb::raise_python_error();
+  return nb::steal(result);
+}
+nb::object method0(nb::handle object, const Name& name) {
+  PyObject* result = PyObject_CallMethodNoArgs(object.ptr(), name.get());
+  if (!result) nb::raise_python_error();
+  return nb::steal(result);
+}
+
+void check_gradient(const Operand& operand) {
+  if (is_true(attribute(operand.object, kRequiresGrad)) && is_true(call0(kIsGradEnabled.get()))) {
+    throw BufferError(operand.label() +
+                      " requires grad, and interop has no derivative to record; pass " + operand.name + ".detach(), or call under "
+                      "torch.no_grad()");
+  }
+}
+
+/// Modes see operations, not pointers: inside one (FakeTensorMode, FlopCounterMode) the memory may not be real.
+void check_modes(const Operand& operand) {
+  const auto active = [](nb::handle count) { return to_int64(call0(count)) != 0; };
+  if (active(kDispatchModes.get()) || active(kFunctionModes.get())) {
+    throw TypeError(operand.label() + ": a torch dispatch or function mode is active, which interop has no operator " +
+                    "for yet; call it outside the mode");
+  }
+}
+
+void check_forward_ad(const Operand& operand) {
+  PyObject* level = PyDict_GetItem(kForwardAd.get().ptr(), kCurrentLevel.get());
+  if (!level || to_int64(level) < 0) return;
+  const nb::object tangent = nb::object(kUnpackDual.get()(operand.object))[1];
+  if (!tangent.is_none()) {
+    throw TypeError(operand.label() + " carries a forward-mode tangent, and interop has no derivative to record; pass "
+                                      "torch.autograd.forward_ad.unpack_dual(x).primal");
+  }
+}
+
+class TorchRoute : public Route {
+ public:
+  const char* library() const override { return "torch"; }
+  const char* protocol() const override { return "__dlpack_c_exchange_api__"; }
+
+  void inspect(Operand& operand) const override {
+    check_gradient(operand);
+    check_modes(operand);
+    check_forward_ad(operand);
+    // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
+    if (is_true(method0(operand.object, kIsNeg))) operand.resolved = kResolveNeg.get()(operand.object);
+    DLTensor view;
+    read_view(operand, &view);
+    if (view.dtype.code == kDLComplex && is_true(method0(operand.object, kIsConj))) {
+      operand.resolved = kResolveConj.get()(operand.resolved.is_valid() ? operand.resolved : nb::borrow(operand.object));
+      read_view(operand, &view);
+    }
+    if (!view.data && element_count(view) > 0) {
+      throw TypeError(operand.label() + ": this torch.Tensor" + kNoBuffer + " (a fake or functionalised tensor)");
+    }
+    read_dltensor(operand, view);
+  }
+
+  bool current_stream(int device, cudaStream_t* stream) const override {
+    void* current = nullptr;
+    if (api().current_work_stream(kDLCUDA, device, &current) != 0) nb::raise_python_error();
+    *stream = stream_from_handle(static_cast<int64_t>(reinterpret_cast<uintptr_t>(current)));
+    return true;
+  }
+
+  Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
+    if (!foreign) return allocate(shape, dtype, device);
+    // torch's allocator ties memory to the current stream, so the caller's stream is made current around it.
+    const nb::object guard =
+        kStreamGuard.get()(kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id));
+    guard.attr("__enter__")();
+    Made made;
+    try {
+      made = allocate(shape, dtype, device);
+    } catch (...) {
+      guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
+      throw;
+    }
+    guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
+    return made;
+  }
+  nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
+
+ private:
+  static void read_view(const Operand& operand, DLTensor* view) {
+    const nb::handle object = operand.resolved.is_valid() ? nb::handle(operand.resolved) : operand.object;
+    if (api().dltensor_from_py_object_no_sync(object.ptr(), view) == 0) return;
+    // Wrappers of torch.func, sparse, meta, quantised and nested tensors: torch's own words.
+    throw BufferError(operand.label() + ": this torch.Tensor (layout " +
+                      text_of(object.attr("layout")) + ", device " +
+                      text_of(object.attr("device")) + ")" + kNoBuffer + ": " +
+                      take_error_text());
+  }
+
+  static Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) {
+    DLTensor prototype{nullptr, device, shape.ndim, dtype, const_cast<int64_t*>(shape.sizes), nullptr, 0};
+    DLManagedTensorVersioned* managed = nullptr;
+    std::array<std::string, 2> error;
+    const auto set_error = [](void* context, const char* kind, const char* message) {
+      auto& words = *static_cast<std::array<std::string, 2>*>(context);
+      words = {kind, message};
+    };
+    if (api().managed_tensor_allocator(&prototype, &managed, &error, set_error) != 0) {
+      if (PyErr_Occurred()) nb::raise_python_error();
+      PyErr_SetString(error[0] == "MemoryError" ? PyExc_MemoryError : PyExc_RuntimeError, error[1].c_str());
+      nb::raise_python_error();
+    }
+    void* data = managed->dl_tensor.data;
+    PyObject* tensor = nullptr;
+    if (api().managed_tensor_to_py_object_no_sync(managed, reinterpret_cast<void**>(&tensor)) != 0) {
+      nb::raise_python_error();
+    }
+    return {nb::steal(tensor), data};
+  }
+};
+
+/// Subclasses mean something more than their memory (`__torch_function__`), which a pointer would lose.
+class TorchSubclassRoute final : public TorchRoute {
+ public:
+  const char* protocol() const override { return "none (a subclass of torch.Tensor)"; }
+  void inspect(Operand& operand) const override {
+    throw TypeError(operand.label() + " is " + type_text(operand.object) +
+                    ", a subclass of torch.Tensor; accepted: torch.Tensor and torch.nn.Parameter (pass x.as_subclass("
+                    "torch.Tensor) if its meaning may be dropped)");
+  }
+};
+
+}  // namespace
+
+const Route& torch_route() {
+  static const TorchRoute route;
+  return route;
+}
+
+const Route& torch_subclass_route() {
+  static const TorchSubclassRoute route;
+  return route;
+}
+
+}  // namespace interop::exchange

@@ -1,0 +1,113 @@
+/// One call of an operation on arrays: the arrays, the device they are on, the stream the work goes on, the library that
+/// gets the result. Everything else is a function of it.
+#pragma once
+
+#include <interop/cuda/driver.h>
+#include <interop/error.h>
+#include <interop/operand.h>
+
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+namespace interop {
+
+struct Argument {
+  const char* name;
+  nanobind::handle object;
+};
+
+/// What the caller said beside the arrays; each may be None.
+struct CallOptions {
+  nanobind::handle out;        ///< an array to write the result to
+  nanobind::handle stream;     ///< where to queue the work
+  nanobind::handle execution;  ///< "cuda" or "cuda:N": compute host arrays on that GPU
+};
+
+/// A call reads every argument, decides, makes the result, launches, and hands over:
+///
+///     Call call("interop.row_sum", {{"x", x}}, {out, stream, execution});
+///     const auto plan = ops::row_sum(call.tensor(0));
+///     const DLTensor& y = call.output(plan.shape, plan.dtype);
+///     call.launch([&](cudaStream_t s) { cuda::row_sum(plan, y, s); });
+///     return call.hand_over();
+///
+/// Every error before `launch` leaves all as it was. The GIL is held, except inside `launch`.
+class Call {
+ public:
+  /// Reads the arguments and orders the call's stream behind them. Throws TypeError, ValueError, BufferError or
+  /// CudaError, naming the argument.
+  Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  /// Host arrays, to be computed by NumPy on `numpy(i)` and `numpy_output()`.
+  bool on_host() const { return device_ < 0; }
+  /// The CUDA device of the call, current for its lifetime.
+  int device() const { return device_; }
+  cudaStream_t stream() const { return stream_; }
+
+  /// Argument `i`, in the order given.
+  const DLTensor& tensor(int i) const { return operands_[i].tensor; }
+  nanobind::object numpy(int i) const;
+
+  /// The array to write: `out` after checks, or a new one of the caller's library.
+  /// Throws ValueError for an `out` of another shape, or one that overlaps itself or an argument; TypeError for another
+  /// dtype or a read-only one.
+  const DLTensor& output(const Shape& shape, DLDataType dtype);
+  nanobind::object numpy_output() const;
+  /// NumPy computes for another library: its floating-point warnings are not that library's.
+  bool led_by_numpy() const;
+
+  /// Device memory for this call alone, from the caller's allocator; null for 0 bytes.
+  void* workspace(std::size_t bytes);
+
+  /// Runs `queue(stream)` without the GIL; it must queue its work on the stream and return.
+  template <class Queue>
+  void launch(Queue&& queue) {
+    const nanobind::gil_scoped_release no_gil;
+    queue(stream_);
+  }
+
+  /// Orders the other libraries behind the work, keeps what must be kept until it is done, and returns the result.
+  nanobind::object hand_over();
+
+ private:
+  static constexpr int kMaxOperands = 6;
+
+  void inspect(std::initializer_list<Argument> arguments, nanobind::handle out);
+  void choose_device(nanobind::handle execution);
+  void choose_stream(nanobind::handle stream);
+  void acquire();
+  void join(cudaStream_t other);
+  const Operand* find_device_operand();
+  void join_host_operand(Operand& operand, const Operand& on_device);
+  void stage();
+  void unstage();
+  void* device_copy(std::size_t bytes);
+  void check_out(const Shape& shape, DLDataType dtype);
+  const Operand& lead() const { return operands_[0]; }
+
+  const char* function_;
+  int argument_count_ = 0;
+  int operand_count_ = 0;  // the arguments, then `out` if there is one
+  Operand operands_[kMaxOperands];
+  bool has_out_ = false;
+  int device_ = -1;  // -1: a host call
+  bool staged_ = false;  // host arrays, computed on the GPU because `execution` asked for it
+  bool stream_given_ = false;
+  cudaStream_t stream_ = nullptr;
+  std::optional<cuda::DeviceGuard> guard_;
+  std::vector<cudaStream_t> joined_;  // other libraries' streams: they wait for the work in turn
+
+  nanobind::object result_;   // null where `out` is given
+  DLTensor result_tensor_{};  // the array that the caller gets
+  DLTensor output_{};         // what the kernel writes: the same, but for staged calls
+  Shape output_shape_;
+  int64_t output_strides_[kMaxDims];
+  nanobind::object workspace_;
+  std::vector<std::shared_ptr<void>> device_copies_;  // of staged host arrays
+};
+
+}  // namespace interop

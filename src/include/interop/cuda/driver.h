@@ -1,0 +1,110 @@
+/// What the exchange needs of the CUDA driver: devices, contexts, streams, events, memory. Knows no Python.
+///
+/// The driver is opened at run time, so that a machine without one can import the package. Every function throws
+/// CudaError with CUDA's own name for what went wrong, what was being done, and what to install, unless it says
+/// "never throws". In a build without CUDA (-DINTEROP_CUDA=OFF) each says so in that error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+typedef struct CUstream_st* cudaStream_t;
+
+namespace interop::cuda {
+
+/// The legacy default stream and the per-thread default stream, as DLPack and CUDA name them.
+inline const cudaStream_t kLegacyStream = reinterpret_cast<cudaStream_t>(1);
+inline const cudaStream_t kPerThreadStream = reinterpret_cast<cudaStream_t>(2);
+
+// ---- the driver and its devices ----
+
+/// The CUDA version this package was built for, such as 13000; 0 for a host-only build. Never throws.
+int built_for();
+/// The architectures of the build, such as "75-real 80-real 90a-real 80-virtual". Never throws.
+const char* built_architectures();
+/// The compiler of the build, such as "nvcc 13.0.88". Never throws.
+const char* built_compiler();
+
+/// Opens and initialises the driver once. Throws if there is no driver, it is too old, or there is no GPU.
+void require_driver();
+/// The CUDA version that the driver supports, such as 13000.
+int driver_version();
+int device_count();
+struct DeviceInfo {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0;
+};
+DeviceInfo device_info(int device);
+
+// ---- contexts ----
+
+/// Makes a context of `device` current for its own lifetime. A current context of that device (also a green or a
+/// pushed one) is kept as it is; otherwise the primary one is pushed, and popped again by the destructor.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  bool pushed_ = false;
+};
+
+// ---- pointers ----
+
+/// The device that `pointer` belongs to; none if CUDA does not know the pointer. Not for null pointers.
+std::optional<int> pointer_device(const void* pointer);
+
+// ---- streams and events: the current context is the streams' own ----
+
+/// `waiter` waits for all that is queued on `stream` now. Nothing for equal streams. The host does not wait.
+/// Throws ValueError, touching neither, if the two are not part of the same capture.
+void wait_stream(cudaStream_t waiter, cudaStream_t stream);
+/// Blocks the host until all queued on `stream` is done. Call it without the GIL.
+void synchronize(cudaStream_t stream);
+/// Is `stream` being captured into a graph?
+bool is_capturing(cudaStream_t stream);
+/// Our own non-blocking stream of this thread on the current device; made on first use, kept.
+cudaStream_t own_stream();
+
+/// A point in a stream that streams and the host can wait for.
+class Event {
+ public:
+  Event() = default;
+  /// Records now on `stream`.
+  explicit Event(cudaStream_t stream);
+  ~Event();
+  Event(Event&& other) noexcept : event_(other.event_) { other.event_ = nullptr; }
+  Event& operator=(Event&& other) noexcept;
+  explicit operator bool() const { return event_ != nullptr; }
+  /// `stream` waits for the recorded point.
+  void make_wait(cudaStream_t stream) const;
+  /// Has the point been passed? Safe while another thread captures a graph.
+  bool done() const;
+  /// Blocks the host until it has. Call it without the GIL.
+  void synchronize() const;
+
+ private:
+  void* event_ = nullptr;
+};
+
+// ---- memory ----
+
+/// Stream-ordered device memory of the current device's default pool, 256-byte aligned. `bytes` > 0.
+void* allocate(std::size_t bytes, cudaStream_t stream);
+/// Gives memory of `allocate` back once all that the device's context has queued so far, on any stream, is done.
+/// Any thread, any current context, never throws, never waits on the host.
+void release(void* pointer, int device) noexcept;
+
+/// Copies queued on `stream`; the host side may be pageable.
+void copy_to_device(void* device, const void* host, std::size_t bytes, cudaStream_t stream);
+void copy_to_host(void* host, const void* device, std::size_t bytes, cudaStream_t stream);
+
+}  // namespace interop::cuda

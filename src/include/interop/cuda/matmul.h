@@ -1,0 +1,48 @@
+/// Matrix products on the GPU: our tiled kernel, and cuBLASLt opened at run time. Knows no Python.
+#pragma once
+
+#include <interop/gemm.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+typedef struct CUstream_st* cudaStream_t;  // as cuda_runtime.h declares it; naming it needs no CUDA header
+
+namespace interop::cuda {
+
+enum class MatmulBackend { automatic, tiled, cublas };
+
+/// What the caller asks for.
+struct MatmulOptions {
+  MatmulBackend backend = MatmulBackend::automatic;
+  bool allow_tf32 = false;  ///< float32 products may round their operands to TF32
+};
+
+/// What will run for one `Gemm` on the current device. Made by `plan_matmul`, valid as long as the process lives.
+struct MatmulPlan {
+  MatmulBackend backend = MatmulBackend::tiled;  ///< never `automatic`
+  std::size_t workspace_bytes = 0;               ///< device memory, 256-byte aligned, that the launch needs
+  std::shared_ptr<const void> algorithm;         ///< the cuBLASLt plan, shared with its cache; null for `tiled`
+};
+
+/// Choose what runs for `gemm` on the current device. Touches no device memory and queues nothing.
+/// Throws ValueError if `options.backend` is `cublas` and cuBLASLt cannot take the layout, and
+/// CudaError if cuBLASLt was asked for by name and is not installed.
+MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options);
+
+/// Queue `gemm` on `stream` and return at once. `workspace` holds `plan.workspace_bytes` (null if that is 0).
+/// The context of the operands' device is current. Throws CudaError if the launch fails.
+void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
+
+/// One line for a person: the kernel or the algorithm that `plan` runs, such as "tiled 128x128x16, float32".
+std::string describe(const Gemm& gemm, const MatmulPlan& plan);
+
+/// Where cuBLASLt was found ("libcublasLt.so.13, version 13.1.0, /path"), or why not. Never throws.
+std::string cublas_status();
+
+/// The paths to try for libcublasLt, in order, before the loader's own search; call before the first `plan_matmul`.
+/// Python finds them with cuda-pathfinder, so that this layer needs none.
+void set_cublas_paths(const char* const* paths, int count);
+
+}  // namespace interop::cuda

@@ -1,0 +1,29 @@
+/// The errors that interop raises, one C++ type for each Python exception. Knows neither Python nor CUDA.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace interop {
+
+/// Not an array, a dtype that is not served, a read-only `out`, host and device arrays mixed. Python: `TypeError`.
+struct TypeError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Shapes or devices that do not fit, a bad stream or backend name, two captures. Python: `ValueError`.
+struct ValueError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The producer of an array refuses, or hands over something malformed. Python: `BufferError`.
+struct BufferError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// CUDA or cuBLAS fails, or no driver, GPU or library is there. Python: `interop.CudaError`, a `RuntimeError`.
+struct CudaError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace interop

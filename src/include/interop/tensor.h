@@ -1,0 +1,66 @@
+/// Plain facts of a `DLTensor`, the view of an array that every layer shares. Knows neither Python nor CUDA.
+///
+/// In this library a `DLTensor` always has its strides filled in, and `byte_offset` 0 with `data` at the first element.
+#pragma once
+
+#include <dlpack/dlpack.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace interop {
+
+/// The most dimensions an array may have: what NumPy allows.
+inline constexpr int kMaxDims = 64;
+
+inline constexpr DLDataType kFloat32{kDLFloat, 32, 1};
+inline constexpr DLDataType kFloat64{kDLFloat, 64, 1};
+
+/// A shape that owns its sizes.
+struct Shape {
+  int ndim = 0;
+  int64_t sizes[kMaxDims];
+};
+
+inline bool operator==(DLDataType x, DLDataType y) {
+  return x.code == y.code && x.bits == y.bits && x.lanes == y.lanes;
+}
+inline bool operator!=(DLDataType x, DLDataType y) { return !(x == y); }
+
+/// Bytes of one element; sub-byte types, which nothing here serves, count as one.
+inline int64_t item_bytes(DLDataType dtype) { return (int64_t{dtype.bits} * dtype.lanes + 7) / 8; }
+
+/// NumPy's name of a dtype, such as "float32" or "bfloat16"; "dtype(code=99, bits=8, lanes=1)" for an unknown one.
+std::string dtype_name(DLDataType dtype);
+
+/// A shape as Python prints a tuple: "(2, 3)", "(4,)", "()".
+std::string shape_text(const int64_t* sizes, int ndim);
+inline std::string shape_text(const DLTensor& tensor) { return shape_text(tensor.shape, tensor.ndim); }
+inline std::string shape_text(const Shape& shape) { return shape_text(shape.sizes, shape.ndim); }
+
+/// "cpu", "cuda:1", "pinned host memory": where an array lies, as an error message says it.
+std::string device_text(DLDevice device);
+
+/// The number of elements; 1 for a 0-d tensor.
+int64_t element_count(const int64_t* sizes, int ndim);
+inline int64_t element_count(const DLTensor& tensor) { return element_count(tensor.shape, tensor.ndim); }
+
+/// Fills `strides` (elements) for the compact row-major layout of a shape.
+void compact_strides(const int64_t* sizes, int ndim, int64_t* strides);
+/// Is the tensor compact and row-major? Strides of size-1 dimensions, and of empty tensors, do not count.
+bool is_compact(const DLTensor& tensor);
+
+/// The half-open range of bytes that a tensor touches; empty for a tensor with no elements.
+struct ByteRange {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+};
+ByteRange byte_range(const DLTensor& tensor);
+inline bool ranges_meet(ByteRange x, ByteRange y) { return x.begin < y.end && y.begin < x.end; }
+
+/// May two elements of the tensor share memory? Exact for every layout made by slicing, transposing and broadcasting;
+/// true for exotic ones that it cannot tell.
+bool may_overlap_itself(const DLTensor& tensor);
+
+}  // namespace interop

@@ -1,0 +1,113 @@
+/// Facts of a DLTensor: names, counts, layouts, overlaps.
+#include <interop/tensor.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace interop {
+
+std::string dtype_name(DLDataType dtype) {
+  const std::string bits = std::to_string(dtype.bits);
+  if (dtype.lanes == 1) {
+    switch (dtype.code) {
+      case kDLInt:
+        return "int" + bits;
+      case kDLUInt:
+        return "uint" + bits;
+      case kDLFloat:
+        return "float" + bits;
+      case kDLBfloat:
+        return "bfloat" + bits;
+      case kDLComplex:
+        return "complex" + bits;
+      case kDLBool:
+        return "bool";
+      case kDLFloat8_e4m3fn:
+        return "float8_e4m3fn";
+      case kDLFloat8_e5m2:
+        return "float8_e5m2";
+      default:
+        break;
+    }
+  }
+  return "dtype(code=" + std::to_string(dtype.code) + ", bits=" + bits + ", lanes=" + std::to_string(dtype.lanes) + ")";
+}
+
+std::string shape_text(const int64_t* sizes, int ndim) {
+  std::string text = "(";
+  for (int i = 0; i < ndim; ++i) {
+    text += (i ? ", " : "") + std::to_string(sizes[i]);
+  }
+  return text + (ndim == 1 ? ",)" : ")");
+}
+
+std::string device_text(DLDevice device) {
+  const std::string id = std::to_string(device.device_id);
+  switch (device.device_type) {
+    case kDLCPU:
+      return "cpu";
+    case kDLCUDA:
+      return "cuda:" + id;
+    case kDLCUDAHost:
+      return "pinned host memory";
+    case kDLCUDAManaged:
+      return "CUDA managed memory";
+    default:
+      return "DLPack device type " + std::to_string(static_cast<int>(device.device_type)) + ", id " + id;
+  }
+}
+
+int64_t element_count(const int64_t* sizes, int ndim) {
+  int64_t count = 1;
+  for (int i = 0; i < ndim; ++i) count *= sizes[i];
+  return count;
+}
+
+void compact_strides(const int64_t* sizes, int ndim, int64_t* strides) {
+  int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+}
+
+bool is_compact(const DLTensor& tensor) {
+  if (element_count(tensor) == 0) return true;
+  int64_t expected = 1;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+ByteRange byte_range(const DLTensor& tensor) {
+  if (element_count(tensor) == 0) return {};
+  int64_t low = 0;
+  int64_t high = 0;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    const int64_t reach = (tensor.shape[i] - 1) * tensor.strides[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  const auto base = reinterpret_cast<uintptr_t>(tensor.data);
+  const int64_t item = item_bytes(tensor.dtype);
+  return {base + static_cast<uintptr_t>(low * item), base + static_cast<uintptr_t>((high + 1) * item)};
+}
+
+bool may_overlap_itself(const DLTensor& tensor) {
+  if (element_count(tensor) <= 1) return false;
+  std::pair<int64_t, int64_t> dims[kMaxDims];  // (step, size) of every dimension that moves
+  int count = 0;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] > 1) dims[count++] = {std::abs(tensor.strides[i]), tensor.shape[i]};
+  }
+  std::sort(dims, dims + count);
+  int64_t reach = 0;  // the furthest element that the dimensions so far can name
+  for (int i = 0; i < count; ++i) {
+    if (dims[i].first <= reach) return true;
+    reach += (dims[i].second - 1) * dims[i].first;
+  }
+  return false;
+}
+
+}  // namespace interop

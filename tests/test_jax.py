@@ -1,0 +1,488 @@
+"""`interop.matmul` of JAX arrays: one primitive, concrete and under jit. Runs on JAX's default device, GPU or CPU."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import interop
+
+jax = pytest.importorskip("jax")
+jax.config.update("jax_num_cpu_devices", 4)  # before JAX starts: what several devices do is tested on the CPU
+
+import jax.numpy as jnp  # noqa: E402
+from jax.sharding import Mesh, NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+SHAPES = [
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((3,), (3, 4)),
+    ((2, 3), (3, 5)),
+    ((1, 1), (1, 1)),
+    ((131, 257), (257, 67)),
+    ((4, 2, 3), (4, 3, 5)),
+    ((4, 1, 2, 3), (7, 3, 5)),
+    ((2, 3), (6, 3, 5)),
+    ((3,), (4, 3, 5)),
+    ((2, 1, 1, 2, 3), (1, 5, 1, 3, 2)),
+    ((2, 0), (0, 3)),
+    ((4, 2, 0), (0, 3)),
+    ((0,), (0,)),
+    ((0, 3), (3, 2)),
+    ((2, 3), (3, 0)),
+    ((0, 2, 3), (3, 2)),
+]
+TOLERANCE = {"float32": 1e-5, "float64": 1e-13}  # relative to the sum of absolute products
+
+
+@pytest.fixture
+def cpus():
+    devices = jax.devices("cpu")
+    assert len(devices) >= 4
+    return devices
+
+
+def draw(shape, dtype="float32", device=None):
+    """Random values, the same for the same shape, as NumPy and as JAX array."""
+    x = np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape).astype(dtype)
+    with jax.enable_x64(True):
+        return x, jax.device_put(x, device)
+
+
+def check_product(c, x, y):
+    exact = np.matmul(x.astype("float64"), y.astype("float64"))
+    scale = np.matmul(abs(x.astype("float64")), abs(y.astype("float64")))
+    assert isinstance(c, jax.Array)
+    assert c.shape == exact.shape
+    assert c.dtype == x.dtype
+    assert np.all(abs(np.asarray(c) - exact) <= TOLERANCE[x.dtype.name] * scale)
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_matmul_values(a, b, x64, dtype):
+    (x, a), (y, b) = draw(a, dtype), draw(b, dtype)
+    with jax.enable_x64(x64):
+        check_product(interop.matmul(a, b), x, y)
+        check_product(jax.jit(lambda a, b: interop.matmul(a, b))(a, b), x, y)
+
+
+def test_matmul_stays_on_its_device(cpus):
+    for device in [*cpus, jax.devices()[0]]:
+        (x, a), (y, b) = draw((2, 3), device=device), draw((3, 4), device=device)
+        c = interop.matmul(a, b)
+        assert c.devices() == {device}
+        check_product(c, x, y)
+
+
+def test_matmul_float32_is_exact():
+    a = jnp.full((64, 64), 1 + 2.0**-12, "float32")  # TF32 has ten bits of fraction
+    assert np.array_equal(interop.matmul(a, jnp.eye(64, dtype="float32")), a)
+
+
+def test_matmul_of_views_and_reshaped_operands():
+    x, a = draw((6, 8))
+    for f in (lambda x: x.T, lambda x: x[::2], lambda x: x[:, ::-1], lambda x: x.reshape(2, 3, 8)):
+        y = np.ascontiguousarray(np.swapaxes(f(x), -1, -2))
+        check_product(interop.matmul(f(a), jnp.asarray(y)), f(x), y)
+        check_product(jax.jit(lambda a, y, f=f: interop.matmul(f(a), y))(a, y), f(x), y)
+
+
+def test_matmul_propagates_special_values():
+    a = jnp.array([[np.inf, 1], [np.nan, 1], [0, 1]], "float32")
+    c = interop.matmul(a, jnp.array([[0], [1]], "float32"))
+    assert np.array_equal(c, np.float32([[np.nan], [np.nan], [1]]), equal_nan=True)
+
+
+# ---- under jit ----
+
+
+def primitives(jaxpr):
+    for equation in jaxpr.eqns:
+        inner = [value for value in equation.params.values() if hasattr(value, "jaxpr")]
+        if not inner:
+            yield equation.primitive.name
+        for closed in inner:
+            yield from primitives(closed.jaxpr)
+
+
+def test_matmul_is_one_primitive():
+    a, b = jnp.ones((2, 3)), jnp.ones((3, 4))
+    assert list(primitives(jax.make_jaxpr(interop.matmul)(a, b).jaxpr)) == ["interop_matmul"]
+    nested = jax.jit(lambda a, b: jax.jit(interop.matmul)(a, b))
+    assert list(primitives(jax.make_jaxpr(nested)(a, b).jaxpr)) == ["interop_matmul"]
+
+
+def test_matmul_composes_under_jit():
+    (x, a), (y, b) = draw((8, 8)), draw((8, 5))
+
+    @jax.jit
+    def f(a, b):
+        def step(_, c):
+            return interop.matmul(a, c) / 8
+
+        return jax.lax.fori_loop(0, 5, step, b)
+
+    expected = y.astype("float64")
+    for _ in range(5):
+        expected = x.astype("float64") @ expected / 8
+    for _ in range(3):
+        np.testing.assert_allclose(f(a, b), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_matmul_of_constants_under_jit():
+    (x, a), (y, b) = draw((3, 3)), draw((3, 2))
+    check_product(jax.jit(lambda: interop.matmul(a, b))(), x, y)  # both concrete
+    check_product(jax.jit(lambda b: interop.matmul(a, b))(b), x, y)  # one traced
+
+
+def test_matmul_of_donated_operand_under_jit():
+    (x, a), (y, b) = draw((16, 16)), draw((16, 16))
+    f = jax.jit(lambda a, b: (interop.matmul(a, b), a + 1), donate_argnums=0)
+    c, d = f(a, b)
+    check_product(c, x, y)
+    assert np.array_equal(d, x + 1)
+
+
+def test_matmul_eager_transforms_and_tools():
+    a = jnp.ones((2, 2))
+    with jax.disable_jit():
+        check_product(interop.matmul(a, a), np.asarray(a), np.asarray(a))
+        check_product(jax.jit(interop.matmul)(a, a), np.asarray(a), np.asarray(a))
+    assert jax.eval_shape(interop.matmul, a, a).shape == (2, 2)
+    jaxpr = jax.make_jaxpr(interop.matmul)(a, a)
+    assert np.array_equal(jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, a, a)[0], a @ a)
+    # A derivative that does not pass through the product needs no rule.
+    gradient = jax.grad(lambda t: t * jax.lax.stop_gradient(interop.matmul(a, a)).sum())(3.0)
+    assert gradient == 8
+
+
+def test_matmul_compiles_once_for_each_shape():
+    compiled = interop.jax._compiled(None, None)
+    compiled.clear_cache()
+    for size in (5, 7):
+        for scale in range(4):
+            interop.matmul(jnp.full((size, size), float(scale)), jnp.ones((size, size)))
+    assert compiled._cache_size() == 2
+
+
+def test_matmul_from_many_threads():
+    x, a = draw((64, 64))
+    results = [None] * 8
+
+    def work(i):
+        for _ in range(20):
+            results[i] = interop.matmul(a, a)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for c in results:
+        check_product(c, x, x)
+
+
+# ---- what is refused, and in which words ----
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ((2, 3), (4, 2), r"a has shape \(2, 3\) and b has shape \(4, 2\): the inner dimensions 3 and 4 differ"),
+        ((3,), (4,), r"a has shape \(3,\) and b has shape \(4,\): the inner dimensions 3 and 4 differ"),
+        ((2, 2, 3), (3, 3, 2), r"a has shape \(2, 2, 3\) and b has shape \(3, 3, 2\): the batch dimensions 2 and 3"),
+        ((), (2, 2), r"a is 0-d"),
+        ((2, 2), (), r"b is 0-d"),
+    ],
+)
+def test_matmul_refuses_shapes(a, b, message):
+    a, b = jnp.ones(a), jnp.ones(b)
+    for f in (interop.matmul, jax.jit(lambda a, b: interop.matmul(a, b))):
+        with pytest.raises(ValueError, match=f"^interop.matmul: {message}"):
+            f(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "bfloat16", "float16", "complex64", "float8_e4m3fn"])
+def test_matmul_refuses_dtypes(dtype):
+    a, good = jnp.zeros((2, 2), dtype), jnp.zeros((2, 2), "float32")
+    for f in (interop.matmul, jax.jit(lambda a, b: interop.matmul(a, b))):
+        with pytest.raises(TypeError, match=rf"^interop.matmul: a is {dtype}; accepted: float32, float64(\n|$)"):
+            f(a, good)
+        with pytest.raises(TypeError, match=rf"^interop.matmul: b is {dtype}; accepted: float32, float64(\n|$)"):
+            f(good, a)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_matmul_refuses_mixed_dtypes(x64):
+    (_, a), (_, b) = draw((2, 2), "float32"), draw((2, 2), "float64")
+    with jax.enable_x64(x64):
+        for f in (interop.matmul, jax.jit(lambda a, b: interop.matmul(a, b))):
+            with pytest.raises(TypeError, match="a is float32 and b is float64; accepted: two arrays of one dtype"):
+                f(a, b)
+
+
+def test_matmul_refuses_random_keys():
+    keys = jax.random.split(jax.random.key(0), 3)
+    for f in (interop.matmul, jax.jit(lambda a, b: interop.matmul(a, b))):
+        with pytest.raises(TypeError, match=r"^interop.matmul: a is .*; accepted: "):
+            f(keys, jnp.ones(3))
+
+
+def test_matmul_refuses_out():
+    a = jnp.ones((2, 2))
+    for f in (interop.matmul, jax.jit(lambda a, b, out: interop.matmul(a, b, out=out))):
+        with pytest.raises(TypeError, match="JAX arrays.*immutable"):
+            f(a, a, out=a)
+
+
+def test_matmul_refuses_stream_and_execution_under_jit():
+    a = jnp.ones((2, 2))
+    with pytest.raises(ValueError, match="stream= cannot be used inside jax.jit"):
+        jax.jit(lambda a: interop.matmul(a, a, stream=1))(a)
+    with pytest.raises(ValueError, match="execution= cannot be used inside jax.jit"):
+        jax.jit(lambda a: interop.jax.matmul(a, a, execution="cuda"))(a)
+
+
+def test_matmul_refuses_device_options_on_the_cpu(cpus):
+    a = jax.device_put(np.ones((2, 2), "float32"), cpus[0])
+    for f in (interop.matmul, jax.jit(interop.matmul, static_argnames="backend")):
+        with pytest.raises(ValueError, match="backend='tiled' is for device arrays; JAX computes these on the CPU"):
+            f(a, a, backend="tiled")
+    with pytest.raises(ValueError, match=r"stream= is for device arrays, but a and b are JAX arrays on .*0"):
+        interop.matmul(a, a, stream=1)
+    with pytest.raises(ValueError, match=r"execution='cuda', but a and b are JAX arrays on .*jax.device_put"):
+        interop.jax.matmul(a, a, execution="cuda")
+    assert interop.matmul(a, a, precision="tf32")[0, 0] == 2  # leave to round, where there is nothing to gain
+
+
+def test_matmul_refuses_deleted_arrays():
+    a, b = jnp.ones((2, 2)), jnp.ones((2, 2))
+    interop.matmul(a, b)
+    b.delete()
+    with pytest.raises(BufferError, match="b: the JAX array has been deleted or donated; JAX says: .*deleted"):
+        interop.matmul(a, b)
+    c = jnp.ones((2, 2))
+    jax.jit(lambda x: x + 1, donate_argnums=0)(c)
+    if c.is_deleted():
+        with pytest.raises(BufferError, match="a: the JAX array has been deleted or donated"):
+            interop.matmul(c, a)
+
+
+def test_matmul_refuses_two_devices(cpus):
+    a, b = (jax.device_put(np.ones((2, 2), "float32"), device) for device in cpus[1:3])
+    with pytest.raises(ValueError, match=r"a is on .*1 and b is on .*2; put both on one device with jax.device_put"):
+        interop.matmul(a, b)
+
+
+def test_matmul_refuses_an_uncommitted_array_elsewhere(cpus):
+    with jax.default_device(cpus[0]):
+        a = jnp.ones((2, 2))  # which jnp would copy silently
+    with pytest.raises(ValueError, match=r"a is on .*0 and b is on .*1;"):
+        interop.matmul(a, jax.device_put(np.ones((2, 2), "float32"), cpus[1]))
+
+
+def test_matmul_refuses_host_memory_of_a_device(cpus):
+    a = jax.device_put(np.ones((2, 2), "float32"), cpus[0])
+    pinned = jax.device_put(a, a.sharding.with_memory_kind("pinned_host"))
+    with pytest.raises(ValueError, match="b is in JAX's host memory; move it first"):
+        interop.matmul(a, pinned)
+
+
+# ---- several devices ----
+
+
+@pytest.fixture(params=["Auto", "Explicit"])
+def mesh(cpus, request):
+    axis_types = (getattr(jax.sharding.AxisType, request.param),)
+    return Mesh(np.array(cpus[:4]), ("x",), axis_types=axis_types)
+
+
+@pytest.mark.parametrize("spec", [P("x", None), P(None, None)])
+def test_matmul_refuses_arrays_on_several_devices(mesh, spec):
+    wide = jax.device_put(np.ones((4, 4), "float32"), NamedSharding(mesh, spec))
+    one = jax.device_put(np.ones((4, 4), "float32"), jax.devices("cpu")[0])
+    with pytest.raises(ValueError, match=r"^interop.matmul: a is on 4 devices, NamedSharding.*jax.shard_map"):
+        interop.matmul(wide, wide)
+    with pytest.raises(ValueError, match=r"^interop.matmul: b is on 4 devices"):
+        interop.matmul(one, wide)
+    with pytest.raises(ValueError, match=r"^interop.matmul: .*(4 devices|is sharded).*jax.shard_map"):
+        jax.jit(lambda a: interop.matmul(a, a))(wide)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_matmul_inside_shard_map(mesh, check_vma):
+    (x, a), (y, b) = draw((8, 6), device=jax.devices("cpu")[0]), draw((6, 5), device=jax.devices("cpu")[0])
+    f = jax.shard_map(
+        lambda a, b: interop.matmul(a, b), mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), check_vma=check_vma
+    )
+    c = jax.jit(f)(
+        jax.device_put(a, NamedSharding(mesh, P("x"))),
+        jax.device_put(b, NamedSharding(mesh, P())),
+    )
+    assert len(c.devices()) == 4
+    check_product(c, x, y)
+
+
+def test_matmul_under_a_mesh_of_one_device(cpus):
+    for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit):
+        mesh = Mesh(np.array(cpus[:1]), ("x",), axis_types=(kind,))
+        (x, a), (y, b) = (draw(shape, device=NamedSharding(mesh, P())) for shape in ((2, 3), (4, 3, 5)))
+        check_product(interop.matmul(a, b), x, y)
+        check_product(jax.jit(lambda a, b: interop.matmul(a, b) * 1)(a, b), x, y)
+        with jax.set_mesh(mesh):
+            check_product(interop.matmul(a, b), x, y)
+            check_product(jax.jit(lambda a, b: interop.matmul(a, b) * 1)(a, b), x, y)
+
+
+# ---- transforms that have no rule yet ----
+
+
+def total(a, b):
+    return interop.matmul(a, b).sum()
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_matmul_refuses_vmap(wrap):
+    f = wrap(lambda a, b: interop.matmul(a, b))
+    with pytest.raises(NotImplementedError, match="^interop.matmul: jax.vmap is not supported yet"):
+        jax.vmap(f)(jnp.ones((3, 2, 2)), jnp.ones((3, 2, 2)))
+    with pytest.raises(NotImplementedError, match="^interop.matmul: jax.vmap is not supported yet"):
+        jax.vmap(f, in_axes=(None, 2))(jnp.ones((2, 2)), jnp.ones((2, 2, 3)))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, a: jax.grad(f)(a, a),
+        lambda f, a: jax.grad(f, argnums=1)(a, a),
+        lambda f, a: jax.jvp(f, (a, a), (a, a)),
+        lambda f, a: jax.vjp(f, a, a),
+        lambda f, a: jax.linearize(f, a, a),
+        lambda f, a: jax.hessian(f)(a, a),
+        lambda f, a: jax.linear_transpose(lambda x: f(x, a), a)(1.0),
+    ],
+)
+def test_matmul_refuses_derivatives(wrap, transform):
+    with pytest.raises(NotImplementedError, match="^interop.matmul: derivatives .* are not supported yet"):
+        transform(wrap(total), jnp.ones((2, 2)))
+
+
+def test_matmul_derivatives_through_custom_vjp():
+    @jax.custom_vjp
+    def product(a, b):
+        return interop.matmul(a, b)
+
+    product.defvjp(
+        lambda a, b: (interop.matmul(a, b), (a, b)),
+        lambda saved, g: (interop.matmul(g, saved[1].T), interop.matmul(saved[0].T, g)),
+    )
+    (_, a), (_, b) = draw((2, 3)), draw((3, 4))
+    ours = jax.grad(lambda a, b: product(a, b).sum(), argnums=(0, 1))(a, b)
+    theirs = jax.grad(lambda a, b: jnp.matmul(a, b, precision="highest").sum(), argnums=(0, 1))(a, b)
+    for x, y in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+def test_matmul_refuses_symbolic_shapes():
+    scope = jax.export.symbolic_shape("n, 3")
+    with pytest.raises(NotImplementedError, match="a has the symbolic shape .*not supported yet"):
+        jax.export.export(jax.jit(lambda a, b: interop.matmul(a, b)))(
+            jax.ShapeDtypeStruct(scope, jnp.float32), jax.ShapeDtypeStruct((3, 2), jnp.float32)
+        )
+
+
+# ---- on a GPU ----
+
+
+@pytest.fixture
+def gpu(cuda_device):
+    return jax.devices("cuda")[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [None, "tiled", "cublas"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("a", "b"), [*SHAPES, ((1000, 517), (517, 1003)), ((9, 64, 100), (100, 65))])
+def test_matmul_backends_on_gpu(gpu, a, b, dtype, backend):
+    (x, a), (y, b) = draw(a, dtype, gpu), draw(b, dtype, gpu)
+    c = interop.matmul(a, b, backend=backend)
+    assert c.devices() == {gpu}
+    check_product(c, x, y)
+    check_product(jax.jit(lambda a, b: interop.matmul(a, b, backend=backend))(a, b), x, y)
+
+
+@pytest.mark.gpu
+def test_matmul_lowers_to_the_ffi_call_on_gpu(gpu):
+    a = jax.device_put(np.ones((2, 2), "float32"), gpu)
+    assert "@interop_matmul" in jax.jit(interop.matmul).lower(a, a).as_text()
+
+
+@pytest.mark.gpu
+def test_matmul_tf32_only_when_asked_on_gpu(gpu):
+    a = jax.device_put(np.full((512, 512), 1 + 2.0**-12, "float32"), gpu)
+    eye = jax.device_put(np.eye(512, dtype="float32"), gpu)
+    assert np.array_equal(interop.matmul(a, eye), a)
+    np.testing.assert_allclose(interop.matmul(a, eye, precision="tf32"), a, rtol=2.0**-10)
+
+
+@pytest.mark.gpu
+def test_matmul_inside_a_long_jit_on_gpu(gpu):
+    """Enough operations for XLA to use a CUDA graph; run often, with other work between, on fresh buffers."""
+    (x, a), (y, b) = draw((300, 300), device=gpu), draw((300, 300), device=gpu)
+
+    @jax.jit
+    def f(a, b):
+        for _ in range(8):
+            b = jnp.tanh(interop.matmul(a, b) / 300)
+        return b
+
+    expected = y.astype("float64")
+    for _ in range(8):
+        expected = np.tanh(x.astype("float64") @ expected / 300)
+    kept = []
+    for i in range(20):
+        kept.append(f(a, b))
+        kept.append(jnp.full((257, 300), float(i)))
+    for c in kept[::2]:
+        np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_matmul_makes_the_stream_wait_on_gpu(gpu):
+    cupy = pytest.importorskip("cupy")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    a = jax.device_put(np.full((8192, 8192), 1, "float32"), gpu)
+    interop.matmul(a, a).block_until_ready()
+    for _ in range(3):
+        c = interop.matmul(a, a, backend="tiled", stream=stream)
+        pointer = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(c.unsafe_buffer_pointer(), c.nbytes, c), 0)
+        with stream:  # reads the memory itself, so that nothing else can order it
+            seen = cupy.ndarray(c.shape, cupy.float32, pointer)[-1, -64:].copy()
+        stream.synchronize()
+        assert bool((seen == 8192).all())
+        del c
+
+
+@pytest.mark.gpu
+def test_matmul_execution_on_gpu(gpu):
+    a = jax.device_put(np.ones((2, 2), "float32"), gpu)
+    assert interop.jax.matmul(a, a, execution="cuda")[0, 0] == 2
+    assert interop.jax.matmul(a, a, execution=f"cuda:{gpu.local_hardware_id}")[0, 0] == 2
+    with pytest.raises(ValueError, match="execution='cuda:97', but a and b are JAX arrays on cuda:"):
+        interop.jax.matmul(a, a, execution="cuda:97")
+
+
+@pytest.mark.gpu
+def test_matmul_refuses_cpu_and_gpu_arrays_together(gpu, cpus):
+    a, b = (jax.device_put(np.ones((2, 2), "float32"), device) for device in (gpu, cpus[0]))
+    with pytest.raises(ValueError, match="a is on cuda:0 and b is on .*CPU.*; put both on one device"):
+        interop.matmul(a, b)
