@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
-import jax.extend
+import jax.extend.core
 import jax.ffi
 import jax.numpy as jnp
+import jax.sharding
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec
 
-from interop import _core
+from interop import CudaError, _core
 
 __all__ = ["matmul"]
 
+# JAX's types promise little here (bind, update and rules are untyped), so ours do not try.
+_Aval = Any  # jax.core.ShapedArray
 _Tracer = jax.core.Tracer
 
 
@@ -76,9 +78,11 @@ def matmul(
         raise TypeError("interop.matmul: out= cannot be used with JAX arrays, which are immutable; use the result")
     if isinstance(a, _Tracer) or isinstance(b, _Tracer):
         _refuse_in_trace(stream, execution)
-        return matmul_p.bind(a, b, backend=backend, precision=precision)
+        traced: jax.Array = matmul_p.bind(a, b, backend=backend, precision=precision)
+        return traced
 
-    if a.sharding is not b.sharding and a.sharding.device_set != b.sharding.device_set:
+    a_sharding, b_sharding = a.sharding, b.sharding
+    if a_sharding is not b_sharding and a_sharding.device_set != b_sharding.device_set:
         _refuse_devices(a, b)
     if stream is not None or execution is not None:
         _check_placement(a, stream, execution)
@@ -89,14 +93,15 @@ def matmul(
     if stream is not None:
         if isinstance(c, _Tracer):  # constants of a function that is being traced
             _refuse_in_trace(stream, execution)
-        c.__dlpack__(stream=stream)  # asked for its effect: JAX makes `stream` wait for c
+        _make_wait(stream, c)
     return c
 
 
 # ---- the primitive and its rules ----
 
-matmul_p = jax.extend.core.Primitive("interop_matmul")
+matmul_p: Any = jax.extend.core.Primitive("interop_matmul")
 
+_PartitionSpec: Any = jax.sharding.PartitionSpec
 _TARGET = "interop_matmul"  # the handler's name, in the compiled half and in XLA
 _targets = _core.jax_ffi_targets()
 for _name, _handler in _targets.items():
@@ -105,24 +110,20 @@ for _name, _handler in _targets.items():
 
 @functools.cache
 def _compiled(backend: str | None, precision: str | None) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The primitive under `jax.jit`: what a call with concrete arrays runs, compiled once for each shape."""
+    """Put the primitive under `jax.jit`: what calls with concrete arrays run, compiled once for each shape."""
 
-    def interop_matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+    def interop_matmul(a: jax.Array, b: jax.Array) -> Any:
         return matmul_p.bind(a, b, backend=backend, precision=precision)
 
     return jax.jit(interop_matmul)
 
 
-@matmul_p.def_impl
 def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None) -> jax.Array:
     with jax.disable_jit(False):  # else, under jax.disable_jit, this would call itself
         return _compiled(backend, precision)(a, b)
 
 
-@matmul_p.def_abstract_eval
-def _matmul_type(
-    a: jax.core.ShapedArray, b: jax.core.ShapedArray, *, backend: str | None, precision: str | None
-) -> jax.core.ShapedArray:
+def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None) -> _Aval:
     for name, x in (("a", a), ("b", b)):
         if not all(isinstance(size, int) for size in x.shape):
             raise NotImplementedError(f"interop.matmul: {name} has the symbolic shape {x.shape}, not supported yet")
@@ -131,19 +132,17 @@ def _matmul_type(
                 f"interop.matmul: {name} is in JAX's host memory; move it first, with "
                 f"jax.device_put({name}, {name}.sharding.with_memory_kind('device'))"
             )
-        if any(axis is not None for axis in x.sharding.spec):
-            raise ValueError(f"interop.matmul: {name} is sharded, {x.sharding.spec}; {_SHARDING_REMEDY}")
     shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype))
     mesh = (b if a.sharding.mesh.empty else a).sharding.mesh
-    whole = NamedSharding(mesh, PartitionSpec(*(None,) * len(shape)))
+    whole = jax.sharding.NamedSharding(mesh, _PartitionSpec(*(None,) * len(shape)))
     return a.update(shape=shape, weak_type=False, sharding=whole, **_varying(a, b))
 
 
-def _varying(a: jax.core.ShapedArray, b: jax.core.ShapedArray) -> dict[str, Any]:
-    """Over which mesh axes of a `jax.shard_map` the product may differ: those of either operand."""
-    if hasattr(a, "vma"):  # JAX < 0.10
+def _varying(a: _Aval, b: _Aval) -> dict[str, Any]:
+    """Say over which mesh axes of a `jax.shard_map` the product may differ: those of either operand."""
+    if hasattr(a, "vma"):  # JAX 0.8 and 0.9
         return {"vma": a.vma | b.vma}
-    axes: Any = a.manual_axis_type
+    axes = a.manual_axis_type
     return {"manual_axis_type": axes.update(varying=axes.varying | b.manual_axis_type.varying)}
 
 
@@ -154,30 +153,24 @@ def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precisio
         return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
-_lower_jnp = mlir.lower_fun(_matmul_on_host, multiple_results=False)
+_lower_jnp: Any = mlir.lower_fun(_matmul_on_host, multiple_results=False)
 
 
-def _lower_host(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: str | None) -> Sequence[Any]:
+def _lower_host(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: str | None) -> Any:
     _require_one_device(ctx)
     return _lower_jnp(ctx, a, b, **params)
 
 
-def _lower_cuda(
-    ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str | None, precision: str | None
-) -> Sequence[Any]:
+def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str | None, precision: str | None) -> Any:
     _require_one_device(ctx)
     if _TARGET not in _targets:
-        raise _core.CudaError(
+        raise CudaError(
             "interop.matmul: this build of interop has no CUDA kernels for JAX: it was built without CUDA or without "
             "XLA's headers (jaxlib==0.8.0); `interop info` says which"
         )
     _core.find_cublas()
     rule = jax.ffi.ffi_lowering(_TARGET)
     return rule(ctx, a, b, backend=backend or "automatic", allow_tf32=precision == "tf32")
-
-
-mlir.register_lowering(matmul_p, _lower_host, platform="cpu")
-mlir.register_lowering(matmul_p, _lower_cuda, platform="cuda")
 
 
 def _no_vmap(*_: Any, **__: Any) -> NoReturn:
@@ -193,6 +186,10 @@ def _no_derivative(*_: Any, **__: Any) -> NoReturn:
     )
 
 
+matmul_p.def_impl(_matmul_impl)
+matmul_p.def_abstract_eval(_matmul_type)
+mlir.register_lowering(matmul_p, _lower_host, platform="cpu")
+mlir.register_lowering(matmul_p, _lower_cuda, platform="cuda")
 batching.primitive_batchers[matmul_p] = _no_vmap
 ad.primitive_jvps[matmul_p] = _no_derivative
 ad.primitive_transposes[matmul_p] = _no_derivative
@@ -207,7 +204,7 @@ _SHARDING_REMEDY = (
 
 
 def _require_one_device(ctx: mlir.LoweringRuleContext) -> None:
-    """Refuses a program over several devices, where XLA would gather the operands; inside shard_map all is well."""
+    """Refuse a program over several devices, where XLA would gather the operands; inside shard_map all is well."""
     context: Any = ctx.module_context.axis_context
     if hasattr(context, "manual_axes"):
         count = math.prod(size for axis, size in context.mesh.shape.items() if axis not in context.manual_axes)
@@ -226,7 +223,7 @@ def _refuse_devices(a: jax.Array, b: jax.Array) -> NoReturn:
     )
 
 
-def _device(x: jax.Array) -> jax.Device:
+def _device(x: jax.Array) -> Any:
     (device,) = x.sharding.device_set
     return device
 
@@ -239,7 +236,7 @@ def _refuse_in_trace(stream: int | None, execution: str | None) -> None:
 
 
 def _check_placement(a: jax.Array, stream: int | None, execution: str | None) -> None:
-    device = min(a.sharding.device_set, key=lambda device: device.id)  # the only one, or refused later
+    device: Any = next(iter(a.sharding.device_set))  # of several, any one: they are refused later
     on_gpu = device.platform == "gpu"
     if execution is not None and not (on_gpu and execution in ("cuda", f"cuda:{device.local_hardware_id}")):
         raise ValueError(
@@ -250,8 +247,12 @@ def _check_placement(a: jax.Array, stream: int | None, execution: str | None) ->
         raise ValueError(f"interop.matmul: stream= is for device arrays, but a and b are JAX arrays on {device}")
 
 
+def _make_wait(stream: int, c: Any) -> None:
+    c.__dlpack__(stream=stream)  # asked for its effect only: XLA makes the stream wait for c
+
+
 def _raise_as_ours(error: RuntimeError | ValueError, a: jax.Array, b: jax.Array) -> NoReturn:
-    """JAX's error again, as what it means: arrays on several devices, one that is gone, our handler's report to XLA."""
+    """Raise JAX's error as what it means: arrays on several devices, one that is gone, our handler's report to XLA."""
     if len(a.sharding.device_set) != 1:
         _refuse_devices(a, b)
     for name, x in (("a", a), ("b", b)):
@@ -263,5 +264,5 @@ def _raise_as_ours(error: RuntimeError | ValueError, a: jax.Array, b: jax.Array)
     if found and code.startswith("INVALID_ARGUMENT"):
         raise ValueError(found + message) from error
     if found and code.startswith("INTERNAL"):
-        raise _core.CudaError(found + message) from error
+        raise CudaError(found + message) from error
     raise error

@@ -47,7 +47,7 @@ def main() -> int:
     results = [
         run("ruff", "check", *(["--fix"] if fix else [])),
         run("ruff", "format", *([] if fix else ["--check"])),
-        run("clang-format", *(["-i"] if fix else ["--dry-run", "-Werror"]), *CXX_FILES),
+        run("clang-format", *(["-i"] if fix else ["--dry-run", "-Werror", "--ferror-limit=5"]), *CXX_FILES),
         run("codespell", *(["-w"] if fix else [])),
         check_types(),
     ]

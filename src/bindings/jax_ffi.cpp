@@ -1,7 +1,7 @@
 /// The matrix product that XLA calls: `plan_matmul` and `launch_matmul` on XLA's stream, in XLA's memory.
 ///
-/// XLA calls a handler on any of its threads, without the GIL, with the operands' context current; several calls may run
-/// at once. Nothing here knows Python but the last function, no state is kept, and no exception leaves a handler.
+/// XLA calls a handler on any of its threads, without the GIL, with the operands' context current; several calls may
+/// run at once. Nothing here knows Python but the last function, no state is kept, and no exception leaves a handler.
 #include "bindings/jax_ffi.h"
 
 #include <interop/cuda/driver.h>
@@ -106,9 +106,9 @@ ffi::Error queue_matmul(cudaStream_t stream, ffi::ScratchAllocator& scratch, ffi
   if (plan.workspace_bytes > 0) {
     const auto memory = scratch.Allocate(plan.workspace_bytes + kWorkspaceAlignment - 1);
     if (!memory) {
-      return ffi::Error(ffi::ErrorCode::kResourceExhausted,
-                        "interop.matmul: XLA has no " + std::to_string(plan.workspace_bytes) +
-                            " bytes of device memory left for the workspace");
+      return ffi::Error(ffi::ErrorCode::kResourceExhausted, "interop.matmul: XLA has no " +
+                                                                std::to_string(plan.workspace_bytes) +
+                                                                " bytes of device memory left for the workspace");
     }
     workspace = align_up(*memory);
   }
@@ -159,6 +159,7 @@ void bind_jax_ffi(nb::module_& m) {
         }
         return targets;
       },
+      nb::sig("def jax_ffi_targets() -> dict[str, typing.Any]"),
       "The XLA FFI targets of platform CUDA: name -> capsule of the handler. Empty in a build without CUDA.");
 }
 

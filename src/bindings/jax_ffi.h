@@ -13,7 +13,9 @@ void bind_jax_ffi(nanobind::module_& m);
 #else  // built without XLA's headers: no targets, which interop.jax reports on first use
 
 inline void bind_jax_ffi(nanobind::module_& m) {
-  m.def("jax_ffi_targets", [] { return nanobind::dict(); }, "No XLA FFI handlers in this build.");
+  m.def(
+      "jax_ffi_targets", [] { return nanobind::dict(); },
+      nanobind::sig("def jax_ffi_targets() -> dict[str, typing.Any]"), "No XLA FFI handlers in this build.");
 }
 
 #endif

@@ -3,6 +3,8 @@
 #include <interop/cuda/matmul.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "bindings/bindings.h"
@@ -135,6 +137,53 @@ nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
   return call.hand_over();
 }
 
+/// What a call of `matmul` would do: everything up to the output's allocation is done, nothing is launched.
+nb::dict explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
+                        nb::handle precision, nb::handle execution) {
+  const cuda::MatmulOptions options = read_options(backend, precision);
+  Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution});
+  const ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1));
+  nb::list arguments;
+  for (int i = 0; i < call.operand_count(); ++i) {
+    const Operand& operand = call.operand(i);
+    const DLTensor& tensor = operand.tensor;
+    nb::dict entry;
+    entry["name"] = operand.name;
+    entry["library"] = operand.route->library();
+    entry["protocol"] = operand.route->protocol();
+    entry["pointer"] = reinterpret_cast<uintptr_t>(tensor.data);
+    entry["shape"] = exchange::shape_tuple(tensor.shape, tensor.ndim);
+    entry["strides"] = exchange::shape_tuple(tensor.strides, tensor.ndim);
+    entry["dtype"] = dtype_name(tensor.dtype);
+    entry["device"] = device_text(tensor.device);
+    arguments.append(entry);
+  }
+  nb::dict explained;
+  explained["arguments"] = arguments;
+  explained["result_shape"] = exchange::shape_tuple(plan.shape, plan.ndim);
+  explained["device"] = call.on_host() ? std::string("cpu") : device_text({kDLCUDA, call.device()});
+  explained["stream"] = reinterpret_cast<uintptr_t>(call.stream());
+  if (call.on_host()) {
+    explained["algorithm"] = "numpy.matmul";
+  } else {
+    find_cublas();
+    explained["algorithm"] = cuda::describe(plan.gemm, cuda::plan_matmul(plan.gemm, options));
+  }
+  return explained;
+}
+
+/// The seconds that one launch of `a @ b` into `out` takes on the host, with everything before it done: the floor that
+/// `interop bench overhead` compares a whole call with.
+double time_launch(nb::handle a, nb::handle b, nb::handle out) {
+  Call call(kFunction, {{"a", a}, {"b", b}}, {out, nb::none(), nb::none()});
+  if (call.on_host()) throw ValueError("interop: time_launch is for device arrays");
+  const ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1), call.tensor(2));
+  const cuda::MatmulPlan algorithm = cuda::plan_matmul(plan.gemm, {cuda::MatmulBackend::tiled, false});
+  const auto start = std::chrono::steady_clock::now();
+  cuda::launch_matmul(plan.gemm, algorithm, nullptr, call.stream());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 /// The result's shape for operands of these shapes and dtypes, by the same rules; for JAX, whose tracers have no more.
 nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
                          const std::string& b_dtype) {
@@ -170,6 +219,16 @@ void bind_matmul(nb::module_& m) {
     find_cublas();
     return cuda::cublas_status();
   }, "Where cuBLASLt was found, or why not.");
+  m.def("explain_matmul", &explain_matmul, nb::arg("a"), nb::arg("b"), nb::arg("out") = nb::none(),
+        nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
+        nb::arg("execution") = nb::none(),
+        nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, out: typing.Any = None, stream: typing.Any = None, "
+                "backend: str | None = None, precision: str | None = None, execution: str | None = None) -> "
+                "dict[str, typing.Any]"),
+        "What interop.matmul would do with these arguments: routes, pointers, stream, algorithm. Launches nothing.");
+  m.def("time_launch", &time_launch, nb::arg("a"), nb::arg("b"), nb::arg("out"),
+        nb::sig("def time_launch(a: typing.Any, b: typing.Any, out: typing.Any) -> float"),
+        "The seconds of one kernel launch on the host, for benchmarks.");
   m.def("matmul_result", &matmul_result,
         nb::sig("def matmul_result(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) -> "
                 "tuple[int, ...]"),

@@ -69,7 +69,7 @@ struct Shape {
 };
 
 //                       T       M    N   K  stages warp     thread  blocks an SM
-using Large32 = Shape<float,   128, 128,  8, 4,    64, 32,   8, 8,   2>;
+using Large32 = Shape<float,   128, 128, 16, 2,    64, 32,   8, 8,   2>;
 using Medium32 = Shape<float,   64,  64, 16, 2,    32, 32,   8, 4,   4>;
 using Small32 = Shape<float,    32,  32, 16, 2,    32, 16,   4, 4,   8>;
 using Large64 = Shape<double,   64,  64,  8, 4,    32, 32,   8, 4,   3>;
@@ -382,7 +382,7 @@ Variant variant_of(const char* name, double full, double alone) {
 constexpr int kVariants32 = 3, kVariants64 = 2;
 
 const Variant* variants32() {
-  static const Variant variants[kVariants32] = {variant_of<Large32, true>("128x128x8", 0.90, 0.80),
+  static const Variant variants[kVariants32] = {variant_of<Large32, true>("128x128x16", 0.90, 0.80),
                                                 variant_of<Medium32, true>("64x64x16", 0.75, 0.40),
                                                 variant_of<Small32, false>("32x32x16", 0.40, 0.12)};
   return variants;

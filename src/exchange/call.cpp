@@ -77,6 +77,7 @@ void Call::inspect(std::initializer_list<Argument> arguments, nb::handle out) {
     operand.name = name;
     operand.object = object;
     operand.route = &route_of(object, function_, name);
+    if (operand_count_ == 1 || operand.route != operands_[operand_count_ - 2].route) operand.route->enter(function_);
     operand.route->inspect(operand);
   };
   for (const Argument& argument : arguments) add(argument.name, argument.object);
@@ -182,7 +183,7 @@ void Call::acquire() {
     cudaStream_t theirs = nullptr;
     if (operand.has_stream) {
       theirs = operand.stream;
-    } else if (stream_given_ || std::strcmp(operand.route->library(), lead().route->library()) != 0) {
+    } else if (stream_given_ || operand.route != lead().route) {
       if (!operand.route->current_stream(device_, &theirs)) theirs = nullptr;
     }
     // With `stream=`, the caller wants the result there alone: the library's own stream does not wait for it, and what

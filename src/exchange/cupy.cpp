@@ -1,8 +1,8 @@
 /// CuPy arrays, by their own attributes: exact for every layout (CuPy's DLPack export garbles negative strides) and
 /// free of CuPy's event waits.
-#include "exchange/stream.h"
+#include "exchange/numpy.h"
 #include "exchange/route.h"
-#include "exchange/typestr.h"
+#include "exchange/stream.h"
 
 namespace interop::exchange {
 namespace {
@@ -13,9 +13,7 @@ const Name kDeviceId("device_id");
 const Name kShape("shape");
 const Name kStrides("strides");
 const Name kDtype("dtype");
-const Name kStr("str");
 const Lookup kNdarray("cupy", "ndarray");
-const Lookup kNumpyDtype("numpy", "dtype");
 const Lookup kCurrentStream("cupy.cuda", "get_current_stream");
 const Lookup kExternalStream("cupy.cuda", "ExternalStream");
 
@@ -29,20 +27,9 @@ int read_tuple(nb::handle tuple, int64_t* out) {
 }
 
 DLDataType read_dtype(const Operand& operand, nb::handle dtype) {
-  // NumPy's dtypes are singletons: the last one seen answers nearly every call.
-  static PyObject* last_object = nullptr;
-  static DLDataType last_dtype{};
-  if (dtype.ptr() == last_object) return last_dtype;
-  const auto found = dtype_from_typestr(nb::cast<std::string>(attribute(dtype, kStr)));
-  if (!found) {
-    throw TypeError(operand.label() + " is " + text_of(dtype) +
-                    "; accepted: bool, integers, floats and complex numbers in native byte order");
-  }
-  if (dtype.ptr() == nb::object(kNumpyDtype.get()(dtype)).ptr() && !last_object) {
-    last_object = dtype.inc_ref().ptr();  // kept for ever, so that its address stays its own
-    last_dtype = *found;
-  }
-  return *found;
+  if (const auto found = dtype_of(dtype)) return *found;
+  throw TypeError(operand.label() + " is " + text_of(dtype) +
+                  "; accepted: bool, integers, floats and complex numbers in native byte order");
 }
 
 class CupyRoute final : public Route {
@@ -105,7 +92,7 @@ class CupyRoute final : public Route {
   // `cupy.empty` without its Python frame. The device of the call is current.
   static Made allocate(const Shape& shape, DLDataType dtype) {
     Made made;
-    made.object = kNdarray.get()(shape_tuple(shape), nb::str(typestr_of(dtype).c_str()));
+    made.object = kNdarray.get()(shape_tuple(shape), numpy_dtype(dtype));
     made.data = reinterpret_cast<void*>(
         static_cast<uintptr_t>(to_int64(attribute(attribute(made.object, kData), kPtr))));
     return made;

@@ -39,7 +39,9 @@ class DlpackRoute final : public Route {
     const DLDevice promised = operand.tensor.device;
     read_capsule(operand, capsule);
     const DLDevice device = operand.tensor.device;
-    if (device.device_type != promised.device_type || device.device_id != promised.device_id) {
+    // Host and pinned memory are told apart by some producers only.
+    const auto on_gpu = [](DLDevice d) { return d.device_type == kDLCUDA || d.device_type == kDLCUDAManaged; };
+    if (on_gpu(device) != on_gpu(promised) || (on_gpu(device) && device.device_id != promised.device_id)) {
       throw BufferError(operand.label() + ": " + type_text(operand.object) + " says it is on " +
                         device_text(promised) + " and hands over memory on " + device_text(device));
     }

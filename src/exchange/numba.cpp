@@ -1,5 +1,6 @@
 /// Numba's device arrays: read by `__cuda_array_interface__`, made by `numba.cuda.device_array`.
 #include "exchange/cai.h"
+#include "exchange/numpy.h"
 #include "exchange/stream.h"
 
 namespace interop::exchange {
@@ -27,7 +28,7 @@ class NumbaRoute final : public Route {
     // Bound to its stream, the result tells later consumers where it is ready.
     keywords["stream"] = kExternalStream.get()(reinterpret_cast<uintptr_t>(stream));
     Made made;
-    made.object = kDeviceArray.get()(shape_tuple(shape), nb::str(dtype_name(dtype).c_str()), **keywords);
+    made.object = kDeviceArray.get()(shape_tuple(shape), numpy_dtype(dtype), **keywords);
     const nb::object interface = attribute(made.object, kInterface);
     made.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(nb::object(interface["data"])[0])));
     return made;

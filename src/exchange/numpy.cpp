@@ -1,11 +1,24 @@
 /// NumPy arrays: read by their buffer, made by `numpy.empty`.
+#include "exchange/numpy.h"
+
 #include "exchange/buffer.h"
-#include "exchange/python.h"
+#include "exchange/typestr.h"
 
 namespace interop::exchange {
 namespace {
 
 const Lookup kEmpty("numpy", "empty");
+const Lookup kDtype("numpy", "dtype");
+const Name kStr("str");
+
+/// NumPy's own dtypes are singletons: each is made once, and then known by its address.
+struct Known {
+  DLDataType dtype;
+  PyObject* object;
+};
+constexpr int kMaxKnown = 32;
+Known known[kMaxKnown];
+int known_count = 0;
 
 class NumpyRoute final : public Route {
  public:
@@ -16,7 +29,7 @@ class NumpyRoute final : public Route {
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
     if (device.device_type != kDLCPU) return Route::empty(shape, dtype, device, stream, foreign);
     Made made;
-    made.object = kEmpty.get()(shape_tuple(shape), nb::str(dtype_name(dtype).c_str()));
+    made.object = kEmpty.get()(shape_tuple(shape), numpy_dtype(dtype));
     Py_buffer view;
     if (PyObject_GetBuffer(made.object.ptr(), &view, PyBUF_STRIDES) != 0) nb::raise_python_error();
     made.data = view.buf;
@@ -26,6 +39,26 @@ class NumpyRoute final : public Route {
 };
 
 }  // namespace
+
+nb::handle numpy_dtype(DLDataType dtype) {
+  for (int i = 0; i < known_count; ++i) {
+    if (known[i].dtype == dtype) return known[i].object;
+  }
+  const std::string typestr = typestr_of(dtype);
+  if (typestr.empty()) throw TypeError("interop: NumPy has no dtype for " + dtype_name(dtype));
+  nb::object made = kDtype.get()(nb::str(typestr.c_str()));
+  known[known_count++] = {dtype, made.inc_ref().ptr()};  // one for each typestr: fewer than kMaxKnown
+  return made;
+}
+
+std::optional<DLDataType> dtype_of(nb::handle numpy_dtype_object) {
+  for (int i = 0; i < known_count; ++i) {
+    if (known[i].object == numpy_dtype_object.ptr()) return known[i].dtype;
+  }
+  const auto found = dtype_from_typestr(nb::cast<std::string>(attribute(numpy_dtype_object, kStr)));
+  if (found) numpy_dtype(*found);  // known by its address from now on
+  return found;
+}
 
 const Route& numpy_route() {
   static const NumpyRoute route;

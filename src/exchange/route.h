@@ -15,7 +15,7 @@ struct Made {
 
 /// One way into the package. Stateless: an instance lives for ever and may be used from any thread.
 ///
-/// The steps of a call: `inspect` every argument; decide the device and the stream; `acquire` every argument for that
+/// The steps of a call: `enter` once for each library; `inspect` every argument; decide the device and the stream; `acquire` every argument for that
 /// stream; `empty` for the result; launch; `hand_over`.
 class Route {
  public:
@@ -28,6 +28,8 @@ class Route {
   /// May the arrays be written to at all? JAX's may not.
   virtual bool writable() const { return true; }
 
+  /// Once in each call that has such an array: refuses states of the library in which a pointer would not do.
+  virtual void enter(const char* /*function*/) const {}
   /// Fills `tensor.device`, and all the rest if that needs no stream. Throws for what cannot be an operand.
   virtual void inspect(Operand& operand) const = 0;
   /// Makes the array ready on `stream` (null for a host call) and completes the operand. By default all is done.

@@ -64,24 +64,17 @@ nb::object method0(nb::handle object, const Name& name) {
 
 void check_gradient(const Operand& operand) {
   if (is_true(attribute(operand.object, kRequiresGrad)) && is_true(call0(kIsGradEnabled.get()))) {
-    throw BufferError(operand.label() +
-                      " requires grad, and interop has no derivative to record; pass " + operand.name + ".detach(), or call under "
-                      "torch.no_grad()");
+    throw BufferError(operand.label() + " requires grad, and interop has no derivative to record; pass " +
+                      operand.name + ".detach(), or call under torch.no_grad()");
   }
 }
 
-/// Modes see operations, not pointers: inside one (FakeTensorMode, FlopCounterMode) the memory may not be real.
-void check_modes(const Operand& operand) {
-  const auto active = [](nb::handle count) { return to_int64(call0(count)) != 0; };
-  if (active(kDispatchModes.get()) || active(kFunctionModes.get())) {
-    throw TypeError(operand.label() + ": a torch dispatch or function mode is active, which interop has no operator " +
-                    "for yet; call it outside the mode");
-  }
-}
-
-void check_forward_ad(const Operand& operand) {
+bool in_forward_ad() {
   PyObject* level = PyDict_GetItem(kForwardAd.get().ptr(), kCurrentLevel.get());
-  if (!level || to_int64(level) < 0) return;
+  return level && to_int64(level) >= 0;
+}
+
+void check_tangent(const Operand& operand) {
   const nb::object tangent = nb::object(kUnpackDual.get()(operand.object))[1];
   if (!tangent.is_none()) {
     throw TypeError(operand.label() + " carries a forward-mode tangent, and interop has no derivative to record; pass "
@@ -94,10 +87,18 @@ class TorchRoute : public Route {
   const char* library() const override { return "torch"; }
   const char* protocol() const override { return "__dlpack_c_exchange_api__"; }
 
+  // Modes see operations, not pointers: inside one (FakeTensorMode, FlopCounterMode) the memory may not be real.
+  void enter(const char* function) const override {
+    const auto active = [](nb::handle count) { return to_int64(call0(count)) != 0; };
+    if (active(kDispatchModes.get()) || active(kFunctionModes.get())) {
+      throw TypeError(std::string(function) + ": a torch dispatch or function mode is active, for which interop has no " +
+                      "operator yet; call it outside the mode");
+    }
+  }
+
   void inspect(Operand& operand) const override {
     check_gradient(operand);
-    check_modes(operand);
-    check_forward_ad(operand);
+    if (in_forward_ad()) check_tangent(operand);
     // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
     if (is_true(method0(operand.object, kIsNeg))) operand.resolved = kResolveNeg.get()(operand.object);
     DLTensor view;

@@ -75,7 +75,10 @@ class DeviceArray {
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
 
-  void upload() { MUST(cudaMemcpy(memory_, host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice)); }
+  void upload() {
+    MUST(cudaMemcpy(memory_, host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice));
+    MUST(cudaDeviceSynchronize());  // the copy may return before the last of it has landed, and our streams do not wait
+  }
   void download() { MUST(cudaMemcpy(host_.data(), memory_, host_.size() * sizeof(T), cudaMemcpyDeviceToHost)); }
   T* data() const { return memory_ ? static_cast<T*>(memory_) + first_ : nullptr; }
   const T* host() const { return host_.data() + first_; }

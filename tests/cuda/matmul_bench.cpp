@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
 
   fill(memory, bytes, 32);
   if (host) bench_host(memory);
-  for (const int64_t size : quick ? std::vector<int64_t>{1024, 2048, 4096, 8192} : std::vector<int64_t>{512, 1024, 2048, 4096, 8192}) {
+  for (const int64_t size : quick ? std::vector<int64_t>{256, 512, 1024, 2048, 4096} : std::vector<int64_t>{512, 1024, 2048, 4096, 8192}) {
     for (const bool a_transposed : {false, true}) {
       for (const bool b_transposed : {false, true}) bench_square(size, 32, a_transposed, b_transposed, memory, bytes);
     }

@@ -48,9 +48,12 @@ class Call {
   int device() const { return device_; }
   cudaStream_t stream() const { return stream_; }
 
-  /// Argument `i`, in the order given.
+  /// Argument `i`, in the order given; `out` comes after the last.
   const DLTensor& tensor(int i) const { return operands_[i].tensor; }
   nanobind::object numpy(int i) const;
+  /// All that is known of argument `i`, for `explain`.
+  const Operand& operand(int i) const { return operands_[i]; }
+  int operand_count() const { return operand_count_; }
 
   /// The array to write: `out` after checks, or a new one of the caller's library.
   /// Throws ValueError for an `out` of another shape, or one that overlaps itself or an argument; TypeError for another

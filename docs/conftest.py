@@ -1,0 +1,73 @@
+"""Runs the code blocks of README.md and of these pages: all of them with `pytest`, one page with `pytest docs/page.md`.
+
+* A ```python block is executed, a ```pycon block is a doctest. The blocks of a page run in order and share their names.
+* Words after the language are what a block needs, as in ```python cuda cupy: see `missing`. Where that is absent the
+  block is skipped, or fails under `--require`.
+* A page that includes a file (README.md in index.md) runs the file's blocks too. Other languages are not run.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FENCE = re.compile(r"^```(?P<info>python|pycon|\{include\})(?P<words>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    return Page.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None
+
+
+class Page(pytest.File):
+    """A Markdown file; its items are its blocks."""
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        text = self.path.read_text(encoding="utf-8")
+        for fence in FENCE.finditer(text):
+            if fence["info"] == "{include}":
+                yield Page.from_parent(self, path=(self.path.parent / fence["words"].strip()).resolve())
+                continue
+            line = text.count("\n", 0, fence.start("code"))  # before the code
+            block = Block.from_parent(self, name=f"line {line + 1}")
+            block.code, block.line, block.is_session = fence["code"], line, fence["info"] == "pycon"
+            block.needs = fence["words"].split()
+            yield block
+
+
+class Block(pytest.Item):
+    """One block of code."""
+
+    parent: Page
+    code: str
+    line: int
+    is_session: bool
+    needs: list[str]
+
+    def runtest(self) -> None:
+        names = self.parent.names
+        if not self.is_session:
+            exec(compile("\n" * self.line + self.code, self.path, "exec", dont_inherit=True), names)
+            return
+        session = doctest.DocTestParser().get_doctest(self.code, {}, self.name, str(self.path), self.line)
+        session.globs = names
+        try:
+            doctest.DebugRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(session, clear_globs=False)
+        except doctest.UnexpectedException as error:
+            raise error.exc_info[1] from None
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        error = excinfo.value
+        if isinstance(error, doctest.DocTestFailure):
+            difference = doctest.OutputChecker().output_difference(error.example, error.got, doctest.REPORT_NDIFF)
+            return f"{self.path}:{self.line + error.example.lineno + 1}: {error.example.source}{difference}"
+        excinfo.traceback = excinfo.traceback.cut(path=self.path)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.line, f"{self.path.name}, {self.name}"

@@ -1,0 +1,16 @@
+/// NumPy's dtype objects, which CuPy and Numba use too.
+#pragma once
+
+#include <optional>
+
+#include "exchange/python.h"
+
+namespace interop::exchange {
+
+/// The `numpy.dtype` of a dtype, made once and kept; throws TypeError where NumPy has none.
+nb::handle numpy_dtype(DLDataType dtype);
+
+/// The dtype of a `numpy.dtype` object; none for structures, objects, strings and foreign byte order.
+std::optional<DLDataType> dtype_of(nb::handle numpy_dtype);
+
+}  // namespace interop::exchange

@@ -1,0 +1,71 @@
+"""What this machine has, asked of the driver and of Python's import system: never of interop."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import importlib.util
+import types
+
+import pytest
+
+REQUIREMENTS = {"torch": "torch", "jax": "jax", "cupy": "cupy", "numba": "numba.cuda", "cuda": None}  # name -> module
+
+
+@functools.cache
+def driver() -> ctypes.CDLL | None:
+    """Return the initialised NVIDIA driver; None if there is none or it does not start."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return library if library.cuInit(0) == 0 else None
+
+
+@functools.cache
+def gpu_count() -> int:
+    count = ctypes.c_int(0)
+    if driver() is None or driver().cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def gpu_names() -> list[str]:
+    names = []
+    for index in range(gpu_count()):
+        device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+        driver().cuDeviceGet(ctypes.byref(device), index)
+        driver().cuDeviceGetName(name, len(name), device)
+        names.append(name.value.decode())
+    return names
+
+
+def current_context() -> int:
+    """Return the address of the context that is current for this thread, 0 for none."""
+    context = ctypes.c_void_p()
+    assert driver().cuCtxGetCurrent(ctypes.byref(context)) == 0
+    return context.value or 0
+
+
+def skip(names: str, reason: str) -> None:
+    """Skip for want of something that `--require` knows ("jax", or "jax+cuda" if only both together are at fault)."""
+    pytest.skip(f"needs {names}: {reason}")
+
+
+def need(name: str) -> types.ModuleType:
+    """Import an array library, or skip where it is absent or does not import."""
+    module = REQUIREMENTS[name]
+    if importlib.util.find_spec(module.split(".")[0]) is None:
+        skip(name, "not installed")
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        skip(name, f"does not import: {error}")
+
+
+def need_gpu(count: int = 1) -> None:
+    if gpu_count() == 0:
+        skip("cuda", "no GPU, or no driver that starts")
+    if gpu_count() < count:
+        pytest.skip(f"this machine has {gpu_count()} GPU, and the test needs {count}")
