@@ -1,4 +1,4 @@
-"""Sphinx's settings: `sphinx-build -n -W docs docs/_build`, with the package installed."""
+"""Sphinx's settings: `sphinx-build -n -W docs docs/_build`, with the package and JAX installed."""
 
 import interop
 
@@ -15,7 +15,6 @@ html_title = f"interop {release}"
 myst_heading_anchors = 3
 
 autodoc_typehints = "none"  # types are in the docstrings, in words
-autodoc_mock_imports = ["jax"]  # interop.jax imports it; building the docs does not need it
 napoleon_google_docstring = False
 napoleon_use_param = False  # else each word of a type is taken for a class
 napoleon_use_rtype = False

@@ -1,26 +1,52 @@
 """Runs the code blocks of README.md and of these pages: all of them with `pytest`, one page with `pytest docs/page.md`.
 
 * A ```python block is executed, a ```pycon block is a doctest. The blocks of a page run in order and share their names.
-* Words after the language are what a block needs, as in ```python cuda cupy: see `missing`. Where that is absent the
-  block is skipped, or fails under `--require`.
+* Words after the language are what a block needs, as in ```python cuda cupy. Where that is absent the block is skipped,
+  or fails under `--require` (an option of tests/conftest.py, so it takes a run that includes tests/).
 * A page that includes a file (README.md in index.md) runs the file's blocks too. Other languages are not run.
 """
 
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+
+def _load_machine() -> ModuleType:
+    path = Path(__file__).parents[1] / "tests" / "helpers" / "machine.py"
+    spec = importlib.util.spec_from_file_location("docs_machine", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+machine = _load_machine()
 
 FENCE = re.compile(r"^```(?P<info>python|pycon|\{include\})(?P<words>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     return Page.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None
+
+
+def _need(names: list[str]) -> None:
+    """Skip where one of these is absent, or torch sees no GPU."""
+    for name in names:
+        if name == "cuda":
+            machine.need_gpu()
+        else:
+            module = machine.need(name)
+            if name == "torch" and "cuda" in names and not module.cuda.is_available():
+                machine.skip("torch+cuda", "this torch sees no GPU")
 
 
 class Page(pytest.File):
@@ -48,6 +74,16 @@ class Block(pytest.Item):
     line: int
     is_session: bool
     needs: list[str]
+
+    def setup(self) -> None:
+        try:
+            _need(self.needs)
+        except pytest.skip.Exception as skip:
+            names = re.match(r"needs ([\w+]+):", str(skip))
+            required = self.config.getoption("--require", "").split(",")
+            if names and set(names[1].split("+")) <= set(required):
+                pytest.fail(f"{skip}\n--require makes this skip a failure", pytrace=False)
+            raise
 
     def runtest(self) -> None:
         names = self.parent.names

@@ -149,7 +149,8 @@ def _varying(a: _Aval, b: _Aval) -> dict[str, Any]:
 def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None) -> jax.Array:
     if backend is not None:
         raise ValueError(f"interop.matmul: backend={backend!r} is for device arrays; JAX computes these on the CPU")
-    with jax.enable_x64(True):  # else jnp.matmul would round float64 arrays to float32 where x64 mode is off
+    # Not the user's x64 mode: with it off, jnp.matmul rounds float64; with it on, it widens weakly typed float32.
+    with jax.enable_x64(a.dtype == jnp.float64):
         return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 

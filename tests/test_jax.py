@@ -107,7 +107,11 @@ def test_matmul_result_is_not_weakly_typed():
     weak = jnp.broadcast_to(jnp.asarray(2.0), (2, 2))
     assert weak.weak_type
     for a, b in ((weak, jnp.ones((2, 2), "float32")), (weak, weak)):
-        assert not interop.matmul(a, b).weak_type
+        for x64 in (False, True):
+            with jax.enable_x64(x64):
+                c = interop.matmul(a, b)
+            assert not c.weak_type
+            assert c.dtype == "float32"
 
 
 # ---- under jit ----
@@ -383,11 +387,10 @@ def test_matmul_inside_shard_map_varies_where_an_operand_does(mesh):
     def f(a, b):
         return interop.matmul(a, b)
 
-    specs = [(P("x"), P()), (P(), P(None, "x"))]
-    a = jnp.ones((4, 4), device=jax.devices("cpu")[0])
-    for in_specs in specs:
+    for specs in ((P("x"), P()), (P(), P(None, "x"))):
+        a, b = (jax.device_put(np.ones((4, 4), "float32"), NamedSharding(mesh, spec)) for spec in specs)
         with pytest.raises(ValueError, match="out_specs"):  # JAX's own check: the blocks of the product differ
-            jax.eval_shape(jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=P()), a, a)
+            jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=P())(a, b)
 
 
 def test_matmul_under_a_mesh_of_one_device(cpus):

@@ -381,6 +381,20 @@ void synchronize(cudaStream_t stream) {
 
 bool is_capturing(cudaStream_t stream) { return capture_of(driver(), stream).id != 0; }
 
+bool give_to_graph(cudaStream_t stream, void* data, void (*destroy)(void*)) {
+  const DriverApi& api = driver();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  check(api.cuStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, nullptr, nullptr), "asking a stream for its capture");
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return false;
+  CUuserObject object = nullptr;
+  check(api.cuUserObjectCreate(&object, data, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC), "giving an object to a graph");
+  const CUresult retained = api.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+  if (retained != CUDA_SUCCESS) api.cuUserObjectRelease(object, 1);  // runs `destroy`
+  check(retained, "giving an object to a graph");
+  return true;
+}
+
 cudaStream_t own_stream() {
   const DriverApi& api = driver();
   thread_local PerThread<CUstream> streams;

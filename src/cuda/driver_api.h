@@ -19,6 +19,7 @@ struct DriverApi {
   X(cuThreadExchangeStreamCaptureMode)                                                                           \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync)                                 \
+  X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
   X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuLaunchKernel)
 #define X(name) decltype(&::name) name;
   INTEROP_DRIVER_FUNCTIONS(X)

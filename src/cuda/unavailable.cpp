@@ -30,6 +30,7 @@ std::optional<int> pointer_device(const void*) { unavailable(); }
 void wait_stream(cudaStream_t, cudaStream_t) { unavailable(); }
 void synchronize(cudaStream_t) { unavailable(); }
 bool is_capturing(cudaStream_t) { unavailable(); }
+bool give_to_graph(cudaStream_t, void*, void (*)(void*)) { unavailable(); }
 cudaStream_t own_stream() { unavailable(); }
 
 Event::Event(cudaStream_t) { unavailable(); }

@@ -129,15 +129,23 @@ DLTensor Array::tensor() const {
 }
 
 void Array::make_wait(cudaStream_t waiter) const {
-  if (!last_use || waiter == stream) return;
+  if (!last_use) return;
   const cuda::DeviceGuard guard(device.device_id);
+  if (cuda::is_capturing(waiter)) {
+    // What was queued outside the capture cannot become part of it; on its own stream it comes before every replay.
+    if (waiter == stream || last_use.done()) return;
+    throw ValueError("interop: an interop.Array is still in use by work that was queued before the capture into a CUDA "
+                     "graph; synchronise before the capture");
+  }
+  // Also where `waiter` has the handle of `stream`: a destroyed stream's handle may be a new stream's.
   last_use.make_wait(waiter);
 }
 
 void Array::used_on(cudaStream_t used) {
   if (on_host()) return;
   stream = used;
-  last_use = cuda::Event(used);
+  // In a capture nothing runs yet: its replays are ordered by whoever launches them.
+  last_use = cuda::is_capturing(used) ? cuda::Event() : cuda::Event(used);
 }
 
 Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream) {

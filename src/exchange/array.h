@@ -25,7 +25,7 @@ struct Array {
 
   DLTensor tensor() const;
   bool on_host() const { return device.device_type == kDLCPU; }
-  /// `waiter` waits for the last use, unless that was on `waiter` itself.
+  /// `waiter` waits for the last use.
   void make_wait(cudaStream_t waiter) const;
   /// Notes that work using the array was just queued on `stream`.
   void used_on(cudaStream_t stream);

@@ -325,7 +325,7 @@ nb::object Call::hand_over() {
       held.push_back({nb::borrow(operand.object), std::move(operand.release)});
       if (operand.resolved.is_valid()) held.push_back({operand.resolved});
     }
-    if (!held.empty()) exchange::hold_until(cuda::Event(stream_), device_, std::move(held));
+    if (!held.empty()) exchange::hold_for(stream_, device_, std::move(held));
   }
   if (has_out_) return nb::borrow(operands_[argument_count_].object);
   return lead().route->hand_over(std::move(result_), on_host() || staged_ ? nullptr : stream_);

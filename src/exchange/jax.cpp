@@ -1,4 +1,6 @@
 /// JAX arrays in calls with other libraries, by DLPack. (Calls of JAX arrays alone go to `interop.jax`.)
+#include <interop/cuda/driver.h>
+
 #include "exchange/dlpack.h"
 
 namespace interop::exchange {
@@ -24,6 +26,10 @@ class JaxArrayRoute : public Route {
     operand.hold = !operand.on_host();
   }
   void acquire(Operand& operand, cudaStream_t stream) const override {
+    if (stream && cuda::is_capturing(stream)) {
+      throw ValueError(operand.label() + " is a JAX array, whose pending work cannot join the capture of the call's " +
+                       "stream into a CUDA graph; call it outside the capture, or in jax.jit");
+    }
     const nb::object capsule = dlpack_capsule(operand, operand.on_host() ? nullptr : stream);
     read_capsule(operand, capsule);
     operand.read_only = true;  // which JAX's unversioned capsule cannot say

@@ -13,7 +13,7 @@ namespace interop::exchange {
 namespace {
 
 struct Entry {
-  cuda::Event event;
+  cuda::Event event;  // none: nothing to wait for
   int device = 0;
   std::vector<Held> held;
 };
@@ -56,8 +56,10 @@ void run(Reaper& state) {
     lock.unlock();
     const size_t owners = entry.held.size();
     try {
-      const cuda::DeviceGuard guard(entry.device);
-      entry.event.synchronize();
+      if (entry.event) {
+        const cuda::DeviceGuard guard(entry.device);
+        entry.event.synchronize();
+      }
     } catch (const CudaError&) {
       // A device fault: nothing will use the memory any more.
     }
@@ -74,20 +76,37 @@ void run(Reaper& state) {
   state.changed.notify_all();
 }
 
-}  // namespace
-
-void hold_until(cuda::Event event, int device, std::vector<Held> held) {
-  static const int registered = pthread_atfork(nullptr, nullptr, &start_afresh_in_child);
-  (void)registered;
+/// Hands an entry to the thread, which is started if need be.
+void enqueue(Entry entry) {
   Reaper& state = *reaper;
   const std::lock_guard<std::mutex> lock(state.mutex);
-  state.count += held.size();
-  state.entries.push_back({std::move(event), device, std::move(held)});
-  if (!state.running) {
+  state.count += entry.held.size();
+  state.entries.push_back(std::move(entry));
+  if (!state.running && !state.stopping) {
     state.running = true;
     std::thread(run, std::ref(state)).detach();
   }
   state.changed.notify_all();
+}
+
+/// CUDA's last word on a graph, on a thread of its own: nothing of CUDA or Python may be called there.
+void graph_is_gone(void* data) {
+  auto* held = static_cast<std::vector<Held>*>(data);
+  enqueue({cuda::Event(), 0, std::move(*held)});
+  delete held;  // emptied: no Python object is touched
+}
+
+}  // namespace
+
+void hold_for(cudaStream_t stream, int device, std::vector<Held> held) {
+  static const int registered = pthread_atfork(nullptr, nullptr, &start_afresh_in_child);
+  (void)registered;
+  auto owned = std::make_unique<std::vector<Held>>(std::move(held));
+  if (cuda::give_to_graph(stream, owned.get(), &graph_is_gone)) {
+    owned.release();
+    return;
+  }
+  enqueue({cuda::Event(stream), device, std::move(*owned)});
 }
 
 size_t held_count() {

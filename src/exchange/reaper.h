@@ -14,8 +14,9 @@ struct Held {
   Release release{nullptr, [](void*) {}};
 };
 
-/// Gives `held` back once `event`, recorded on `device`, is passed. Returns at once; one background thread waits.
-void hold_until(cuda::Event event, int device, std::vector<Held> held);
+/// Gives `held` back once all that is queued on `stream` of `device` now is done; if the stream is being captured, once
+/// the graph is gone. Returns at once; one background thread waits.
+void hold_for(cudaStream_t stream, int device, std::vector<Held> held);
 
 /// How many owners are still held. For tests.
 size_t held_count();

@@ -71,6 +71,10 @@ void wait_stream(cudaStream_t waiter, cudaStream_t stream);
 void synchronize(cudaStream_t stream);
 /// Is `stream` being captured into a graph?
 bool is_capturing(cudaStream_t stream);
+/// If `stream` is being captured, makes the graph the owner of `data`: `destroy(data)` runs when the graph and all that
+/// was made from it are gone, on a thread of CUDA's, where neither CUDA nor Python may be called. Otherwise false, and
+/// nothing is done.
+bool give_to_graph(cudaStream_t stream, void* data, void (*destroy)(void*));
 /// Our own non-blocking stream of this thread on the current device; made on first use, kept.
 cudaStream_t own_stream();
 
