@@ -12,6 +12,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"interop {release}"
 
+smartquotes = False  # titles have code in them
 myst_heading_anchors = 3
 
 autodoc_typehints = "none"  # types are in the docstrings, in words

@@ -1,6 +1,7 @@
 """Runs the code blocks of README.md and of these pages: all of them with `pytest`, one page with `pytest docs/page.md`.
 
-* A ```python block is executed, a ```pycon block is a doctest. The blocks of a page run in order and share their names.
+* A ```python block is executed, a ```pycon block is a doctest. The blocks of a page run in order and share their names;
+  one that is chosen alone runs those before it, too, if it needs all that they need.
 * Words after the language are what a block needs, as in ```python cuda cupy. Where that is absent the block is skipped,
   or fails under `--require` (an option of tests/conftest.py, so it takes a run that includes tests/).
 * A page that includes a file (README.md in index.md) runs the file's blocks too. Other languages are not run.
@@ -32,6 +33,7 @@ def _load_machine() -> ModuleType:
 machine = _load_machine()
 
 FENCE = re.compile(r"^```(?P<info>python|pycon|\{include\})(?P<words>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
+PYTHON_FENCE = re.compile(r"^[ \t>]*(?:```+|~~~+)[ \t]*\{?py", re.MULTILINE)  # in whatever form Markdown allows
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -54,6 +56,7 @@ class Page(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         self.names: dict[str, Any] = {"__name__": "__main__"}
+        self.blocks: list[Block] = []
         text = self.path.read_text(encoding="utf-8")
         for fence in FENCE.finditer(text):
             if fence["info"] == "{include}":
@@ -63,7 +66,12 @@ class Page(pytest.File):
             block = Block.from_parent(self, name=f"line {line + 1}")
             block.code, block.line, block.is_session = fence["code"], line, fence["info"] == "pycon"
             block.needs = fence["words"].split()
+            if "cuda" in block.needs:
+                block.add_marker("gpu")
+            self.blocks.append(block)
             yield block
+        if len(self.blocks) != len(PYTHON_FENCE.findall(text)):
+            raise self.CollectError(f"{self.path}: a Python block is no plain, unindented ```python or ```pycon fence")
 
 
 class Block(pytest.Item):
@@ -74,6 +82,7 @@ class Block(pytest.Item):
     line: int
     is_session: bool
     needs: list[str]
+    was_run = False
 
     def setup(self) -> None:
         try:
@@ -86,6 +95,12 @@ class Block(pytest.Item):
             raise
 
     def runtest(self) -> None:
+        for block in self.parent.blocks[: self.parent.blocks.index(self) + 1]:
+            if not block.was_run and set(block.needs) <= set(self.needs):
+                block.run()
+
+    def run(self) -> None:
+        self.was_run = True
         names = self.parent.names
         if not self.is_session:
             exec(compile("\n" * self.line + self.code, self.path, "exec", dont_inherit=True), names)

@@ -8,6 +8,7 @@ that of calls captured in a CUDA graph and replayed, cycling through buffers tha
 from __future__ import annotations
 
 import csv
+import functools
 import gc
 import math
 import statistics
@@ -134,10 +135,14 @@ def _overhead(torch: Any) -> Iterable[Row]:
         raw["interop.matmul on CuPy"] = lambda: _core.time_launch(x, x, out)
     if (jax := _import("jax")) and _has_cuda(jax):
         j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
-        jitted = jax.jit(jax.numpy.matmul)
+        # "highest", as JAX's default for float32 on such cards is TF32.
+        jitted = jax.jit(functools.partial(jax.numpy.matmul, precision="highest"))
         candidates["jitted jnp.matmul"] = lambda: jitted(j, j)
         candidates["interop.matmul on JAX"] = lambda: interop.matmul(j, j)
         peers["interop.matmul on JAX"] = "jitted jnp.matmul"
+    for name, function in candidates.items():
+        if name.startswith("interop"):
+            _check(function(), candidates[peers[name]]())
     times = _host_times(candidates, synchronize)
     launch = statistics.median(_core.time_launch(x, x, out) for _ in range(1000)) * 1e6
     print(f"{'host time per call, 16 x 16 float32':<40}{'us':>8}{'ratio':>8}   beside the launch, us")
@@ -152,6 +157,12 @@ def _overhead(torch: Any) -> Iterable[Row]:
             + (f"{beside:>10.2f}" if beside else "")
         )
         yield {"row": name, "microseconds": microseconds, "ratio": ratio or "", "beside_launch": beside or ""}
+
+
+def _check(result: Any, expected: Any) -> None:
+    """Raise if two small products, of one library, differ by more than rounding."""
+    if not float(abs(result - expected).max()) <= 1e-5:
+        raise AssertionError("interop bench: a product is wrong; nothing was timed")
 
 
 def _has_cuda(jax: Any) -> bool:

@@ -97,7 +97,7 @@ LIBRARIES = (
     Library(
         name="numba",
         module="numba.cuda",
-        install="pip install numba-cuda",
+        install="pip install 'numba-cuda[cu13]' (or [cu12])",
         on_host=False,
         to_device=lambda cuda, array, device: cuda.to_device(array),
         to_numpy=lambda x: x.copy_to_host(),

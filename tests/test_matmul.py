@@ -203,7 +203,13 @@ def test_matmul_out_of_any_layout(host_view_library, dtype, layout, shapes):
 
 @pytest.mark.parametrize(
     ("shapes", "shape"),
-    [(((3,), (3,)), ()), (((2, 3), (3,)), (2,)), (((3,), (3, 4)), (4,)), (((2, 0), (0, 3)), (2, 3)), (((0, 2), (2, 3)), (0, 3))],
+    [
+        (((3,), (3,)), ()),
+        (((2, 3), (3,)), (2,)),
+        (((3,), (3, 4)), (4,)),
+        (((2, 0), (0, 3)), (2, 3)),
+        (((0, 2), (2, 3)), (0, 3)),
+    ],
 )
 def test_matmul_out_of_every_rank(host_view_library, dtype, shapes, shape):
     a, b, x, y = products.pair(host_view_library, shapes, dtype)
@@ -274,7 +280,10 @@ SOURCES = {
     "dlpack": (Fake, lambda c: type(c) is interop.Array),
     "buffer": (memoryview, lambda c: type(c) is interop.Array),
     "array interface": (lambda x: ArrayInterface(x), lambda c: type(c) is interop.Array),
-    "interop": (lambda x: interop.matmul(memoryview(np.eye(len(x), dtype=x.dtype)), x), lambda c: type(c) is interop.Array),
+    "interop": (
+        lambda x: interop.matmul(memoryview(np.eye(len(x), dtype=x.dtype)), x),
+        lambda c: type(c) is interop.Array,
+    ),
 }
 
 

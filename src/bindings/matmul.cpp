@@ -141,8 +141,14 @@ nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
 nb::dict explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
                         nb::handle precision, nb::handle execution) {
   const cuda::MatmulOptions options = read_options(backend, precision);
+  nb::dict explained;
+  if (execution.is_none() && is_jax_call(a, b)) {
+    explained["algorithm"] = "the JAX primitive interop_matmul";
+    return explained;
+  }
   Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution});
-  const ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1));
+  const ops::MatmulResult plan = out.is_none() ? ops::plan_matmul(call.tensor(0), call.tensor(1))
+                                               : ops::plan_matmul(call.tensor(0), call.tensor(1), call.tensor(2));
   nb::list arguments;
   for (int i = 0; i < call.operand_count(); ++i) {
     const Operand& operand = call.operand(i);
@@ -158,7 +164,6 @@ nb::dict explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle s
     entry["device"] = device_text(tensor.device);
     arguments.append(entry);
   }
-  nb::dict explained;
   explained["arguments"] = arguments;
   explained["result_shape"] = exchange::shape_tuple(plan.shape, plan.ndim);
   explained["device"] = call.on_host() ? std::string("cpu") : device_text({kDLCUDA, call.device()});

@@ -509,12 +509,16 @@ void* allocate(std::size_t bytes, cudaStream_t stream) {
   const int device = current_device("allocating device memory");
   if (release_queue(device).has_pending.load(std::memory_order_relaxed)) release_and_drain(api, device, nullptr);
   RelaxedCapture relaxed(api);
+  // Memory allocated inside a capture would exist only while the graph runs: there, it comes from outside.
+  const bool capturing = is_capturing(stream);
+  if (capturing) stream = own_stream();
   CUdeviceptr pointer = 0;
   const CUresult status = api.cuMemAllocAsync(&pointer, bytes, stream);
   if (status == CUDA_ERROR_OUT_OF_MEMORY) {
     throw CudaError("interop: allocating " + std::to_string(bytes) + " bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY");
   }
   check(status, "allocating device memory");
+  if (capturing) check(api.cuStreamSynchronize(stream), "allocating device memory");
   return reinterpret_cast<void*>(pointer);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "exchange/reaper.h"
 #include "exchange/stream.h"
 #include "exchange/typestr.h"
 
@@ -163,6 +164,12 @@ Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStrea
     array.memory = std::shared_ptr<void>(cuda::allocate(bytes, stream),
                                          [id = device.device_id](void* pointer) { cuda::release(pointer, id); });
     array.stream = stream;
+    if (cuda::is_capturing(stream)) {  // replays write to it, whatever becomes of the array
+      std::vector<Held> held(1);
+      held[0].release = Release(new std::shared_ptr<void>(array.memory),
+                                [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
+      hold_for(stream, device.device_id, std::move(held));
+    }
   }
   array.data = array.memory.get();
   return array;

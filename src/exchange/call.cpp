@@ -65,7 +65,10 @@ Call::Call(const char* function, std::initializer_list<Argument> arguments, cons
     choose_stream(options.stream);
   }
   acquire();
-  if (staged_) stage();
+  if (staged_) {
+    if (has_out_) check_overlap();  // of the host arrays themselves
+    stage();
+  }
 }
 
 Call::~Call() = default;
@@ -247,8 +250,13 @@ void Call::check_out(const Shape& shape, DLDataType dtype) {
     throw ValueError(out.label() + " (" + describe(out) + ") has elements that share memory; accepted: one address " +
                      "for each element");
   }
+  if (!staged_) check_overlap();
+}
+
+void Call::check_overlap() {
+  const Operand& out = operands_[argument_count_];
   for (int i = 0; i < argument_count_; ++i) {
-    if (exchange::share_memory(tensor, operands_[i].tensor)) {
+    if (exchange::share_memory(out.tensor, operands_[i].tensor)) {
       throw ValueError(out.label() + " shares memory with " + operands_[i].name +
                        ", which the result would overwrite while it is read; accepted: an array of its own");
     }

@@ -12,7 +12,7 @@ const Name kIsDeleted("is_deleted");
 class JaxArrayRoute : public Route {
  public:
   const char* library() const override { return "jax"; }
-  const char* protocol() const override { return "__dlpack__"; }
+  const char* protocol() const override { return "a JAX primitive; __dlpack__ beside other libraries"; }
   bool writable() const override { return false; }  // JAX arrays are immutable
   bool own_stream() const override { return true; }
 

@@ -15,8 +15,8 @@ struct Made {
 
 /// One way into the package. Stateless: an instance lives for ever and may be used from any thread.
 ///
-/// The steps of a call: `enter` once for each library; `inspect` every argument; decide the device and the stream; `acquire` every argument for that
-/// stream; `empty` for the result; launch; `hand_over`.
+/// The steps of a call: `enter` each library; `inspect` every argument; decide the device and the stream; `acquire` every
+/// argument for that stream; `empty` for the result; launch; `hand_over`.
 class Route {
  public:
   virtual ~Route() = default;
@@ -28,7 +28,7 @@ class Route {
   /// May the arrays be written to at all? JAX's may not.
   virtual bool writable() const { return true; }
 
-  /// Once in each call that has such an array: refuses states of the library in which a pointer would not do.
+  /// At least once in each call that has such an array: refuses states of the library in which a pointer would not do.
   virtual void enter(const char* /*function*/) const {}
   /// Fills `tensor.device`, and all the rest if that needs no stream. Throws for what cannot be an operand.
   virtual void inspect(Operand& operand) const = 0;

@@ -69,7 +69,9 @@ _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype = ctypes.c_void_p
 _pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
 # The same functions by address: a capsule that is being destroyed must not become a Python object again.
-_is_valid_at = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_is_valid_at = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
 _pointer_at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -249,14 +251,13 @@ ABSENT = object()  # a Cai entry that is not there
 
 
 class Cai:
-    """Shows only an array's `__cuda_array_interface__`, with entries replaced; keeps the array alive."""
+    """Shows only an array's `__cuda_array_interface__`, as it was when this was made, with entries replaced.
+
+    The array is kept alive. CuPy names its current stream at that moment, so make it where the array was written.
+    """
 
     def __init__(self, x: Any, **fields: Any) -> None:
         self.array = x
-        self._fields = fields
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        interface = {} if self.array is None else dict(self.array.__cuda_array_interface__)
-        interface.update(self._fields)
-        return {key: value for key, value in interface.items() if value is not ABSENT}
+        interface = {} if x is None else dict(x.__cuda_array_interface__)
+        interface.update(fields)
+        self.__cuda_array_interface__ = {key: value for key, value in interface.items() if value is not ABSENT}

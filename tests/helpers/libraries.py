@@ -42,6 +42,11 @@ class Library:
         """Return the values on the host, once they are there."""
         raise NotImplementedError
 
+    def poison(self) -> None:
+        """Leave NaN in the memory that the library's allocator gives out next, so that what is not written shows."""
+        junk = [self.make(np.full(size, np.nan, np.float32)) for size in (16, 256, 4096, 1 << 16, 1 << 20)]
+        del junk
+
     def is_ours(self, x: Any) -> bool:
         """Is this an array of exactly this library, on this device?"""
         raise NotImplementedError

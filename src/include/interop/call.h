@@ -32,7 +32,8 @@ struct CallOptions {
 ///     call.launch([&](cudaStream_t s) { cuda::row_sum(plan, y, s); });
 ///     return call.hand_over();
 ///
-/// Every error before `launch` leaves all as it was. The GIL is held, except inside `launch`.
+/// An error before `launch` leaves every array as it was: at most a stream waits for an event. The GIL is held, except
+/// inside `launch`.
 class Call {
  public:
   /// Reads the arguments and orders the call's stream behind them. Throws TypeError, ValueError, BufferError or
@@ -90,6 +91,7 @@ class Call {
   void unstage();
   void* device_copy(std::size_t bytes);
   void check_out(const Shape& shape, DLDataType dtype);
+  void check_overlap();
   const Operand& lead() const { return operands_[0]; }
 
   const char* function_;

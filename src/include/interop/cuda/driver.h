@@ -101,7 +101,8 @@ class Event {
 
 // ---- memory ----
 
-/// Stream-ordered device memory of the current device's default pool, 256-byte aligned. `bytes` > 0.
+/// Stream-ordered device memory of the current device's default pool, 256-byte aligned. `bytes` > 0. While `stream` is
+/// being captured the memory is not part of the graph: the caller sees to it that it lives as long as the graph.
 void* allocate(std::size_t bytes, cudaStream_t stream);
 /// Gives memory of `allocate` back once all that the device's context has queued so far, on any stream, is done.
 /// Any thread, any current context, never throws, never waits on the host.
