@@ -36,16 +36,18 @@ def test_matmul_values(host_library, dtype, shapes):
     products.check_product(host_library.to_numpy(c), x, y)
 
 
-@pytest.mark.parametrize("layout_b", products.LAYOUTS)
 @pytest.mark.parametrize("layout_a", products.LAYOUTS)
-def test_matmul_layouts(host_view_library, dtype, layout_a, layout_b):
-    if {layout_a, layout_b} & products.NEGATIVE and not host_view_library.negative:
+def test_matmul_layouts(host_view_library, dtype, layout_a):
+    library = host_view_library
+    layouts = [layout for layout in products.LAYOUTS if library.negative or layout not in products.NEGATIVE]
+    if layout_a not in layouts:
         return  # this library has no such arrays
     base_a, x = products.LAYOUTS[layout_a]((3, 7, 5), dtype, 1)
-    base_b, y = products.LAYOUTS[layout_b]((3, 5, 4), dtype, 2)
-    a, b = host_view_library.view(base_a, x), host_view_library.view(base_b, y)
-    c = interop.matmul(a, b)
-    products.check_product(host_view_library.to_numpy(c), x, y)
+    for layout_b in layouts:
+        with products.naming(layout_b):
+            base_b, y = products.LAYOUTS[layout_b]((3, 5, 4), dtype, 2)
+            c = interop.matmul(library.view(base_a, x), library.view(base_b, y))
+            products.check_product(library.to_numpy(c), x, y)
 
 
 @pytest.mark.parametrize("layout", ["sliced", "padded", "offset", "reversed"])

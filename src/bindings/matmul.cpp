@@ -63,17 +63,21 @@ bool is_jax_call(nb::handle a, nb::handle b) {
   return std::strcmp(first.library(), "jax") == 0 && std::strcmp(second.library(), "jax") == 0;
 }
 
+bool is_tracer(nb::handle x) { return exchange::find_route(x) == &exchange::jax_tracer_route(); }
+
 nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
-                         nb::handle precision) {
-  nb::object handle = nb::none();
-  if (!stream.is_none()) {
-    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, kFunction)));
-  }
+                         nb::handle precision, nb::handle execution) {
   nb::dict keywords;
-  keywords["out"] = out;
-  keywords["stream"] = handle;
-  keywords["backend"] = backend;
-  keywords["precision"] = precision;
+  const auto pass = [&](const char* name, nb::handle value) {
+    if (!value.is_none()) keywords[name] = value;
+  };
+  pass("out", out);
+  pass("backend", backend);
+  pass("precision", precision);
+  pass("execution", execution);
+  if (!stream.is_none()) {
+    keywords["stream"] = reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, kFunction));
+  }
   return kJaxMatmul.get()(a, b, **keywords);
 }
 
@@ -111,7 +115,9 @@ void find_cublas() {
 nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
                   nb::handle precision, nb::handle execution) {
   const cuda::MatmulOptions options = read_options(backend, precision);
-  if (execution.is_none() && is_jax_call(a, b)) return matmul_in_jax(a, b, out, stream, backend, precision);
+  if (is_jax_call(a, b) && (execution.is_none() || is_tracer(a) || is_tracer(b))) {
+    return matmul_in_jax(a, b, out, stream, backend, precision, execution);
+  }
 
   Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution});
   ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1));
@@ -192,7 +198,8 @@ double time_launch(nb::handle a, nb::handle b, nb::handle out) {
 /// The result's shape for operands of these shapes and dtypes, by the same rules; for JAX, whose tracers have no more.
 nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
                          const std::string& b_dtype) {
-  const auto read = [](nb::handle shape, const std::string& dtype, int64_t* sizes, int64_t* strides) {
+  const auto read = [](const char* name, nb::handle shape, const std::string& dtype, int64_t* sizes,
+                       int64_t* strides) {
     const nb::tuple tuple = nb::borrow<nb::tuple>(shape);
     const int ndim = static_cast<int>(nb::len(tuple));
     if (ndim > kMaxDims) {
@@ -201,12 +208,14 @@ nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::han
     }
     for (int i = 0; i < ndim; ++i) sizes[i] = exchange::to_int64(tuple[i]);
     compact_strides(sizes, ndim, strides);
-    return DLTensor{nullptr, {kDLCPU, 0}, ndim, exchange::dtype_from_name(dtype), sizes, strides, 0};
+    const auto known = exchange::dtype_from_name(dtype);
+    if (!known) throw TypeError(std::string(kFunction) + ": " + name + " is " + dtype + "; accepted: float32, float64");
+    return DLTensor{nullptr, {kDLCPU, 0}, ndim, *known, sizes, strides, 0};
   };
   int64_t sizes[2][kMaxDims];
   int64_t strides[2][kMaxDims];
-  const DLTensor a = read(a_shape, a_dtype, sizes[0], strides[0]);
-  const DLTensor b = read(b_shape, b_dtype, sizes[1], strides[1]);
+  const DLTensor a = read("a", a_shape, a_dtype, sizes[0], strides[0]);
+  const DLTensor b = read("b", b_shape, b_dtype, sizes[1], strides[1]);
   const ops::MatmulResult result = ops::plan_matmul(a, b);
   return exchange::shape_tuple(result.shape, result.ndim);
 }

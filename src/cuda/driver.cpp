@@ -4,7 +4,7 @@
 ///   driver functions      one table, filled on the first success
 ///   primary contexts      one per device, retained once and kept
 ///   own streams           one per thread and context; a thread that ends hands its streams to the next one
-///   release queues        one per device: a stream, an event, and memory that waits for a capture to end
+///   release queues        one per device: a stream for frees, an event, and memory that waits for a capture to end
 #include <interop/cuda/driver.h>
 #include <interop/error.h>
 
@@ -69,7 +69,6 @@ const DriverApi* open_driver() {
 #undef X
 #undef STRING_OF
   resolve(library, "cuStreamGetCaptureInfo_v2", api->cuStreamGetCaptureInfo_v2);
-  api->cuCtxRecordEvent = reinterpret_cast<decltype(api->cuCtxRecordEvent)>(dlsym(library, "cuCtxRecordEvent"));
 
   const CUresult status = api->cuInit(0);
   int count = 0;
@@ -207,6 +206,21 @@ CUevent new_event(const DriverApi& api) {
 CUevent passing_event(const DriverApi& api) {
   thread_local PerThread<CUevent> events;
   return events.get(current_context("joining two streams").id, [&] { return new_event(api); });
+}
+
+/// Every stream that own_stream() has made, with an event to mark a point in it. None is ever destroyed.
+struct OwnStream {
+  std::uint64_t context_id;
+  CUstream stream;
+  CUevent event;
+};
+struct OwnStreams {
+  std::mutex mutex;
+  std::vector<OwnStream> entries;
+};
+OwnStreams& own_streams() {
+  static auto* const streams = new OwnStreams;
+  return *streams;
 }
 
 }  // namespace
@@ -398,11 +412,15 @@ bool give_to_graph(cudaStream_t stream, void* data, void (*destroy)(void*)) {
 cudaStream_t own_stream() {
   const DriverApi& api = driver();
   thread_local PerThread<CUstream> streams;
-  return streams.get(current_context("finding our own stream").id, [&] {
+  const std::uint64_t context = current_context("finding our own stream").id;
+  return streams.get(context, [&] {
     RelaxedCapture relaxed(api);
-    CUstream stream = nullptr;
-    check(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "creating a stream");
-    return stream;
+    OwnStream fresh{context, nullptr, new_event(api)};
+    check(api.cuStreamCreate(&fresh.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
+    OwnStreams& all = own_streams();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    all.entries.push_back(fresh);
+    return fresh.stream;
   });
 }
 
@@ -453,9 +471,9 @@ namespace {
 /// Memory of one device on its way back to the pool.
 struct ReleaseQueue {
   std::mutex mutex;
-  CUstream stream = nullptr;     // frees are queued here, behind `event`
-  CUevent event = nullptr;       // all that the primary context had queued
-  std::vector<void*> pending;    // a capture was in the way
+  CUstream stream = nullptr;   // frees are queued here, behind all that they wait for
+  CUevent event = nullptr;     // marks a point in the legacy stream
+  std::vector<void*> pending;  // a capture was in the way
   std::atomic<bool> has_pending{false};
 };
 
@@ -464,26 +482,39 @@ ReleaseQueue& release_queue(int device) {
   return (*queues)[device];
 }
 
-bool capture_in_the_way(CUresult status) {
-  return status >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && status <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+/// Makes `waiter` wait for what is queued on `stream`; false if a capture is in the way. Asks first: a refused record
+/// would invalidate the capture.
+bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream, CUevent event) {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult status = api.cuStreamGetCaptureInfo_v2(stream, &capture, nullptr, nullptr, nullptr, nullptr);
+  if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || capture != CU_STREAM_CAPTURE_STATUS_NONE) return false;
+  check(status, "asking a stream for its capture");
+  check(api.cuEventRecord(event, stream), "recording an event");
+  check(api.cuStreamWaitEvent(waiter, event, CU_EVENT_WAIT_DEFAULT), "making a stream wait for an event");
+  return true;
 }
 
-/// Frees queue.pending in stream order as far as it can. The queue is locked and the primary context is current.
-void drain(const DriverApi& api, CUcontext context, ReleaseQueue& queue) {
+/// Frees queue.pending behind our own streams and the legacy stream. Those are the streams that cannot have been
+/// destroyed: the driver crashes on a stream that was. (An event of the whole context, cuCtxRecordEvent, would cover all
+/// streams, and invalidate every capture in the process: seen on driver 580 in each capture mode.)
+/// The queue is locked and the primary context is current.
+void drain(const DriverApi& api, ReleaseQueue& queue) {
   if (!queue.stream) {
-    check(api.cuStreamCreate(&queue.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
     queue.event = new_event(api);
+    check(api.cuStreamCreate(&queue.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
   }
-  // Before CUDA 12.5 the legacy stream stands in: it waits for every blocking stream, not for non-blocking ones.
-  const CUresult recorded =
-      api.cuCtxRecordEvent ? api.cuCtxRecordEvent(context, queue.event) : api.cuEventRecord(queue.event, CU_STREAM_LEGACY);
-  if (capture_in_the_way(recorded)) return;
-  check(recorded, "recording an event of the context");
-  check(api.cuStreamWaitEvent(queue.stream, queue.event, CU_EVENT_WAIT_DEFAULT), "making a stream wait for an event");
-  while (!queue.pending.empty()) {
-    const auto pointer = reinterpret_cast<CUdeviceptr>(queue.pending.back());
-    if (capture_in_the_way(api.cuMemFreeAsync(pointer, queue.stream))) return;
-    queue.pending.pop_back();  // freed; or refused for good, and leaked
+  if (!wait_unless_captured(api, queue.stream, CU_STREAM_LEGACY, queue.event)) return;
+  unsigned long long context_id = 0;
+  check(api.cuCtxGetId(nullptr, &context_id), "releasing device memory");
+  {
+    OwnStreams& own = own_streams();
+    std::lock_guard<std::mutex> lock(own.mutex);
+    for (const OwnStream& entry : own.entries) {
+      if (entry.context_id == context_id && !wait_unless_captured(api, queue.stream, entry.stream, entry.event)) return;
+    }
+  }
+  for (; !queue.pending.empty(); queue.pending.pop_back()) {  // what is refused (not ours, context broken) is dropped
+    api.cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(queue.pending.back()), queue.stream);
   }
 }
 
@@ -495,7 +526,7 @@ void release_and_drain(const DriverApi& api, int device, void* pointer) noexcept
     if (pointer) queue.pending.push_back(pointer);
     RelaxedCapture relaxed(api);
     PrimaryContext current(api, device);
-    drain(api, primary_context(api, device), queue);
+    drain(api, queue);
     queue.has_pending.store(!queue.pending.empty(), std::memory_order_relaxed);
   } catch (...) {
     // A driver that has shut down (CUDA_ERROR_DEINITIALIZED) or a broken context: the memory goes with them.
@@ -526,6 +557,18 @@ void release(void* pointer, int device) noexcept {
   const DriverApi* api = driver_or_null();
   if (!api || !pointer || device < 0 || device >= kMaxDevices) return;
   release_and_drain(*api, device, pointer);
+}
+
+void release(void* pointer, int device, cudaStream_t stream) noexcept {
+  const DriverApi* api = driver_or_null();
+  if (!api || !pointer || device < 0 || device >= kMaxDevices) return;
+  try {
+    RelaxedCapture relaxed(*api);
+    PrimaryContext current(*api, device);
+    api->cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(pointer), stream);
+  } catch (...) {
+    // As above.
+  }
 }
 
 void copy_to_device(void* device, const void* host, std::size_t bytes, cudaStream_t stream) {

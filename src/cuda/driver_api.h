@@ -27,7 +27,6 @@ struct DriverApi {
   // Version 2 by name, since every driver that we accept has it and version 3 (CUDA 12.3) adds nothing we read.
   CUresult (*cuStreamGetCaptureInfo_v2)(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
                                         std::size_t*);
-  CUresult (*cuCtxRecordEvent)(CUcontext, CUevent);  // CUDA 12.5; null in older drivers
 };
 
 /// The driver, opened and initialised. Throws CudaError as `require_driver` does; after the first success it costs

@@ -158,16 +158,28 @@ struct Key {
 };
 static_assert(sizeof(Key) == 12 * 8, "compared and hashed as bytes: no padding");
 
-bool operator==(const Key& x, const Key& y) { return std::memcmp(&x, &y, sizeof x) == 0; }
-
-struct KeyHash {
-  std::size_t operator()(const Key& key) const {
-    uint64_t words[sizeof(Key) / 8];
-    std::memcpy(words, &key, sizeof key);
-    uint64_t hash = 0;
-    for (const uint64_t word : words) hash = (hash ^ word) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
-    return hash;
+uint64_t hash_of(const Key& key) {
+  uint64_t words[12];
+  std::memcpy(words, &key, sizeof key);
+  uint64_t even = 0, odd = 0;  // two chains, which the processor runs side by side
+  for (int i = 0; i < 12; i += 2) {
+    even = (even ^ words[i]) * 0x9E3779B97F4A7C15u;
+    odd = (odd ^ words[i + 1]) * 0xC2B2AE3D27D4EB4Fu;
+    even ^= even >> 29;
+    odd ^= odd >> 31;
   }
+  const uint64_t hash = (even ^ odd * 0x9E3779B97F4A7C15u) * 0xC2B2AE3D27D4EB4Fu;
+  return hash ^ hash >> 32;
+}
+
+/// A key with its hash, so that a lookup computes it once.
+struct HashedKey {
+  Key key;
+  uint64_t hash;
+};
+bool operator==(const HashedKey& x, const HashedKey& y) { return std::memcmp(&x.key, &y.key, sizeof x.key) == 0; }
+struct StoredHash {
+  std::size_t operator()(const HashedKey& key) const { return key.hash; }
 };
 
 constexpr uint64_t kDouble = 1, kTf32 = 2, kRowMajorA = 4, kRowMajorB = 8, kRowMajorC = 16;
@@ -340,21 +352,22 @@ constexpr std::size_t kPlansPerShard = 256;
 
 struct Shard {
   std::mutex mutex;
-  std::unordered_map<Key, std::shared_ptr<const Plan>, KeyHash> plans;  // null: cuBLASLt has no algorithm for it
+  std::unordered_map<HashedKey, std::shared_ptr<const Plan>, StoredHash> plans;  // null: cuBLASLt has no algorithm for it
 };
 
 std::shared_ptr<const Plan> find_plan(const Key& key, int device) {
   static auto* const shards = new std::array<Shard, kShards>;
-  Shard& shard = (*shards)[KeyHash()(key) >> 60];
+  const HashedKey hashed{key, hash_of(key)};
+  Shard& shard = (*shards)[hashed.hash >> 60];
   {
     std::lock_guard<std::mutex> lock(shard.mutex);
-    const auto found = shard.plans.find(key);
+    const auto found = shard.plans.find(hashed);
     if (found != shard.plans.end()) return found->second;
   }
   std::shared_ptr<const Plan> plan = make_plan(key, device);  // unlocked: two threads may both ask, and agree
   std::lock_guard<std::mutex> lock(shard.mutex);
   if (shard.plans.size() >= kPlansPerShard) shard.plans.clear();
-  return shard.plans.emplace(key, std::move(plan)).first->second;
+  return shard.plans.emplace(hashed, std::move(plan)).first->second;
 }
 
 }  // namespace
@@ -371,9 +384,10 @@ Planned plan(const Gemm& gemm, bool allow_tf32) {
   const int device = current_device(kPlanning);
   Key key;
   if (const char* why_not = make_key(gemm, allow_tf32, device, key)) return {nullptr, 0, why_not};
-  const std::shared_ptr<const Plan> plan = find_plan(key, device);
+  std::shared_ptr<const Plan> plan = find_plan(key, device);
   if (!plan) return {nullptr, 0, "it has no algorithm for these shapes, strides and alignments"};
-  return {plan, plan->workspace_bytes, nullptr};
+  const std::size_t workspace_bytes = plan->workspace_bytes;
+  return {std::move(plan), workspace_bytes, nullptr};
 }
 
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream) {

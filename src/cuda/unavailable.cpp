@@ -42,6 +42,7 @@ void Event::synchronize() const { unavailable(); }
 
 void* allocate(std::size_t, cudaStream_t) { unavailable(); }
 void release(void*, int) noexcept {}
+void release(void*, int, cudaStream_t) noexcept {}
 
 void copy_to_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 void copy_to_host(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }

@@ -64,14 +64,14 @@ std::string typestr_of(DLDataType dtype) {
   return "";
 }
 
-DLDataType dtype_from_name(const std::string& name) {
+std::optional<DLDataType> dtype_from_name(const std::string& name) {
   for (const Format& candidate : kFormats) {
     if (dtype_name(candidate.dtype) == name) return candidate.dtype;
   }
-  if (name == "bfloat16") return {kDLBfloat, 16, 1};
-  if (name == "float8_e4m3fn") return {kDLFloat8_e4m3fn, 8, 1};
-  if (name == "float8_e5m2") return {kDLFloat8_e5m2, 8, 1};
-  return {255, 8, 1};
+  if (name == "bfloat16") return DLDataType{kDLBfloat, 16, 1};
+  if (name == "float8_e4m3fn") return DLDataType{kDLFloat8_e4m3fn, 8, 1};
+  if (name == "float8_e5m2") return DLDataType{kDLFloat8_e5m2, 8, 1};
+  return std::nullopt;
 }
 
 std::optional<DLDataType> dtype_from_format(const char* format, int64_t item_bytes) {

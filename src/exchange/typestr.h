@@ -13,8 +13,8 @@ std::optional<DLDataType> dtype_from_typestr(const std::string& typestr);
 /// float32 -> "<f4"; empty if NumPy has no such type (bfloat16, float8).
 std::string typestr_of(DLDataType dtype);
 
-/// "float32" -> float32; code 255 for a name that is no dtype of DLPack's, so that `dtype_name` cannot pass it off.
-DLDataType dtype_from_name(const std::string& name);
+/// "float32" -> float32; none for a name that is no dtype of ours.
+std::optional<DLDataType> dtype_from_name(const std::string& name);
 
 /// A PEP 3118 format and its item size -> dtype; none for structures, strings, objects, foreign byte order.
 std::optional<DLDataType> dtype_from_format(const char* format, int64_t item_bytes);

@@ -1,6 +1,6 @@
 /// Times matrix products: our tiled kernel against cuBLASLt, in one process on one card.
 ///
-///   matmul_bench [--cublas PATH] [--quick] [--no-host]
+///   matmul_bench [--cublas PATH] [--float32 512,1024,...] [--float64 2048,...] [--no-host]
 ///
 /// GPU time: repeats captured into a CUDA graph that rotates over enough buffers to leave L2 cold, random data, backends
 /// interleaved, medians. Host time: a loop of launches of a 16 x 16 product, synchronised every 100.
@@ -157,13 +157,14 @@ void bench_host(char* memory) {
   nothing.k = 0;
   for (int round = 0; round < 2; ++round) {
     std::printf("host us a call: tiled 16 %.2f, cublas 16 %.2f, tiled k=0 %.2f, memset 16 B %.2f, plan tiled %.3f, plan cublas %.3f, "
-                "record+wait %.2f, wait_stream %.2f, allocate+release %.2f, pointer_device %.3f, guard %.3f\n",
+                "record+wait %.2f, wait_stream %.2f, allocate+release %.2f, the same on its stream %.2f, pointer_device %.3f, guard %.3f\n",
                 product(16, MatmulBackend::tiled), product(16, MatmulBackend::cublas),
                 host_time([&] { launch_matmul(nothing, {}, nullptr, g_stream); }),
                 host_time([&] { MUST(cudaMemsetAsync(memory, 0, 16, g_stream)); }), plan(MatmulBackend::tiled),
                 plan(MatmulBackend::cublas), host_time([&] { Event event(g_stream); event.make_wait(own_stream()); }),
                 host_time([&] { wait_stream(g_stream, own_stream()); }),
                 host_time([&] { release(allocate(1024, g_stream), 0); }),
+                host_time([&] { release(allocate(1024, g_stream), 0, g_stream); }),
                 host_time([&] { pointer_device(memory); }), host_time([&] { DeviceGuard guard(0); }));
   }
   for (const int64_t size : {16, 32, 64, 128, 256, 512}) {  // where does cuBLASLt start to pay?
@@ -181,13 +182,26 @@ void bench_host(char* memory) {
   }
 }
 
+std::vector<int64_t> sizes_in(const char* list) {
+  std::vector<int64_t> sizes;
+  for (const char* at = list; *at; at += *at == ',') {
+    char* end;
+    sizes.push_back(std::strtoll(at, &end, 10));
+    if (end == at) break;
+    at = end;
+  }
+  return sizes;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false, host = true;
+  std::vector<int64_t> sizes32 = {512, 1024, 2048, 4096, 8192, 1023, 4095}, sizes64 = {2048, 4096};
+  bool host = true;
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--cublas") && i + 1 < argc) set_cublas_paths(&argv[++i], 1);
-    else if (!std::strcmp(argv[i], "--quick")) quick = true;
+    else if (!std::strcmp(argv[i], "--float32") && i + 1 < argc) sizes32 = sizes_in(argv[++i]);
+    else if (!std::strcmp(argv[i], "--float64") && i + 1 < argc) sizes64 = sizes_in(argv[++i]);
     else if (!std::strcmp(argv[i], "--no-host")) host = false;
   }
   require_driver();
@@ -199,19 +213,13 @@ int main(int argc, char** argv) {
   MUST(cudaStreamCreateWithFlags(&g_stream, cudaStreamNonBlocking));
   const DeviceInfo info = device_info(0);
   std::printf("%s, driver CUDA %d, cuBLASLt %s\n", info.name.c_str(), driver_version(), cublas_status().c_str());
-
   fill(memory, bytes, 32);
   if (host) bench_host(memory);
-  for (const int64_t size : quick ? std::vector<int64_t>{256, 512, 1024, 2048, 4096} : std::vector<int64_t>{512, 1024, 2048, 4096, 8192}) {
-    for (const bool a_transposed : {false, true}) {
-      for (const bool b_transposed : {false, true}) bench_square(size, 32, a_transposed, b_transposed, memory, bytes);
-    }
-  }
-  if (quick) return 0;
-  for (const int64_t size : {1023, 4095}) bench_square(size, 32, false, false, memory, bytes);
-  for (const int64_t size : {2048, 4096}) {
-    for (const bool a_transposed : {false, true}) {
-      for (const bool b_transposed : {false, true}) bench_square(size, 64, a_transposed, b_transposed, memory, bytes);
+  for (const int bits : {32, 64}) {
+    for (const int64_t size : bits == 32 ? sizes32 : sizes64) {
+      for (const bool a_transposed : {false, true}) {
+        for (const bool b_transposed : {false, true}) bench_square(size, bits, a_transposed, b_transposed, memory, bytes);
+      }
     }
   }
   return 0;

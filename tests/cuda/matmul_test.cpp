@@ -37,7 +37,7 @@ MatmulPlan run(const Gemm& gemm, const MatmulOptions& options, cudaStream_t stre
   const MatmulPlan plan = plan_matmul(gemm, options);
   void* workspace = plan.workspace_bytes ? allocate(plan.workspace_bytes, stream) : nullptr;
   launch_matmul(gemm, plan, workspace, stream);
-  if (workspace) release(workspace, 0);
+  if (workspace) release(workspace, 0, stream);
   return plan;
 }
 
@@ -521,10 +521,18 @@ void test_streams() {
   if (graph) MUST(cudaGraphDestroy(graph));
   (void)cudaGetLastError();
 
-  MUST(cudaStreamBeginCapture(x, cudaStreamCaptureModeGlobal));
-  release(memory, 0);
-  expect(cudaStreamEndCapture(x, &graph) == cudaSuccess, "a capture survives a release");
-  (void)cudaGetLastError();
+  for (const cudaStream_t captured : {x, blocking}) {
+    for (const auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+      if (!memory) memory = allocate(1 << 20, y);
+      void* other = allocate(1 << 20, y);
+      MUST(cudaStreamBeginCapture(captured, mode));
+      release(memory, 0);
+      std::thread([other] { release(other, 0); }).join();
+      memory = nullptr;
+      expect(cudaStreamEndCapture(captured, &graph) == cudaSuccess, "a capture survives releases");
+      (void)cudaGetLastError();
+    }
+  }
 
   MUST(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
   expect_throw<ValueError>("the legacy stream beside a blocking capture", "legacy", [&] { wait_stream(blocking, kLegacyStream); });

@@ -1,413 +1,792 @@
-"""Work goes on the caller's stream, after the producers' writes and before their next ones.
+"""On which stream the work of a call is queued, what it waits for, and what waits for it.
 
-Each test delays a stream with a kernel that spins, so that work which does not wait reads, or leaves behind, the value
-of before: a missing wait is a wrong number, not a matter of luck.
+Every race here is lost for certain by code that takes another stream, or leaves one wait out: see `helpers.device`.
 """
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
+import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
-from helpers import dlpack
+from helpers import device, libraries
+from helpers.device import DELAY_MS, Side, Snapshot, delay, fill, is_busy, synchronize
+from helpers.dlpack import Cai, Fake, OldFake
 
 import interop
 
-pytestmark = pytest.mark.gpu
-
 N = 64
-_SPIN = r"""
-extern "C" __global__ void spin(long long nanoseconds) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (now - start < nanoseconds);
-}
-"""
+COUNT = N * N
+ONES = np.ones((N, N), "float32")
+WITH_STREAMS = ("torch", "cupy", "numba")
 
 
-@pytest.fixture
-def delay(cupy) -> Any:
-    """A function that keeps a stream (a CuPy stream, or a handle) busy for 50 ms."""
-    kernel = cupy.RawKernel(_SPIN, "spin")
-
-    def spin(stream: Any) -> None:
-        handle = stream if isinstance(stream, int) else getattr(stream, "ptr", None) or stream.cuda_stream
-        with cupy.cuda.ExternalStream(handle):
-            kernel((1,), (1,), (50_000_000,))
-
-    spin(cupy.cuda.Stream.null.ptr or 1)  # compiled and loaded before any test depends on its timing
-    cupy.cuda.runtime.deviceSynchronize()
-    return spin
+def on_gpu(name):
+    return libraries.by_name(name, "cuda")
 
 
-class CupySide:
-    """CuPy arrays, and CuPy's current stream."""
-
-    def __init__(self, cupy: Any) -> None:
-        self.module = cupy
-        self.stream = cupy.cuda.Stream(non_blocking=True)
-
-    def current(self) -> Any:
-        return self.stream
-
-    def full(self, value: float) -> Any:
-        return self.module.full((N, N), value, "f4")
-
-    def fill(self, x: Any, value: float) -> None:
-        x.fill(value)
-
-    def copy(self, x: Any) -> Any:
-        return x.copy()
-
-    def values(self, x: Any) -> np.ndarray:
-        self.stream.synchronize()
-        return x.get(stream=self.stream)
+@pytest.fixture(params=WITH_STREAMS)
+def side(request):
+    """A side stream of a library, and that library."""
+    return Side(on_gpu(request.param))
 
 
-class TorchSide:
-    """torch tensors, and torch's current stream."""
-
-    def __init__(self, torch: Any) -> None:
-        self.module = torch
-        self.stream = torch.cuda.Stream()
-
-    def current(self) -> Any:
-        return self.module.cuda.stream(self.stream)
-
-    def full(self, value: float) -> Any:
-        return self.module.full((N, N), value, device="cuda")
-
-    def fill(self, x: Any, value: float) -> None:
-        x.fill_(value)
-
-    def copy(self, x: Any) -> Any:
-        return x.clone()
-
-    def values(self, x: Any) -> np.ndarray:
-        self.stream.synchronize()
-        with self.current():
-            return x.cpu().numpy()
+def pair_of_sides(first, second):
+    return Side(on_gpu(first)), Side(on_gpu(second))
 
 
-@pytest.fixture(params=["cupy", "torch"])
-def side(request, cupy, torch) -> Any:
-    """A library with a side stream of its own that is not ordered with any other."""
-    made = CupySide(cupy) if request.param == "cupy" else TorchSide(torch)
-    cupy.cuda.runtime.deviceSynchronize()
-    return made
+TWO_LIBRARIES = pytest.mark.parametrize(
+    ("first", "second"), [(x, y) for x in WITH_STREAMS for y in WITH_STREAMS if x != y]
+)
 
 
-@pytest.fixture
-def other(side, cupy, torch) -> Any:
-    """The other library, on another stream."""
-    return TorchSide(torch) if isinstance(side, CupySide) else CupySide(cupy)
+def warm(*arrays, **options):
+    """Make the same call once before the race: modules, plans, and a block for the result in the allocator's pool."""
+    interop.matmul(*arrays, **options)
+    synchronize()
 
 
-def _settle(cupy: Any) -> None:
-    cupy.cuda.runtime.deviceSynchronize()
+def host_did_not_wait(side):
+    """Numba allocates by a call that may wait for the device; the others must not."""
+    return side.library.name == "numba" or is_busy(side.handle)
 
 
-# ---- one library, its current stream ----
-
-
-def test_default_stream(device_library):
-    x = np.full((N, N), 2, np.float32)
-    a = device_library.make(x)
-    c = interop.matmul(a, a)
-    assert device_library.is_ours(c)
-    assert (device_library.to_numpy(c) == 4 * N).all()
-
-
-def test_side_stream_is_honoured(side, delay, cupy):
-    a, b = side.full(0), side.full(1)
-    _settle(cupy)
-    with side.current():
-        delay(side.stream)
-        side.fill(a, 1)
-        c = interop.matmul(a, b)
-    assert (side.values(c) == N).all()
-
-
-def test_side_stream_is_honoured_by_out(side, delay, cupy):
-    a, b, out = side.full(0), side.full(1), side.full(-1)
-    _settle(cupy)
-    with side.current():
-        delay(side.stream)
-        side.fill(a, 1)
-        side.fill(out, -2)
-        assert interop.matmul(a, b, out=out) is out
-    assert (side.values(out) == N).all()
+# ---- one library, on its own current stream ----
 
 
 @pytest.mark.parametrize("backend", ["tiled", "cublas"])
-def test_each_backend_runs_on_the_side_stream(side, delay, cupy, backend):
-    a, b = side.full(0), side.full(1)
-    interop.matmul(a, b, backend=backend)
-    _settle(cupy)
+def test_the_call_is_queued_on_the_librarys_current_stream(side, backend):
+    a, b = side.make(ONES), side.make(ONES)
+    pointer = side.library.pointer(a)
     with side.current():
-        delay(side.stream)
-        side.fill(a, 1)
+        warm(a, b, backend=backend)
+        delay(side.handle)
+        fill(pointer, 2, COUNT, side.handle)
         c = interop.matmul(a, b, backend=backend)
-    assert (side.values(c) == N).all()
+        assert host_did_not_wait(side)
+    synchronize()
+    assert (side.library.to_numpy(c) == 2 * N).all()
 
 
-def test_the_host_does_not_wait(side, delay, cupy):
-    a = side.full(1)
-    interop.matmul(a, a)
-    _settle(cupy)
+def test_the_result_is_ready_in_order_on_that_stream(side):
+    a = side.make(ONES)
+    snapshot = Snapshot((N, N))
     with side.current():
-        delay(side.stream)
-        interop.matmul(a, a)
-        busy = not side.stream.done if isinstance(side, CupySide) else not side.stream.query()
-    assert busy
-    _settle(cupy)
+        warm(a, a)
+        delay(side.handle)
+        fill(side.library.pointer(a), 3, COUNT, side.handle)
+        c = interop.matmul(a, a)
+        snapshot.take(side.library.pointer(c), side.handle)
+        fill(side.library.pointer(a), 5, COUNT, side.handle)  # and what comes after it does not reach back
+    assert (snapshot.values() == 9 * N).all()
 
 
-def test_jax_result_is_ordered_behind_its_operands(jax, cuda_device):
-    x = jax.device_put(np.ones((2048, 2048), np.float32), jax.devices("cuda")[0])
-    for _ in range(20):
-        x = (x @ x) / 2048  # a queue of work that the call must come after
-    c = interop.matmul(x, x)
-    assert np.asarray(c).min() == np.asarray(c).max() == 2048
+def test_out_is_written_in_order_on_that_stream(side):
+    a, out = side.make(ONES), side.make(ONES)
+    snapshot = Snapshot((N, N))
+    pointer = side.library.pointer(out)
+    with side.current():
+        warm(a, a, out=out)
+        delay(side.handle)
+        fill(pointer, 7, COUNT, side.handle)
+        interop.matmul(a, a, out=out)
+        assert is_busy(side.handle)
+        snapshot.take(pointer, side.handle)
+        fill(pointer, 5, COUNT, side.handle)
+    assert (snapshot.values() == N).all()
+    assert (side.library.to_numpy(out) == 5).all()
 
 
-def test_numba_array_bound_to_a_stream(numba, delay, cupy):
-    stream = numba.stream()
-    device = numba.to_device(np.zeros((N, N), np.float32), stream=stream)
-    ones = numba.to_device(np.ones((N, N), np.float32), stream=stream)
-    source = numba.pinned_array((N, N), np.float32)
-    source[...] = 1
-    _settle(cupy)
-    delay(int(stream.handle.value) if hasattr(stream.handle, "value") else int(stream.handle))
-    device.copy_to_device(source, stream=stream)
-    c = interop.matmul(device, ones)
-    stream.synchronize()
-    assert (c.copy_to_host() == N).all()
+@pytest.mark.parametrize("name", WITH_STREAMS)
+def test_the_default_stream_is_the_default(name):
+    library = on_gpu(name)
+    a = library.make(ONES)
+    warm(a, a)
+    delay(device.LEGACY)
+    fill(library.pointer(a), 2, COUNT, device.LEGACY)
+    c = interop.matmul(a, a)
+    synchronize()
+    assert (library.to_numpy(c) == 4 * N).all()
 
 
-def test_cai_stream_is_waited_for(delay, cupy):
+def test_no_work_goes_to_the_default_stream(side):
+    """The legacy default stream waits for every blocking stream, and they for it: a stray launch there shows."""
+    a = side.make(ONES)
+    snapshot = Snapshot((N, N))
+    with side.current():
+        warm(a, a)
+        delay(device.LEGACY)
+        c = interop.matmul(a, a)
+        snapshot.take(side.library.pointer(c), side.handle)
+        if side.library.name != "numba":  # whose allocation may wait for the device
+            while is_busy(side.handle):
+                pass
+            assert is_busy(device.LEGACY)
+    assert (snapshot.values() == N).all()
+
+
+def test_jax_results_are_ordered_by_jax():
+    library = on_gpu("jax")
+    slow = slow_in_jax()
+    x = library.make(ONES)
+    slow(x, 1.0).block_until_ready()
+    interop.matmul(x, x).block_until_ready()
+    c = interop.matmul(slow(x, 2.0), x) + 1
+    assert (library.to_numpy(c) == 2 * N + 1).all()
+
+
+@functools.cache
+def slow_in_jax():
+    """A JAX function (x, scale) -> scale * x that takes about as long as `delay`."""
+    jax = on_gpu("jax").module
+    big = jax.device_put(np.ones((4096, 4096), "float32"), jax.devices("cuda")[0])
+
+    @jax.jit
+    def slow(big, x, scale):
+        y = jax.lax.fori_loop(0, 300, lambda _, y: (y @ big) / 4096, big)
+        return x * scale * y[0, 0]
+
+    return lambda x, scale: slow(big, x, scale)
+
+
+# ---- another library's arrays: both waits, in both directions ----
+
+
+@TWO_LIBRARIES
+def test_the_call_waits_for_the_other_librarys_stream(first, second):
+    one, two = pair_of_sides(first, second)
+    a, b = one.make(ONES), two.make(ONES)
+    with one.current(), two.current():
+        warm(a, b)
+        delay(two.handle)
+        fill(two.library.pointer(b), 2, COUNT, two.handle)
+        c = interop.matmul(a, b)
+        assert one.library.name == "numba" or is_busy(two.handle)
+    synchronize()
+    assert one.library.is_ours(c)
+    assert (one.library.to_numpy(c) == 2 * N).all()
+
+
+@TWO_LIBRARIES
+def test_the_other_librarys_stream_waits_for_the_call(first, second):
+    one, two = pair_of_sides(first, second)
+    a, b = one.make(ONES), two.make(ONES)
+    with one.current(), two.current():
+        warm(a, b)
+        delay(one.handle)
+        c = interop.matmul(a, b)
+        fill(two.library.pointer(b), 9, COUNT, two.handle)  # the memory of b is used again by its library
+        assert host_did_not_wait(one)
+    synchronize()
+    assert (one.library.to_numpy(c) == N).all()
+    assert (two.library.to_numpy(b) == 9).all()
+
+
+@TWO_LIBRARIES
+def test_out_of_another_library_is_written_after_what_it_waits_for(first, second):
+    one, two = pair_of_sides(first, second)
+    a, out = one.make(ONES), two.make(ONES)
+    pointer = two.library.pointer(out)
+    with one.current(), two.current():
+        warm(a, a, out=out)
+        delay(two.handle)
+        fill(pointer, 7, COUNT, two.handle)
+        assert interop.matmul(a, a, out=out) is out
+        assert is_busy(two.handle)
+    synchronize()
+    assert (two.library.to_numpy(out) == N).all()
+
+
+@TWO_LIBRARIES
+def test_out_of_another_library_is_ready_on_its_stream(first, second):
+    one, two = pair_of_sides(first, second)
+    a, out = one.make(ONES), two.make(ONES)
+    pointer = two.library.pointer(out)
+    snapshot = Snapshot((N, N))
+    with one.current(), two.current():
+        warm(a, a, out=out)
+        fill(pointer, 7, COUNT, two.handle)
+        synchronize()
+        delay(one.handle)
+        interop.matmul(a, a, out=out)
+        snapshot.take(pointer, two.handle)
+        assert is_busy(one.handle)
+    assert (snapshot.values() == N).all()
+
+
+def test_three_libraries_in_one_call():
+    torch, cupy, numba = (Side(on_gpu(name)) for name in WITH_STREAMS)
+    a, b, out = torch.make(ONES), cupy.make(ONES), numba.make(ONES)
+    snapshot = Snapshot((N, N))
+    with torch.current(), cupy.current():
+        warm(a, b, out=out)
+        for side, array, value in ((torch, a, 2), (cupy, b, 3), (numba, out, 7)):
+            delay(side.handle, DELAY_MS)
+            fill(side.library.pointer(array), value, COUNT, side.handle)
+        interop.matmul(a, b, out=out)
+        snapshot.take(numba.library.pointer(out), numba.handle)
+        fill(cupy.library.pointer(b), 9, COUNT, cupy.handle)
+    assert (snapshot.values() == 6 * N).all()
+
+
+@pytest.mark.parametrize("name", WITH_STREAMS)
+def test_the_call_waits_for_a_pending_jax_array(name):
+    side, jax = Side(on_gpu(name)), on_gpu("jax")
+    slow = slow_in_jax()
+    x, a = jax.make(ONES), side.make(ONES)
+    with side.current():
+        slow(x, 3.0).block_until_ready()  # what is left in that memory is not the answer
+        warm(a, x)
+        c = interop.matmul(a, slow(x, 2.0))
+    synchronize()
+    assert side.library.is_ours(c)
+    assert (side.library.to_numpy(c) == 2 * N).all()
+
+
+@pytest.mark.parametrize("name", WITH_STREAMS)
+def test_a_call_led_by_jax_waits_and_is_waited_for(name):
+    side, jax = Side(on_gpu(name)), on_gpu("jax")
+    slow = slow_in_jax()
+    x, b = jax.make(ONES), side.make(ONES)
+    pointer = side.library.pointer(b)
+    with side.current():
+        slow(x, 3.0).block_until_ready()
+        warm(x, b)
+        # It waits for the other library ...
+        delay(side.handle)
+        fill(pointer, 2, COUNT, side.handle)
+        c = interop.matmul(x, b)
+        assert jax.is_ours(c)
+        assert (jax.to_numpy(c + 1) == 2 * N + 1).all()
+        # ... and that one waits for it, here held up by the JAX operand.
+        synchronize()
+        c = interop.matmul(slow(x, 2.0), b)
+        fill(pointer, 9, COUNT, side.handle)
+    assert (jax.to_numpy(c) == 4 * N).all()
+
+
+def test_equal_streams_of_two_libraries_cost_no_wait(torch, cupy):
+    """Shown in a capture of one stream, in which an event on any other would be an error."""
+    stream = torch.cuda.Stream()
+    cupys = cupy_stream(cupy, stream.cuda_stream)
+    a = torch.ones(N, N, device="cuda")
+    b = cupy.ones((N, N), "float32")
+    out = torch.zeros(N, N, device="cuda")
+    synchronize()
+    with torch.cuda.stream(stream), cupys:
+        warm(a, b, out=out)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            interop.matmul(a, b, out=out)
+    b.fill(2)
+    synchronize()
+    graph.replay()
+    synchronize()
+    assert (out == 2 * N).all()
+
+
+# ---- what has no stream of its own, and what names one ----
+
+
+@pytest.mark.parametrize("kind", [Fake, OldFake])
+def test_producers_are_asked_for_the_calls_stream(torch, cupy, kind):
+    fake = kind(cupy.ones((N, N), "float32"))
+    synchronize()
+    version = {} if kind is OldFake else {"max_version": (1, 3)}
+    interop.matmul(fake, fake)
+    assert fake.asked == [{"stream": 1, **version}] * 2  # of no library: the legacy default stream, by its DLPack name
+    fake.asked.clear()
+    stream = torch.cuda.Stream()
+    a = torch.ones(N, N, device="cuda")
+    with torch.cuda.stream(stream):
+        interop.matmul(a, fake)
+    interop.matmul(a, fake)  # torch's default stream is handle 0 to torch
+    interop.matmul(fake, fake, stream=stream)
+    interop.matmul(fake, a, stream=0)
+    handles = [stream.cuda_stream, 1, stream.cuda_stream, stream.cuda_stream, 1]
+    assert fake.asked == [{"stream": handle, **version} for handle in handles]
+    synchronize()
+
+
+def test_an_array_of_no_library_leads_on_the_default_stream(cupy):
+    x = cupy.ones((N, N), "float32")
+    fake = Fake(x)
+    warm(fake, fake)
+    delay(device.LEGACY)
+    fill(x.data.ptr, 2, COUNT, device.LEGACY)
+    c = interop.matmul(fake, fake)
+    synchronize()
+    assert type(c) is interop.Array
+    assert (cupy.asarray(c) == 4 * N).all()
+
+
+def test_a_stream_named_by_the_array_interface_is_waited_for(cupy):
     stream = cupy.cuda.Stream(non_blocking=True)
-    a, b = cupy.zeros((N, N), "f4"), cupy.ones((N, N), "f4")
-    _settle(cupy)
+    x = cupy.ones((N, N), "float32")
+    synchronize()
     with stream:
-        delay(stream)
-        a.fill(1)
-        shown = dlpack.Cai(a)  # its interface names the stream that is current when it is read
-        c = interop.matmul(shown, dlpack.Cai(b))
-    assert isinstance(c, interop.Array)
-    assert (cupy.from_dlpack(c).get() == N).all()
+        a = Cai(x)
+    assert a.__cuda_array_interface__["stream"] == stream.ptr
+    warm(a, a)
+    delay(stream.ptr)
+    fill(x.data.ptr, 2, COUNT, stream.ptr)
+    c = interop.matmul(a, a)
+    synchronize()
+    assert (cupy.asarray(c) == 4 * N).all()
 
 
-def test_cai_stream_of_another_array_is_joined_both_ways(delay, cupy, torch):
+def test_a_stream_named_by_the_array_interface_waits_in_turn(torch, cupy):
+    side = Side(on_gpu("torch"))
     stream = cupy.cuda.Stream(non_blocking=True)
-    mine = torch.cuda.Stream()
-    a, b = torch.ones(N, N, device="cuda"), cupy.zeros((N, N), "f4")
-    _settle(cupy)
+    x, a = cupy.ones((N, N), "float32"), side.make(ONES)
+    synchronize()
     with stream:
-        delay(stream)
-        b.fill(1)
-    shown = dlpack.Cai(b, stream=stream.ptr)
-    with torch.cuda.stream(mine):
-        c = interop.matmul(a, shown)
-        delay(mine)
-        d = interop.matmul(a, shown)
-    with stream:
-        b.fill(np.nan)  # must come after both products have read it
-    mine.synchronize()
+        b = Cai(x)
+    with side.current():
+        warm(a, b)
+        delay(side.handle)
+        c = interop.matmul(a, b)
+        fill(x.data.ptr, 9, COUNT, stream.ptr)
+        assert is_busy(side.handle)
+    synchronize()
     assert (c == N).all()
-    assert (d == N).all()
+
+
+def test_results_of_no_library_are_waited_for_by_their_consumers(torch, cupy):
+    """An `interop.Array` tells every consumer when it is ready, whatever stream the consumer names."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    reader = Side(on_gpu("torch"))
+    x = cupy.ones((N, N), "float32")
+    synchronize()
+    with stream:
+        a = Cai(x)
+    warm(a, a)
+    consumers = {
+        "torch": lambda c: torch.from_dlpack(c).clone(),
+        "cupy": lambda c: cupy.from_dlpack(c).copy(),
+        "interop": lambda c: interop.matmul(torch.eye(N, device="cuda"), c),
+    }
+    for name, consume in consumers.items():
+        with reader.current():
+            consume(interop.matmul(a, a))  # the first time
+            synchronize()
+            delay(stream.ptr)
+            c = interop.matmul(a, a)
+            seen = consume(c)
+            assert is_busy(stream.ptr), name
+        synchronize()
+        assert bool((seen == N).all()), name
+
+
+def test_an_array_used_on_one_stream_is_ready_there_for_the_next(torch, cupy):
+    x = cupy.ones((N, N), "float32")
+    c = interop.matmul(Cai(x), Cai(x))
+    synchronize()
+    one, two = Side(on_gpu("torch")), Side(on_gpu("torch"))
+    eye = one.make(np.eye(N, dtype="float32"))
+    with one.current():
+        warm(eye, eye, out=c)  # c is written again, by a call led by torch on its side stream
+        fill(interop_pointer(c), 5, COUNT, one.handle)
+        synchronize()
+        delay(one.handle)
+        interop.matmul(eye, eye, out=c)
+    with two.current():
+        seen = torch.from_dlpack(c).clone()
+    synchronize()
+    assert torch.equal(seen, torch.eye(N, device="cuda"))
+
+
+def interop_pointer(c):
+    return c.__cuda_array_interface__["data"][0]
 
 
 # ---- stream= ----
 
 
-class _Protocol:
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+class WithProtocol:
+    def __init__(self, handle):
+        self.handle = handle
 
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
+    def __cuda_stream__(self):
+        return (0, self.handle)
 
 
-@pytest.mark.parametrize("kind", ["int", "torch", "cupy", "protocol"])
-def test_stream_argument(side, delay, cupy, torch, kind):
-    chosen = torch.cuda.Stream() if kind == "torch" else cupy.cuda.Stream(non_blocking=True)
-    handle = chosen.cuda_stream if kind == "torch" else chosen.ptr
-    argument = {"int": handle, "protocol": _Protocol(handle)}.get(kind, chosen)
-    a, b = side.full(0), side.full(1)
-    _settle(cupy)
+def cupy_stream(cupy, handle):
+    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14
+        return cupy.cuda.Stream.from_external(WithProtocol(handle))
+    return cupy.cuda.ExternalStream(handle)
+
+
+def named(kind, handle):
+    if kind == "int":
+        return handle
+    if kind == "__cuda_stream__":
+        return WithProtocol(handle)
+    if kind == "torch":
+        return on_gpu("torch").module.cuda.ExternalStream(handle)
+    if kind == "cupy":
+        return cupy_stream(on_gpu("cupy").module, handle)
+    return on_gpu("numba").module.external_stream(handle)
+
+
+@pytest.mark.parametrize("kind", ["int", "__cuda_stream__", "torch", "cupy"])
+def test_a_given_stream_takes_the_work_and_waits_for_the_librarys_own(side, kind):
+    given = device.new_stream()
+    a = side.make(ONES)
+    snapshot = Snapshot((N, N))
     with side.current():
-        delay(side.stream)
-        side.fill(a, 1)
-        c = interop.matmul(a, b, stream=argument)  # the chosen stream waits for the library's
-    chosen.synchronize()
-    copied = cupy.asarray(c) if isinstance(side, CupySide) else c
-    _settle(cupy)
-    assert (side.values(copied) == N).all()
+        warm(a, a, stream=named(kind, given))
+        delay(side.handle)
+        fill(side.library.pointer(a), 2, COUNT, side.handle)
+        c = interop.matmul(a, a, stream=named(kind, given))
+        snapshot.take(side.library.pointer(c), given)
+        assert host_did_not_wait(side)
+    assert side.library.is_ours(c)
+    assert (snapshot.values() == 4 * N).all()
 
 
-def test_stream_argument_is_where_the_work_goes(side, delay, cupy):
-    chosen = cupy.cuda.Stream(non_blocking=True)
-    a, b, out = side.full(1), side.full(1), side.full(0)
-    _settle(cupy)
-    delay(chosen)
+def test_the_librarys_own_stream_does_not_wait_for_a_given_one(side):
+    given = device.new_stream()
+    a, out = side.make(ONES), side.make(ONES)
     with side.current():
-        interop.matmul(a, b, out=out, stream=chosen)
-        early = side.copy(out)  # the library's own stream does not wait for the chosen one
-    assert (side.values(early) == 0).all()
-    chosen.synchronize()
-    assert (side.values(out) == N).all()
+        warm(a, a, out=out, stream=given)
+        delay(given)
+        interop.matmul(a, a, out=out, stream=given)
+        assert is_busy(given)
+        assert not is_busy(side.handle)  # the result is ready on the given stream alone
+    synchronize()
+    assert (side.library.to_numpy(out) == N).all()
 
 
-def test_stream_argument_holds_the_inputs(side, delay, cupy):
-    chosen = cupy.cuda.Stream(non_blocking=True)
+def test_out_on_a_given_stream_waits_for_the_librarys_own(side):
+    given = device.new_stream()
+    a, out = side.make(ONES), side.make(ONES)
+    pointer = side.library.pointer(out)
     with side.current():
-        a, b, out = side.full(1), side.full(1), side.full(0)
-        _settle(cupy)
-        delay(chosen)
-        interop.matmul(a, b, out=out, stream=chosen)
-        del a
-        junk = [side.full(7) for _ in range(8)]  # the pool would hand out the memory of `a` at once
-        side.stream.synchronize()
-    chosen.synchronize()
-    assert (side.values(out) == N).all()
-    del junk
+        warm(a, a, out=out, stream=given)
+        delay(side.handle)
+        fill(pointer, 7, COUNT, side.handle)
+        interop.matmul(a, a, out=out, stream=given)
+        assert is_busy(side.handle)
+    synchronize()
+    assert (side.library.to_numpy(out) == N).all()
+
+
+def test_the_result_on_a_given_stream_belongs_to_it(torch):
+    """Given back to torch, its memory is not handed out for work on another stream."""
+    side = Side(on_gpu("torch"))
+    given = torch.cuda.Stream()
+    a = side.make(np.ones((1531, 1531), "float32"))
+    with side.current():
+        warm(a, a, stream=given, backend="tiled")
+        pointer = interop.matmul(a, a, stream=given, backend="tiled").data_ptr()  # freed at once
+        others = [torch.empty(1531, 1531, device="cuda") for _ in range(8)]
+    assert pointer not in [other.data_ptr() for other in others]
+
+
+def test_a_given_stream_of_jax_waits_for_the_result():
+    jax = on_gpu("jax")
+    slow = slow_in_jax()
+    x = jax.make(ONES)
+    given = device.new_stream()
+    snapshot = Snapshot((N, N))
+    slow(x, 3.0).block_until_ready()
+    interop.matmul(x, x, stream=given).block_until_ready()
+    c = interop.matmul(slow(x, 2.0), x, stream=given)
+    snapshot.take(c.unsafe_buffer_pointer(), given)
+    assert (snapshot.values() == 2 * N).all()
 
 
 @pytest.mark.parametrize("handle", [0, 1, 2])
-def test_default_streams_by_handle(device_library, handle):
-    x = np.ones((N, N), np.float32)
-    a = device_library.make(x)
-    c = interop.matmul(a, a, stream=handle)
-    _settle(pytest.importorskip("cupy"))
-    assert (device_library.to_numpy(c) == N).all()
+def test_the_default_streams_by_their_numbers(side, handle):
+    a = side.make(ONES)
+    with side.current():
+        c = interop.matmul(a, a, stream=handle)
+    synchronize()
+    assert (side.library.to_numpy(c) == N).all()
 
 
-def test_stream_argument_of_a_jax_call(jax, cupy, delay):
-    x = jax.device_put(np.ones((N, N), np.float32), jax.devices("cuda")[0])
-    stream = cupy.cuda.Stream(non_blocking=True)
-    c = interop.matmul(x, x, stream=stream)
-    with stream:
-        copy = cupy.from_dlpack(c).copy()
-    stream.synchronize()
-    assert (copy.get() == N).all()
-
-
-# ---- two libraries in one call ----
-
-
-def test_mixed_call_waits_for_both_producers(side, other, delay, cupy):
-    a, b = side.full(0), other.full(0)
-    _settle(cupy)
-    with other.current():
-        delay(other.stream)
-        other.fill(b, 1)
-        with side.current():
-            delay(side.stream)
-            side.fill(a, 1)
-            c = interop.matmul(a, b)
-    assert type(c) is type(a)
-    assert (side.values(c) == N).all()
-
-
-def test_mixed_call_is_waited_for_by_the_other_library(side, other, delay, cupy):
-    a, b = side.full(1), other.full(1)
-    _settle(cupy)
-    with side.current(), other.current():
-        delay(side.stream)
-        c = interop.matmul(a, b)
-        other.fill(b, np.nan)  # on its own stream, which must come after the product
-    assert (side.values(c) == N).all()
-
-
-def test_out_of_another_library_is_joined_both_ways(side, other, delay, cupy):
-    a, b, out = side.full(1), side.full(1), other.full(0)
-    _settle(cupy)
-    with side.current(), other.current():
-        delay(other.stream)
-        other.fill(out, -1)  # before the product: must not overwrite it
-        assert interop.matmul(a, b, out=out) is out
-        delay(side.stream)
-        interop.matmul(a, b, out=out)
-        seen = other.copy(out)  # after the product, on the other library's stream
-        other.fill(out, -2)
-    assert (other.values(seen) == N).all()
-
-
-def test_jax_operand_in_a_torch_call(jax, torch, cuda_device):
-    x = jax.device_put(np.ones((2048, 2048), np.float32), jax.devices("cuda")[0])
-    for _ in range(20):
-        x = (x @ x) / 2048
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        c = interop.matmul(torch.ones(2, 2048, device="cuda"), x)
-    stream.synchronize()
-    assert isinstance(c, torch.Tensor)
-    assert (c == 2048).all()
-
-
-def test_jax_leads_a_mixed_call(jax, cupy, delay):
-    stream = cupy.cuda.Stream(non_blocking=True)
-    a = jax.device_put(np.ones((N, N), np.float32), jax.devices("cuda")[0])
-    b = cupy.zeros((N, N), "f4")
-    _settle(cupy)
-    with stream:
-        delay(stream)
-        b.fill(1)
-        c = interop.matmul(a, b)
-        b.fill(np.nan)
-    assert isinstance(c, jax.Array)
-    assert (np.asarray(c) == N).all()
-
-
-def test_array_waits_for_the_work_that_wrote_it(delay, cupy, torch):
-    stream = cupy.cuda.Stream(non_blocking=True)
-    a, b = cupy.zeros((N, N), "f4"), cupy.ones((N, N), "f4")
-    _settle(cupy)
-    with stream:
-        delay(stream)
-        a.fill(1)
-        c = interop.matmul(dlpack.Cai(a), dlpack.Cai(b))
-    with torch.cuda.stream(torch.cuda.Stream()):
-        exported = torch.from_dlpack(c).clone()
-        torch.cuda.current_stream().synchronize()
-    assert (exported == N).all()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        product = interop.matmul(torch.ones(N, N, device="cuda"), c)
-        torch.cuda.current_stream().synchronize()
-    assert (product == N * N).all()
+@pytest.mark.parametrize(
+    ("value", "exception", "match"),
+    [
+        ("1", TypeError, "stream is str; accepted: an int handle, or an object with __cuda_stream__"),
+        (1.0, TypeError, "stream is float"),
+        (True, TypeError, "stream is bool"),
+        (object(), TypeError, "stream is object"),
+        (-1, ValueError, "stream is -1; accepted: a CUDA stream handle"),
+        (2**70, ValueError, f"stream is {2**70}"),
+        (type("Bad", (), {"__cuda_stream__": lambda self: 5})(), TypeError, "stream is .*Bad"),
+        (type("Bad", (), {"__cuda_stream__": lambda self: (0, "x")})(), TypeError, "stream is .*Bad"),
+    ],
+    ids=["str", "float", "bool", "object", "negative", "huge", "no pair", "no handle"],
+)
+def test_what_is_no_stream_is_refused(side, value, exception, match):
+    a, out = side.make(ONES), side.make(np.full((N, N), 7, "float32"))
+    with pytest.raises(exception, match="^interop.matmul: " + match):
+        interop.matmul(a, a, out=out, stream=value)
+    assert (side.library.to_numpy(out) == 7).all()
 
 
 # ---- threads ----
 
 
-def test_threads_with_streams_of_their_own(side, cupy, torch):
-    kind = type(side)
-    sides = [kind(side.module) for _ in range(8)]
-    arrays = [side.full(k + 1) for k in range(8)]
-    _settle(cupy)
+@pytest.mark.parametrize("name", ["torch", "cupy"])
+@pytest.mark.parametrize("size", [64, 512])
+def test_threads_with_streams_of_their_own(name, size):
+    library = on_gpu(name)
+    sides = [Side(library) for _ in range(8)]
+    arrays = [library.make(np.full((size, size), k, "float32")) for k in range(8)]
+    synchronize()
+    barrier = threading.Barrier(8)
 
-    def work(k: int) -> bool:
-        mine = sides[k]
-        with mine.current():
+    def work(k):
+        barrier.wait()
+        with sides[k].current():
             for _ in range(50):
                 c = interop.matmul(arrays[k], arrays[k])
-                if not (mine.values(c) == N * (k + 1) ** 2).all():
-                    return False
-        return True
+                d = interop.matmul(c, arrays[k])
+            values = library.to_numpy(d)
+        return bool((values == np.float32(size) ** 2 * k**3).all())
 
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(8)))
+        assert list(pool.map(work, range(8))) == [True] * 8
 
 
-def test_stream_handles_may_be_reused(cupy):
-    for k in range(100):
-        with cupy.cuda.Stream(non_blocking=True) as stream:
-            a = cupy.full((N, N), k, "f4")
-            c = interop.matmul(a, a)
-            stream.synchronize()
-            assert (c == N * k * k).all()
+def test_threads_share_no_current_stream():
+    """Torch's current stream is the thread's: a thread on the default stream does not see another's side stream."""
+    library = on_gpu("torch")
+    side = Side(library)
+    a = side.make(ONES)
+    inside, done = threading.Event(), threading.Event()
+
+    def other():
+        with side.current():
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait()
+    warm(a, a)
+    delay(side.handle)
+    interop.matmul(a, a)
+    while is_busy(device.LEGACY):
+        pass
+    assert is_busy(side.handle)
+    done.set()
+    thread.join()
+
+
+# ---- captures into CUDA graphs ----
+
+
+@pytest.mark.parametrize("backend", [None, "tiled", "cublas"])
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_torch_captures_calls(torch, backend, mode):
+    a = torch.ones(300, 200, device="cuda")
+    b = torch.ones(200, 100, device="cuda")
+    out = torch.zeros(300, 100, device="cuda")
+    interop.matmul(a, b, backend=backend)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        c = interop.matmul(a, b, backend=backend)
+        interop.matmul(a.t().t(), b, out=out, backend=backend)
+    assert c.data_ptr() != out.data_ptr()
+    for value in (2, 3):
+        a.fill_(value)
+        c.fill_(-1)
+        graph.replay()
+        assert (c == 200 * value).all()
+        assert (out == 200 * value).all()
+
+
+def test_cupy_captures_calls(cupy):
+    stream = cupy.cuda.Stream(non_blocking=True)
+    a = cupy.ones((N, N), "float32")
+    synchronize()
+    with stream:
+        interop.matmul(a, a)
+        stream.begin_capture()
+        c = interop.matmul(a, a)
+        graph = stream.end_capture()
+        a.fill(2)
+        c.fill(-1)
+        graph.launch(stream)
+    stream.synchronize()
+    assert (c == 4 * N).all()
+
+
+def test_a_capture_on_a_given_stream(torch):
+    """`stream=` names the capturing stream; torch's own current stream is the same."""
+    stream = torch.cuda.Stream()
+    a, out = (torch.ones(N, N, device="cuda") for _ in range(2))
+    synchronize()
+    with torch.cuda.stream(stream):
+        warm(a, a, out=out, stream=stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            interop.matmul(a, a, out=out, stream=stream)
+    a.fill_(3)
+    synchronize()
+    graph.replay()
+    synchronize()
+    assert (out == 9 * N).all()
+
+
+def test_a_capture_that_forks_to_another_library(torch, cupy):
+    """CuPy's stream has joined the capture of torch's: both waits become edges of the graph."""
+    forked = cupy.cuda.Stream(non_blocking=True)
+    a, out = (torch.ones(N, N, device="cuda") for _ in range(2))
+    b = cupy.ones((N, N), "float32")
+    with forked:
+        warm(a, b, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), forked:
+        torch_stream = torch.cuda.current_stream()
+        external = torch.cuda.ExternalStream(forked.ptr)
+        external.wait_stream(torch_stream)
+        interop.matmul(a, b, out=out)
+        torch_stream.wait_stream(external)
+    b.fill(2)
+    synchronize()
+    graph.replay()
+    synchronize()
+    assert (out == 2 * N).all()
+
+
+FIRST_CALLS = {
+    "torch": """
+        import torch, interop
+        a = torch.ones(300, 300, device="cuda")
+        g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g, capture_error_mode="global"):
+            c = interop.matmul(a, a, backend=BACKEND)
+        a.fill_(2)
+        g.replay()
+        assert (c == 1200).all()
+    """,
+    "cupy": """
+        import cupy, interop
+        s = cupy.cuda.Stream(non_blocking=True)
+        a = cupy.ones((300, 300), "float32")
+        out = cupy.empty((300, 300), "float32")
+        cupy.cuda.Device().synchronize()
+        with s:
+            s.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+            interop.matmul(a, a, out=out, backend=BACKEND)
+            g = s.end_capture()
+        a.fill(2)
+        cupy.cuda.Device().synchronize()
+        g.launch(s)
+        s.synchronize()
+        assert (out == 1200).all()
+    """,
+}
+
+
+# Not ("cupy", "cublas"): its workspace would come from CuPy's pool, by a call that a global capture forbids.
+@pytest.mark.parametrize(
+    ("name", "backend"), [("torch", None), ("torch", "tiled"), ("torch", "cublas"), ("cupy", None), ("cupy", "tiled")]
+)
+def test_the_first_call_of_a_process_may_be_captured(tmp_path, name, backend):
+    on_gpu(name)
+    code = textwrap.dedent(FIRST_CALLS[name]).replace("BACKEND", repr(backend))
+    if name == "cupy" and backend is None:
+        code = code.replace("300, 300", "60, 60").replace("1200", "240")  # one that needs no workspace
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+NOT_THE_SAME_CAPTURE = "two streams of one call are not part of the same CUDA graph capture"
+
+
+def test_a_captured_and_a_free_stream_are_refused_and_neither_is_touched(torch, cupy):
+    a, out = (torch.ones(N, N, device="cuda") for _ in range(2))
+    b = cupy.ones((N, N), "float32")
+    free = cupy.cuda.Stream(non_blocking=True)
+    with free:
+        warm(a, b, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        before = a * 2
+        with free, pytest.raises(ValueError, match=NOT_THE_SAME_CAPTURE):
+            interop.matmul(a, b)
+        with free, pytest.raises(ValueError, match=NOT_THE_SAME_CAPTURE):
+            interop.matmul(b, b, out=out)
+        after = a + 1
+    assert not is_busy(free.ptr)
+    graph.replay()  # the capture is whole
+    synchronize()
+    assert (before == 2).all()
+    assert (after == 2).all()
+    with free:
+        c = interop.matmul(b, b)  # and the free stream is free
+    synchronize()
+    assert (c == N).all()
+
+
+def test_two_captures_are_refused_and_neither_is_touched(torch, cupy):
+    a = torch.ones(N, N, device="cuda")
+    b = cupy.ones((N, N), "float32")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        warm(a, b)
+        d = cupy.zeros((N, N), "float32")
+        cupy.add(b, 1, out=d)
+        synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        before = a * 2
+        with stream:
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
+            with pytest.raises(ValueError, match=NOT_THE_SAME_CAPTURE):
+                interop.matmul(a, b)
+            cupy.add(b, 2, out=d)
+            other = stream.end_capture()
+    graph.replay()
+    other.launch(stream)
+    synchronize()
+    assert (before == 2).all()
+    assert (d == 3).all()
+
+
+def test_a_capture_with_a_jax_array_is_refused(torch):
+    a = torch.ones(N, N, device="cuda")
+    x = on_gpu("jax").make(ONES)
+    warm(a, x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        with pytest.raises(ValueError, match="b is a JAX array.*CUDA graph"):
+            interop.matmul(a, x)
+        after = a + 1
+    graph.replay()
+    synchronize()
+    assert (after == 2).all()
+
+
+def test_inputs_of_a_captured_call_live_as_long_as_the_graph(torch, cupy):
+    """A producer that only the call holds: its memory is read again by each replay."""
+    a = torch.ones(N, N, device="cuda")
+    out = torch.zeros(N, N, device="cuda")
+    fake = Fake(cupy.full((N, N), 2, "float32"))
+    synchronize()
+    warm(a, fake, out=out)
+    assert device.eventually(lambda: fake.balanced)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        interop.matmul(a, fake, out=out)
+    graph.replay()
+    synchronize()
+    assert fake.exported == fake.deleted + 1  # still the graph's
+    junk = [cupy.full((N, N), 7, "float32") for _ in range(16)]
+    graph.replay()
+    synchronize()
+    assert (out == 2 * N).all()
+    del graph, junk
+    torch.cuda.synchronize()
+    assert device.eventually(lambda: fake.balanced)

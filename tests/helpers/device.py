@@ -20,7 +20,7 @@ import numpy as np
 from helpers import machine
 
 LEGACY, PER_THREAD = 1, 2
-DELAY_MS = 250  # longer than any call's host time, once the first call is made
+DELAY_MS = 300  # longer than any call's host time, once the first call is made
 
 _WAITING = """
 .version 7.0
@@ -99,23 +99,33 @@ def fill(pointer: int, value: float, count: int, stream: int, device: int = 0) -
         )
 
 
-def read(pointer: int, shape: tuple[int, ...], stream: int, device: int = 0) -> Callable[[], np.ndarray]:
-    """Queue a copy of compact float32 memory on `stream`; call the answer for the values, once all is done."""
-    count = int(np.prod(shape))
-    target = ctypes.c_uint64()
-    with primary_context(device):
-        _call("cuMemAlloc_v2", ctypes.byref(target), ctypes.c_size_t(4 * count))
-        _call("cuMemcpyDtoDAsync_v2", target, ctypes.c_uint64(pointer), ctypes.c_size_t(4 * count), _stream(stream))
+class Snapshot:
+    """A place to copy compact float32 memory to, at one moment of a stream.
 
-    def values() -> np.ndarray:
-        result = np.empty(shape, np.float32)
-        synchronize(device)
+    The memory is allocated here, ahead: an allocation between the racing parts could wait for the device.
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: int = 0) -> None:
+        self._values = np.empty(shape, np.float32)
+        self._target = ctypes.c_uint64()
+        self._device = device
         with primary_context(device):
-            _call("cuMemcpyDtoH_v2", ctypes.c_void_p(result.ctypes.data), target, ctypes.c_size_t(result.nbytes))
-            _call("cuMemFree_v2", target)
-        return result
+            _call("cuMemAlloc_v2", ctypes.byref(self._target), ctypes.c_size_t(self._values.nbytes))
 
-    return values
+    def take(self, pointer: int, stream: int) -> None:
+        """Queue the copy on `stream`."""
+        size = ctypes.c_size_t(self._values.nbytes)
+        with primary_context(self._device):
+            _call("cuMemcpyDtoDAsync_v2", self._target, ctypes.c_uint64(pointer), size, _stream(stream))
+
+    def values(self) -> np.ndarray:
+        """Return what was copied, once all is done."""
+        synchronize(self._device)
+        host, size = ctypes.c_void_p(self._values.ctypes.data), ctypes.c_size_t(self._values.nbytes)
+        with primary_context(self._device):
+            _call("cuMemcpyDtoH_v2", host, self._target, size)
+            _call("cuMemFree_v2", self._target)
+        return self._values
 
 
 def new_stream(device: int = 0) -> int:
@@ -183,7 +193,7 @@ class Side:
     def make(self, x: np.ndarray) -> Any:
         """Return an array with these values, ready, whose library works on this stream."""
         if self.library.name == "numba":
-            made = self.library.module.to_device(x.copy(), stream=self.stream)
+            made = self.library.bind(x, self.stream)
         else:
             with self.current():
                 made = self.library.make(x)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -198,15 +201,22 @@ class Numba(Library):
         self.module = machine.need("numba")
 
     def make(self, x: np.ndarray) -> Any:
-        return self.module.to_device(x.copy())
+        with _quiet():
+            return self.module.to_device(x.copy())
+
+    def bind(self, x: np.ndarray, stream: Any) -> Any:
+        """Return an array that is bound to a stream of Numba's."""
+        with _quiet():
+            return self.module.to_device(x.copy(), stream=stream)
 
     def view_of(self, made: Any, base: np.ndarray, view: np.ndarray) -> Any:
-        if view.size == 0:
-            return self.module.device_array(view.shape, view.dtype)
-        interface = dict(made.__cuda_array_interface__)
-        pointer = interface["data"][0] + offset_of(base, view)
-        interface.update(shape=view.shape, strides=view.strides, data=(pointer, False))
-        return self.module.as_cuda_array(_Shown(made, interface))
+        with _quiet():
+            if view.size == 0:
+                return self.module.device_array(view.shape, view.dtype)
+            interface = dict(made.__cuda_array_interface__)
+            pointer = interface["data"][0] + offset_of(base, view)
+            interface.update(shape=view.shape, strides=view.strides, data=(pointer, False))
+            return self.module.as_cuda_array(_Shown(made, interface))
 
     def to_numpy(self, x: Any) -> np.ndarray:
         # Through a compact copy, as Numba copies compact arrays only.
@@ -221,6 +231,15 @@ class Numba(Library):
 
     def pointer(self, x: Any) -> int:
         return x.__cuda_array_interface__["data"][0]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Let the test itself use Numba's device arrays, whose interface newer versions of numba-cuda deprecate."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"numba|helpers")
+        warnings.filterwarnings("ignore", message=".*[dD]evice ?[aA]rray.*deprecat.*")
+        yield
 
 
 class _Shown:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,16 @@ LAYOUTS: dict[str, Callable[[tuple[int, ...], str, int], tuple[np.ndarray, np.nd
 NEGATIVE = {"reversed", "reversed batch"}
 SELF_OVERLAPPING = {"repeated rows", "repeated columns", "repeated matrix", "one value", "windows"}
 OUT_LAYOUTS = tuple(name for name in LAYOUTS if name not in SELF_OVERLAPPING)
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Name one turn of a loop in its failure."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(what)
+        raise
 
 
 # ---- the answer, and how near to it a result must be ----

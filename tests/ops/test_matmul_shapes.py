@@ -66,5 +66,5 @@ def test_dtypes_are_checked_before_shapes():
         matmul_result((2, 3), "float32", (9, 9), "bfloat16")
     with pytest.raises(TypeError, match="a is float32 and b is float64"):
         matmul_result((2, 3), "float32", (9, 9), "float64")
-    with pytest.raises(TypeError, match="a is dtype"):
+    with pytest.raises(TypeError, match="a is quaternion"):
         matmul_result((2, 3), "quaternion", (3, 9), "float64")

@@ -104,9 +104,15 @@ class Event {
 /// Stream-ordered device memory of the current device's default pool, 256-byte aligned. `bytes` > 0. While `stream` is
 /// being captured the memory is not part of the graph: the caller sees to it that it lives as long as the graph.
 void* allocate(std::size_t bytes, cudaStream_t stream);
-/// Gives memory of `allocate` back once all that the device's context has queued so far, on any stream, is done.
+/// Gives memory of `allocate` back once all that is queued so far on our own streams (of every thread), on the legacy
+/// default stream and on every blocking stream is done: these are the streams that cannot have been destroyed, and
+/// events of the whole context would break stream captures. Work on another non-blocking stream (torch's side streams,
+/// XLA's) is for the caller to wait for first. Where a capture is in the way, the memory is kept until a later call.
 /// Any thread, any current context, never throws, never waits on the host.
 void release(void* pointer, int device) noexcept;
+/// The same for memory that only `stream`, which exists, has used: given back once what is queued on it so far is done.
+/// Cheaper; right for a workspace; on a captured stream it frees the graph's own allocation.
+void release(void* pointer, int device, cudaStream_t stream) noexcept;
 
 /// Copies queued on `stream`; the host side may be pageable.
 void copy_to_device(void* device, const void* host, std::size_t bytes, cudaStream_t stream);

@@ -1,0 +1,25 @@
+"""Everything in this folder needs a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers import device
+
+import interop
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture(autouse=True)
+def _gpu(cuda_device):
+    """Skips where there is none. After each test the device is idle, and nothing is held."""
+    device.delay(device.LEGACY, 0)  # loads the kernel, ahead of any race
+    yield
+    device.synchronize(cuda_device)
+    assert device.eventually(lambda: interop._core.held_count() == 0), "inputs are still held although the GPU is idle"
