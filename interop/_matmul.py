@@ -84,6 +84,7 @@ def matmul(
     Examples
     --------
     >>> import numpy as np
+    >>> import interop
     >>> interop.matmul(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 1.0]))
     array([3., 7.])
     """

@@ -169,6 +169,13 @@ def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str |
             "interop.matmul: this build of interop has no CUDA kernels for JAX: it was built without CUDA or without "
             "XLA's headers (jaxlib==0.8.0); `interop info` says which"
         )
+    x, y = ctx.avals_in
+    if backend == "cublas" and _core.matmul_batch_ndim(x.shape, str(x.dtype), y.shape, str(y.dtype)) > 1:
+        # Said here, at the call: what the handler reports, JAX raises where the result is used.
+        raise ValueError(
+            "interop.matmul: backend='cublas' cannot take this product: its batch does not collapse to one dimension; "
+            "use backend='tiled', or leave the choice to interop"
+        )
     _core.find_cublas()
     rule = jax.ffi.ffi_lowering(_TARGET)
     return rule(ctx, a, b, backend=backend or "automatic", allow_tf32=precision == "tf32")

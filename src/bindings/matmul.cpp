@@ -195,16 +195,16 @@ double time_launch(nb::handle a, nb::handle b, nb::handle out) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The result's shape for operands of these shapes and dtypes, by the same rules; for JAX, whose tracers have no more.
-nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
-                         const std::string& b_dtype) {
+/// The product of compact arrays of these shapes and dtypes: all that JAX's tracers have.
+ops::MatmulResult plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
+                               const std::string& b_dtype) {
   const auto read = [](const char* name, nb::handle shape, const std::string& dtype, int64_t* sizes,
                        int64_t* strides) {
     const nb::tuple tuple = nb::borrow<nb::tuple>(shape);
     const int ndim = static_cast<int>(nb::len(tuple));
     if (ndim > kMaxDims) {
-      throw ValueError(std::string(kFunction) + ": " + std::to_string(ndim) + " dimensions; accepted: up to " +
-                       std::to_string(kMaxDims));
+      throw ValueError(std::string(kFunction) + ": " + name + " has " + std::to_string(ndim) +
+                       " dimensions; accepted: up to " + std::to_string(kMaxDims));
     }
     for (int i = 0; i < ndim; ++i) sizes[i] = exchange::to_int64(tuple[i]);
     compact_strides(sizes, ndim, strides);
@@ -216,8 +216,17 @@ nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::han
   int64_t strides[2][kMaxDims];
   const DLTensor a = read("a", a_shape, a_dtype, sizes[0], strides[0]);
   const DLTensor b = read("b", b_shape, b_dtype, sizes[1], strides[1]);
-  const ops::MatmulResult result = ops::plan_matmul(a, b);
+  return ops::plan_matmul(a, b);
+}
+
+nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
+                         const std::string& b_dtype) {
+  const ops::MatmulResult result = plan_compact(a_shape, a_dtype, b_shape, b_dtype);
   return exchange::shape_tuple(result.shape, result.ndim);
+}
+
+int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
+  return plan_compact(a_shape, a_dtype, b_shape, b_dtype).gemm.batch_ndim;
 }
 
 }  // namespace
@@ -247,6 +256,10 @@ void bind_matmul(nb::module_& m) {
         nb::sig("def matmul_result(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) -> "
                 "tuple[int, ...]"),
         "The shape of a product, or the error that interop.matmul raises for such operands.");
+  m.def("matmul_batch_ndim", &matmul_batch_ndim,
+        nb::sig("def matmul_batch_ndim(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) "
+                "-> int"),
+        "Over how many strides the batch of a product of compact arrays runs, once collapsed.");
 }
 
 }  // namespace interop::bindings

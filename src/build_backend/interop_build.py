@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from scikit_build_core import build as _skbuild
-from scikit_build_core.build import build_sdist, get_requires_for_build_sdist
+from scikit_build_core.build import (
+    build_sdist,
+    get_requires_for_build_sdist,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
 
 __all__ = [
     "build_editable",
@@ -29,6 +34,8 @@ __all__ = [
     "get_requires_for_build_editable",
     "get_requires_for_build_sdist",
     "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
 ]
 
 Settings = dict[str, Any] | None

@@ -48,8 +48,9 @@ const DriverApi* open_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* why = dlerror();
-    throw CudaError(std::string("interop: no NVIDIA driver: libcuda.so.1 does not load (") + (why ? why : "no reason given") +
-                    "); install the NVIDIA driver for CUDA " + version_text(CUDA_VERSION) + " or newer");
+    throw CudaError(std::string("interop: no NVIDIA driver: libcuda.so.1 does not load (") +
+                    (why ? why : "no reason given") + "); install the NVIDIA driver for CUDA " +
+                    version_text(CUDA_VERSION) + " or newer");
   }
   auto api = std::make_unique<DriverApi>();
   // These two first: the version explains better than a missing symbol.
@@ -74,7 +75,8 @@ const DriverApi* open_driver() {
   int count = 0;
   if (status == CUDA_SUCCESS) api->cuDeviceGetCount(&count);
   if (status == CUDA_ERROR_NO_DEVICE || (status == CUDA_SUCCESS && count == 0)) {
-    throw CudaError("interop: no CUDA device: CUDA_ERROR_NO_DEVICE (no GPU, or CUDA_VISIBLE_DEVICES hides all of them)");
+    throw CudaError(
+        "interop: no CUDA device: CUDA_ERROR_NO_DEVICE (no GPU, or CUDA_VISIBLE_DEVICES hides all of them)");
   }
   if (status != CUDA_SUCCESS) {
     const char* name = "unknown error";
@@ -132,9 +134,11 @@ struct Capture {
 
 Capture capture_of(const DriverApi& api, CUstream stream) {
   Capture capture;
-  const CUresult status = api.cuStreamGetCaptureInfo_v2(stream, &capture.status, &capture.id, nullptr, nullptr, nullptr);
+  const CUresult status =
+      api.cuStreamGetCaptureInfo_v2(stream, &capture.status, &capture.id, nullptr, nullptr, nullptr);
   if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-    throw ValueError("interop: the legacy default stream cannot be used while a blocking stream is captured into a CUDA graph");
+    throw ValueError(
+        "interop: the legacy default stream cannot be used while a blocking stream is captured into a CUDA graph");
   }
   check(status, "asking a stream for its capture");
   if (capture.status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
@@ -268,8 +272,8 @@ void throw_status(CUresult status, const char* doing) {
     api->cuGetErrorName(status, &name);
     api->cuGetErrorString(status, &text);
   }
-  const std::string error = (name ? std::string(name) : "CUDA error " + std::to_string(static_cast<int>(status))) + " (" +
-                            (text ? text : "unknown") + ")";
+  const std::string error = (name ? std::string(name) : "CUDA error " + std::to_string(static_cast<int>(status))) +
+                            " (" + (text ? text : "unknown") + ")";
   if (is_earlier_error(status)) {
     throw CudaError(std::string("interop: ") + doing + ": an earlier asynchronous error: " + error +
                     "; some kernel that was queued before has failed, and the context can run nothing more");
@@ -302,7 +306,8 @@ int multiprocessors(int device) {
   if (device < 0 || device >= kMaxDevices) check(CUDA_ERROR_INVALID_DEVICE, "selecting a device");
   int count = counts[device].load(std::memory_order_relaxed);
   if (count == 0) {
-    check(driver().cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "reading a device's attributes");
+    check(driver().cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+          "reading a device's attributes");
     counts[device].store(count, std::memory_order_relaxed);
   }
   return count;
@@ -348,8 +353,12 @@ DeviceInfo device_info(int device) {
 
 DeviceGuard::DeviceGuard(int device) {
   const DriverApi& api = driver();
+  CUcontext context = nullptr;
   int current = -1;
-  if (api.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device) return;
+  if (api.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context && api.cuCtxGetDevice(&current) == CUDA_SUCCESS &&
+      current == device) {
+    return;
+  }
   check(api.cuCtxPushCurrent(primary_context(api, device)), "making the primary context current");
   pushed_ = true;
 }
@@ -379,7 +388,8 @@ void wait_stream(cudaStream_t waiter, cudaStream_t stream) {
   const DriverApi& api = driver();
   if (capture_of(api, waiter).id != capture_of(api, stream).id) {
     throw ValueError(
-        "interop: two streams of one call are not part of the same CUDA graph capture; let the capture fork to both, or "
+        "interop: two streams of one call are not part of the same CUDA graph capture; let the capture fork to both, "
+        "or "
         "give the arrays one stream");
   }
   const CUevent event = passing_event(api);
@@ -399,10 +409,12 @@ bool give_to_graph(cudaStream_t stream, void* data, void (*destroy)(void*)) {
   const DriverApi& api = driver();
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = nullptr;
-  check(api.cuStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, nullptr, nullptr), "asking a stream for its capture");
+  check(api.cuStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, nullptr, nullptr),
+        "asking a stream for its capture");
   if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return false;
   CUuserObject object = nullptr;
-  check(api.cuUserObjectCreate(&object, data, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC), "giving an object to a graph");
+  check(api.cuUserObjectCreate(&object, data, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
+        "giving an object to a graph");
   const CUresult retained = api.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
   if (retained != CUDA_SUCCESS) api.cuUserObjectRelease(object, 1);  // runs `destroy`
   check(retained, "giving an object to a graph");
@@ -495,9 +507,9 @@ bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream
 }
 
 /// Frees queue.pending behind our own streams and the legacy stream. Those are the streams that cannot have been
-/// destroyed: the driver crashes on a stream that was. (An event of the whole context, cuCtxRecordEvent, would cover all
-/// streams, and invalidate every capture in the process: seen on driver 580 in each capture mode.)
-/// The queue is locked and the primary context is current.
+/// destroyed: the driver crashes on a stream that was. (An event of the whole context, cuCtxRecordEvent, would cover
+/// all streams, and invalidate every capture in the process: seen on driver 580 in each capture mode.) The queue is
+/// locked and the primary context is current.
 void drain(const DriverApi& api, ReleaseQueue& queue) {
   if (!queue.stream) {
     queue.event = new_event(api);
@@ -546,7 +558,8 @@ void* allocate(std::size_t bytes, cudaStream_t stream) {
   CUdeviceptr pointer = 0;
   const CUresult status = api.cuMemAllocAsync(&pointer, bytes, stream);
   if (status == CUDA_ERROR_OUT_OF_MEMORY) {
-    throw CudaError("interop: allocating " + std::to_string(bytes) + " bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY");
+    throw CudaError("interop: allocating " + std::to_string(bytes) +
+                    " bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY");
   }
   check(status, "allocating device memory");
   if (capturing) check(api.cuStreamSynchronize(stream), "allocating device memory");

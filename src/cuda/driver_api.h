@@ -9,11 +9,12 @@ namespace interop::cuda {
 
 /// The functions of libcuda that we use. cuda.h maps most names to a versioned symbol; so do these members.
 struct DriverApi {
+  // clang-format off
 #define INTEROP_DRIVER_FUNCTIONS(X)                                                                              \
   X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString)                                          \
   X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDeviceTotalMem)              \
   X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)                                                       \
-  X(cuCtxGetDevice) X(cuCtxGetId) X(cuCtxPushCurrent) X(cuCtxPopCurrent)                                         \
+  X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxGetId) X(cuCtxPushCurrent) X(cuCtxPopCurrent)                       \
   X(cuPointerGetAttribute)                                                                                       \
   X(cuStreamCreate) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent)                                 \
   X(cuThreadExchangeStreamCaptureMode)                                                                           \
@@ -21,6 +22,7 @@ struct DriverApi {
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync)                                 \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
   X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuLaunchKernel)
+// clang-format on
 #define X(name) decltype(&::name) name;
   INTEROP_DRIVER_FUNCTIONS(X)
 #undef X

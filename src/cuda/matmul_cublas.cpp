@@ -99,8 +99,8 @@ const Library& library() {
 }
 
 [[noreturn]] void throw_lt(lt::Status status, const char* doing) {
-  throw CudaError(std::string("interop: ") + doing + ": " + library().api.cublasLtGetStatusName(status) + " (cuBLASLt " +
-                  library().version + ")");
+  throw CudaError(std::string("interop: ") + doing + ": " + library().api.cublasLtGetStatusName(status) +
+                  " (cuBLASLt " + library().version + ")");
 }
 
 void check_lt(lt::Status status, const char* doing) {
@@ -199,8 +199,7 @@ const char* make_key(const Gemm& gemm, bool allow_tf32, int device, Key& key) {
 
   const bool is_double = gemm.dtype.bits == 64;
   const std::size_t item = is_double ? 8 : 4;
-  key = {gemm.m,       gemm.n,     gemm.k,          a.ld,           b.ld,           c.ld,
-         batch.size,   batch.a_stride, batch.b_stride, batch.c_stride, 0, 0};
+  key = {gemm.m, gemm.n, gemm.k, a.ld, b.ld, c.ld, batch.size, batch.a_stride, batch.b_stride, batch.c_stride, 0, 0};
   key.flags = (is_double ? kDouble : 0) | (allow_tf32 && !is_double ? kTf32 : 0) | (a.row_major ? kRowMajorA : 0) |
               (b.row_major ? kRowMajorB : 0) | (c.row_major ? kRowMajorC : 0) | static_cast<uint64_t>(device) << 8;
   key.alignments = alignment_of(gemm.a, batch.a_stride, item) | alignment_of(gemm.b, batch.b_stride, item) << 16 |
@@ -251,8 +250,8 @@ lt::Layout make_layout(lt::DataType type, int64_t rows, int64_t columns, bool ro
   return layout;
 }
 
-/// The instructions that a plan may use. A float32 product is exact unless the caller allows TF32: the compute type asks
-/// for that, and this mask holds where NVIDIA_TF32_OVERRIDE=1 is set. float64 is never emulated on integer units.
+/// The instructions that a plan may use. A float32 product is exact unless the caller allows TF32: the compute type
+/// asks for that, and this mask holds where NVIDIA_TF32_OVERRIDE=1 is set. float64 is never emulated on integer units.
 uint64_t allowed_implementations(const Plan& plan) {
   if (plan.is_double) return lt::kFma | lt::kTensorDouble | lt::kAccumulate64F | lt::kInput64F;
   if (plan.is_tf32) return lt::kFma | lt::kTensorHalf | lt::kAccumulate32F | lt::kInput32F | lt::kInputTf32;
@@ -271,7 +270,8 @@ class PlanPreference {
   PlanPreference(const Key& key, const Plan& plan) {
     check_lt(library().api.cublasLtMatmulPreferenceCreate(&preference_), kPlanning);
     set(lt::kMaxWorkspaceBytes, kMaxWorkspace);
-    set(lt::kReductionSchemeMask, static_cast<uint32_t>(split_k_is_safe(key) ? lt::kReduceInComputeType : lt::kNoReduction));
+    set(lt::kReductionSchemeMask,
+        static_cast<uint32_t>(split_k_is_safe(key) ? lt::kReduceInComputeType : lt::kNoReduction));
     set(lt::kImplementationMask, allowed_implementations(plan));
     const auto a = static_cast<uint32_t>(key.alignments & 0xFFFF);
     const auto b = static_cast<uint32_t>(key.alignments >> 16 & 0xFFFF);
@@ -311,12 +311,14 @@ std::shared_ptr<const Plan> make_plan(const Key& key, int device) {
   plan->device = device;
   plan->is_double = key.flags & kDouble;
   plan->is_tf32 = key.flags & kTf32;
-  const bool a_row_major = key.flags & kRowMajorA, b_row_major = key.flags & kRowMajorB, c_row_major = key.flags & kRowMajorC;
+  const bool a_row_major = key.flags & kRowMajorA, b_row_major = key.flags & kRowMajorB,
+             c_row_major = key.flags & kRowMajorC;
   plan->swapped = c_row_major;
 
   const lt::DataType type = plan->is_double ? lt::kReal64F : lt::kReal32F;
-  const lt::ComputeType compute =
-      plan->is_double ? lt::kCompute64F : plan->is_tf32 ? lt::kCompute32FFastTf32 : lt::kCompute32F;
+  const lt::ComputeType compute = plan->is_double ? lt::kCompute64F
+                                  : plan->is_tf32 ? lt::kCompute32FFastTf32
+                                                  : lt::kCompute32F;
   check_lt(api.cublasLtMatmulDescCreate(&plan->operation, compute, type), kPlanning);
   lt::Transpose first = a_row_major == c_row_major ? lt::kAsIs : lt::kTransposed;
   lt::Transpose second = b_row_major == c_row_major ? lt::kAsIs : lt::kTransposed;
@@ -352,7 +354,8 @@ constexpr std::size_t kPlansPerShard = 256;
 
 struct Shard {
   std::mutex mutex;
-  std::unordered_map<HashedKey, std::shared_ptr<const Plan>, StoredHash> plans;  // null: cuBLASLt has no algorithm for it
+  std::unordered_map<HashedKey, std::shared_ptr<const Plan>, StoredHash>
+      plans;  // null: cuBLASLt has no algorithm for it
 };
 
 std::shared_ptr<const Plan> find_plan(const Key& key, int device) {
@@ -398,8 +401,9 @@ void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream
   const void* const beta = plan.is_double ? static_cast<const void*>(&zero64) : &zero32;
   const auto run = [&] {
     return library().api.cublasLtMatmul(handle_of(plan.device), plan.operation, alpha, plan.swapped ? gemm.b : gemm.a,
-                                        plan.first, plan.swapped ? gemm.a : gemm.b, plan.second, beta, gemm.c, plan.result,
-                                        gemm.c, plan.result, &plan.algorithm, workspace, plan.workspace_bytes, stream);
+                                        plan.first, plan.swapped ? gemm.a : gemm.b, plan.second, beta, gemm.c,
+                                        plan.result, gemm.c, plan.result, &plan.algorithm, workspace,
+                                        plan.workspace_bytes, stream);
   };
   lt::Status status;
   const uint64_t context = current_context("launching a product").id;
@@ -425,7 +429,9 @@ std::string describe(const void* algorithm) {
          std::to_string(config<uint32_t>(plan.algorithm, lt::kTileId)) + ", stages " +
          std::to_string(config<uint32_t>(plan.algorithm, lt::kStagesId)) + ", split-k " +
          std::to_string(std::max(1, config<int32_t>(plan.algorithm, lt::kSplitK))) + ", " +
-         (plan.is_double ? "float64" : plan.is_tf32 ? "float32 by TF32" : "float32");
+         (plan.is_double ? "float64"
+          : plan.is_tf32 ? "float32 by TF32"
+                         : "float32");
 }
 
 }  // namespace cublas
@@ -435,7 +441,8 @@ std::string cublas_status() {
     const Library& opened = library();
     if (!opened.installed) return "not found: " + opened.why_not;
     const std::size_t slash = opened.path.rfind('/');
-    return opened.path.substr(slash == std::string::npos ? 0 : slash + 1) + ", version " + opened.version + ", " + opened.path;
+    return opened.path.substr(slash == std::string::npos ? 0 : slash + 1) + ", version " + opened.version + ", " +
+           opened.path;
   } catch (...) {
     return "not found: out of memory";
   }

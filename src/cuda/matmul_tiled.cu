@@ -1,13 +1,16 @@
-/// Our own matrix product: a tiled kernel for float32 and float64 that takes any strides, any alignment and any batch.
+/// Our own matrix product: a tiled kernel for float32 and float64 that takes any strides and any batch.
 #include <interop/error.h>
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <string>
 #include <type_traits>
+#include <utility>
 
 #include "cuda/driver_api.h"
 #include "cuda/matmul_backends.h"
@@ -55,26 +58,36 @@ struct KernelArgs {
 template <typename T, int M, int N, int K, int Stages, int WarpM, int WarpN, int ThreadM, int ThreadN, int MinBlocks>
 struct Shape {
   using Type = T;
-  static constexpr int kM = M, kN = N, kK = K, kStages = Stages, kMinBlocks = MinBlocks;
+  static constexpr int kM = M, kN = N, kK = K, kStages = Stages;
   static constexpr int kWarpM = WarpM, kWarpN = WarpN, kThreadM = ThreadM, kThreadN = ThreadN;
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kLanesM = WarpM / ThreadM, kLanesN = WarpN / ThreadN;
   static constexpr int kWarpsN = N / WarpN;
   static constexpr int kThreads = (M / WarpM) * kWarpsN * 32;
-  // A row of shared memory is 4 elements longer than the tile: a warp that writes 8 k times 4 mn of floats, or reads 4 k
-  // times 8 mn of doubles, then hits every bank once.
+  // A row of shared memory is 4 elements longer than the tile: a warp that writes 8 k times 4 mn of floats, or reads 4
+  // k times 8 mn of doubles, then hits every bank once.
   static constexpr int kPitchA = M + 4, kPitchB = N + 4;
   static constexpr int kItemsA = K * kPitchA, kItems = kItemsA + K * kPitchB;  // of one stage
+  // On sm_75 shared memory holds one block an SM, and copies need registers that cp.async does not.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  static constexpr int kMinBlocks = 1;
+#else
+  static constexpr int kMinBlocks = MinBlocks;
+#endif
+  static constexpr bool kIsLarge = M * N > 64 * 64;  // has a loop for blocks that no edge of the matrix cuts
   static_assert(kLanesM * kLanesN == 32 && kLanesN % 2 == 0);
   static_assert(ThreadM % kVector == 0 && ThreadN % kVector == 0 && K % 8 == 0);
 };
 
+// clang-format off
 //                       T        M    N   K  stages warp     thread  blocks an SM
 using Large32 = Shape<float,   128, 128, 16, 2,    64, 32,   8, 8,   2>;
-using Medium32 = Shape<float,   64,  64, 16, 3,    32, 32,   8, 4,   4>;
+using Medium32 = Shape<float,   64,  64,  8, 4,    32, 32,   8, 4,   4>;
+using Narrow32 = Shape<float,   32,  64, 16, 4,    32, 16,   4, 4,   6>;
 using Small32 = Shape<float,    32,  32, 16, 4,    32, 16,   4, 4,   8>;
 using Large64 = Shape<double,  128,  64,  8, 3,    64, 32,   8, 8,   2>;
 using Small64 = Shape<double,   32,  32,  8, 4,    32, 16,   4, 4,   6>;
+// clang-format on
 
 // ---- copies from global to shared memory ----
 
@@ -131,8 +144,10 @@ class TileCopy {
   static constexpr int kCountK = K / kStepK, kCountMN = MN / kStepMN;
   static_assert(kCountK * kStepK == K && kCountMN * kStepMN == MN);
 
-  /// `tile` is the first element to copy; `mn_left` of its rows (a) or columns (b) exist, and `k_last` of the last k tile.
-  __device__ __forceinline__ TileCopy(const OperandArgs& args, const char* tile, int mn_left, int k_last) : args_(args) {
+  /// `tile` is the first element to copy; `mn_left` of its rows (a) or columns (b) exist, and `k_last` of the last k
+  /// tile.
+  __device__ __forceinline__ TileCopy(const OperandArgs& args, const char* tile, int mn_left, int k_last)
+      : args_(args) {
     const int thread = threadIdx.x;
     int mn, k;
     if constexpr (Vectors) {
@@ -216,10 +231,11 @@ __host__ __device__ constexpr bool uses_tensor_cores() {
 #endif
 }
 
-/// sum += a @ b for 16 rows, 8 columns and 8 k of a warp. With t = lane % 4 and g = lane / 4, a thread has k = t and t + 4
-/// of rows g (a_low) and g + 8 (a_high) of a and of column g of b, and columns 2t and 2t + 1 of the same rows of sum.
-__device__ __forceinline__ void multiply_16x8x8(double* low, double* high, const double (&a_low)[2], const double (&a_high)[2],
-                                                const double (&b)[2]) {
+/// sum += a @ b for 16 rows, 8 columns and 8 k of a warp. With t = lane % 4 and g = lane / 4, a thread has k = t and t
+/// + 4 of rows g (a_low) and g + 8 (a_high) of a and of column g of b, and columns 2t and 2t + 1 of the same rows of
+/// sum.
+[[maybe_unused]] __device__ __forceinline__ void multiply_16x8x8(double* low, double* high, const double (&a_low)[2],
+                                                                 const double (&a_high)[2], const double (&b)[2]) {
 #if __CUDA_ARCH__ >= 900
   asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+d"(low[0]), "+d"(low[1]), "+d"(high[0]), "+d"(high[1])
@@ -250,8 +266,8 @@ __device__ __forceinline__ void multiply_tile(T (&sum)[S::kThreadM][S::kThreadN]
     load_fragment<T, S::kThreadM, GroupM>(a_values[(k + 1) % 2], tile + (k + 1) % S::kK * S::kPitchA + a_place);
     load_fragment<T, S::kThreadN, GroupN>(b_values[(k + 1) % 2], tile + (k + 1) % S::kK * S::kPitchB + b_place);
     if (k == 0) after_first();
-    // The order decides which registers ptxas gives to whom, and two operands of one fma in the same register bank cost
-    // half a cycle. In this order (nvcc 13.0) 3 in 10 do; in the plain one, 8 in 10.
+    // The order decides which registers ptxas gives to whom, and an fma that reads two of them from one bank costs half
+    // a cycle more. In this order (nvcc 13.0, sm_90a) 3 in 10 do, and in rising order 6 to 8: 1 to 8 % of the time.
 #pragma unroll
     for (int step = 0; step < S::kThreadN; ++step) {
       const int j = S::kThreadN - 1 - step;
@@ -290,18 +306,20 @@ __device__ __forceinline__ void multiply_tile_by_tensor_cores(double (&sum)[S::k
 }
 
 // matmul_tiled_kernel: c = a @ b for every matrix of a batch.
-//   in/out  a (m, k), b (k, n), c (m, n) of T, any strides and alignment; VectorsA (B): m (n) is the unit stride of a (b)
-//           and every vector of 4 floats (2 doubles) along it is 16-byte aligned
+//   in/out  a (m, k), b (k, n), c (m, n) of T, aligned to T, any strides
+//           VectorsA: m is a's unit stride, and every vector of 16 bytes along it is aligned; VectorsB: n of b, alike
 //   launch  grid: one block a tile, matrix by matrix; block: Shape::kThreads; static shared memory, at most 48 KB
 //   traffic reads a and b n / kN and m / kM times, mostly from L2; writes c once. Compute-bound, so judge it in FLOP/s
-//   maths   one chain of fused multiply-adds along k per output, starting at 0: the same bits every run; k == 0: zeros
-// A thread's 8 x 8 float outputs make 64 multiply-adds of 4 vectors read from shared memory; more would not leave room for
-// two blocks an SM, which hide each other's barriers. Tiles of later k are on their way to shared memory (cp.async, kStages
-// deep) and the next row of a tile on its way to registers, while this one is multiplied. The loop exists twice, so that
-// blocks inside the matrix carry no predicates for its edge.
+//   maths   float32: one chain of fma along k per output, from 0. float64: the same, or by tensor cores (sm_80 on).
+//           The order is fixed: the same bits every run. k == 0 writes zeros
+// A thread's 8 x 8 float outputs make 64 multiply-adds of 4 vectors read from shared memory; more would not leave room
+// for two blocks an SM, which hide each other's barriers. Tiles of later k are on their way to shared memory (cp.async,
+// kStages deep) and the next row of a tile on its way to registers, while this one is multiplied. Large shapes have the
+// loop twice, so that blocks inside the matrix carry no predicates for its edge.
 // E.g. m = n = k = 4096, Large32: 1024 blocks, 264 at a time on 132 SMs, each 256 k tiles of 16.
 template <typename S, bool VectorsA, bool VectorsB>
-__global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void matmul_tiled_kernel(const __grid_constant__ KernelArgs args) {
+__global__ __launch_bounds__(S::kThreads,
+                             S::kMinBlocks) void matmul_tiled_kernel(const __grid_constant__ KernelArgs args) {
   using T = typename S::Type;
   __shared__ __align__(16) T stages[S::kStages * S::kItems];  // each: k rows of a's tile, then k rows of b's
 
@@ -331,8 +349,8 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void matmul_tiled_kerne
   const int rows_left = static_cast<int>(min(args.m - first_row, static_cast<int64_t>(S::kM)));
   const int columns_left = static_cast<int>(min(args.n - first_column, static_cast<int64_t>(S::kN)));
 
-  // Which outputs are this thread's: rows in runs of kRunM, kGroupM apart, and columns alike. With fma the lowest bit of
-  // the lane counts columns and the next ones rows, so that each half of a warp reads whole lines of shared memory.
+  // Which outputs are this thread's: rows in runs of kRunM, kGroupM apart, and columns alike. With fma the lowest bit
+  // of the lane counts columns and the next ones rows, so that each half of a warp reads whole lines of shared memory.
   constexpr bool kTensor = uses_tensor_cores<T>();
   constexpr int kRunM = kTensor ? 1 : S::kVector, kGroupM = kTensor ? 8 : S::kLanesM * S::kVector;
   constexpr int kGroupN = kTensor ? 8 : S::kLanesN * S::kVector;
@@ -347,7 +365,8 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void matmul_tiled_kerne
   T sum[S::kThreadM][S::kThreadN] = {};
   const auto multiply = [&](auto edge) {
     constexpr bool kEdge = decltype(edge)::value;
-    TileCopy<T, S::kM, S::kK, S::kThreads, VectorsA> copy_a(args.a, a + first_row * args.a.mn_stride, rows_left, args.k_last);
+    TileCopy<T, S::kM, S::kK, S::kThreads, VectorsA> copy_a(args.a, a + first_row * args.a.mn_stride, rows_left,
+                                                            args.k_last);
     TileCopy<T, S::kN, S::kK, S::kThreads, VectorsB> copy_b(args.b, b + first_column * args.b.mn_stride, columns_left,
                                                             args.k_last);
     int to_copy = args.k_tiles;  // k tiles that are not on their way yet
@@ -387,15 +406,15 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void matmul_tiled_kerne
       load_fragment<T, S::kThreadM, kGroupM>(a_values[0], stages + thread_row);
       load_fragment<T, S::kThreadN, kGroupN>(b_values[0], stages + S::kItemsA + thread_column);
       for (int tile_k = args.k_tiles; tile_k > 0; --tile_k) {
-        multiply_tile<S, kGroupM, kGroupN>(sum, a_values, b_values, stages + stage, thread_row, S::kItemsA + thread_column,
-                                           copy_next, next_tile);
+        multiply_tile<S, kGroupM, kGroupN>(sum, a_values, b_values, stages + stage, thread_row,
+                                           S::kItemsA + thread_column, copy_next, next_tile);
       }
     }
   };
   if (args.k_tiles == 0) {
     // c is zero
-  } else if (rows_left == S::kM && columns_left == S::kN) {
-    multiply(std::false_type{});
+  } else if (S::kIsLarge && rows_left == S::kM && columns_left == S::kN) {
+    multiply(std::bool_constant<!S::kIsLarge>{});
   } else {
     multiply(std::true_type{});
   }
@@ -433,14 +452,14 @@ struct Kernel {
   explicit Kernel(const void* symbol_) : symbol(symbol_) {}
 };
 
-/// The kernels of one shape, by [VectorsA][VectorsB], and how fast it is.
+/// The kernels of one shape, by [VectorsA][VectorsB], and how fast it is: n blocks of it on one SM take as long as
+/// (n + start) * kM * kN / rate multiply-adds do at the SM's peak, for each k. Fitted to an H100.
 struct Variant {
   const char* name;
   int m, n, k, threads;
   bool reads_vectors;
   int step_vectors_m, step_vectors_n;  // rows of k that a pass of vector copies takes, for a and for b
-  double full;   // the part of an SM's peak that it reaches with the SM full of blocks,
-  double alone;  // and with one block
+  double rate, start;
   Kernel* kernels[2][2];
 };
 
@@ -451,7 +470,7 @@ Kernel* kernel_of() {
 }
 
 template <typename S, bool Vectors>
-Variant variant_of(const char* name, double full, double alone) {
+Variant variant_of(const char* name, double rate, double start) {
   using CopyA = TileCopy<typename S::Type, S::kM, S::kK, S::kThreads, Vectors>;
   using CopyB = TileCopy<typename S::Type, S::kN, S::kK, S::kThreads, Vectors>;
   return {name,
@@ -462,24 +481,24 @@ Variant variant_of(const char* name, double full, double alone) {
           Vectors,
           CopyA::kStepK,
           CopyB::kStepK,
-          full,
-          alone,
+          rate,
+          start,
           {{kernel_of<S, false, false>(), kernel_of<S, false, Vectors>()},
            {kernel_of<S, Vectors, false>(), kernel_of<S, Vectors, Vectors>()}}};
 }
 
-constexpr int kVariants32 = 3, kVariants64 = 2;
+constexpr int kVariants32 = 4, kVariants64 = 2;
 
 const Variant* variants32() {
-  static const Variant variants[kVariants32] = {variant_of<Large32, true>("128x128x16", 0.90, 0.80),
-                                                variant_of<Medium32, true>("64x64x16", 0.75, 0.40),
-                                                variant_of<Small32, false>("32x32x16", 0.40, 0.12)};
+  static const Variant variants[kVariants32] = {
+      variant_of<Large32, true>("128x128x16", 0.777, 0.174), variant_of<Medium32, true>("64x64x8", 0.647, 0.235),
+      variant_of<Narrow32, false>("32x64x16", 0.563, 0.386), variant_of<Small32, false>("32x32x16", 0.426, 0.44)};
   return variants;
 }
 
 const Variant* variants64() {
-  static const Variant variants[kVariants64] = {variant_of<Large64, true>("128x64x8", 0.90, 0.60),
-                                                variant_of<Small64, false>("32x32x8", 0.50, 0.20)};
+  static const Variant variants[kVariants64] = {variant_of<Large64, true>("128x64x8", 0.70, 0.30),
+                                                variant_of<Small64, false>("32x32x8", 0.35, 0.50)};
   return variants;
 }
 
@@ -491,7 +510,7 @@ int64_t batch_size(const Gemm& gemm) {
   return size;
 }
 
-/// The variant that should finish first: the busiest SM's outputs over the rate at which it makes them.
+/// The variant whose busiest SM should finish first.
 const Variant& choose(const Gemm& gemm) {
   const bool is_double = gemm.dtype.bits == 64;
   const Variant* const variants = is_double ? variants64() : variants32();
@@ -504,8 +523,7 @@ const Variant& choose(const Gemm& gemm) {
   for (int i = 0; i < count; ++i) {
     const Variant& variant = variants[i];
     const double tiles = static_cast<double>(ceil_div(gemm.m, variant.m)) * ceil_div(gemm.n, variant.n) * matrices;
-    const double blocks_an_sm = static_cast<double>(ceil_div(static_cast<int64_t>(std::min(tiles, 1e15)), sms));
-    const double time = variant.m * variant.n * std::max(blocks_an_sm / variant.full, 1 / variant.alone);
+    const double time = variant.m * variant.n * (std::ceil(tiles / sms) + variant.start) / variant.rate;
     if (time < best_time) {
       best_time = time;
       best = &variant;
@@ -521,7 +539,8 @@ void transpose(Gemm& gemm) {
   std::swap(gemm.m, gemm.n);
   std::swap(gemm.a, gemm.b);
   std::swap(gemm.a_strides, gemm.b_strides);
-  for (MatrixStrides* strides : {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides}) std::swap(strides->row, strides->column);
+  for (MatrixStrides* strides : {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides})
+    std::swap(strides->row, strides->column);
   for (int i = 0; i < gemm.batch_ndim; ++i) std::swap(gemm.batch[i].a_stride, gemm.batch[i].b_stride);
 }
 
@@ -538,8 +557,8 @@ bool has_vectors(const Operand& operand, int64_t k, int64_t item) {
   return ((k > 1 ? operand.k_stride : 0) | operand.batch_strides) * item % 16 == 0;
 }
 
-OperandArgs operand_args(const Operand& operand, int64_t mn, int64_t k, const Variant& variant, bool vectors, int vector_step,
-                         int64_t item) {
+OperandArgs operand_args(const Operand& operand, int64_t mn, int64_t k, const Variant& variant, bool vectors,
+                         int vector_step, int64_t item) {
   OperandArgs args{};
   args.data = static_cast<const char*>(operand.data);
   args.mn_stride = operand.mn_stride * item;
@@ -551,8 +570,8 @@ OperandArgs operand_args(const Operand& operand, int64_t mn, int64_t k, const Va
   return args;
 }
 
-/// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a launch
-/// that is being captured could not.
+/// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a
+/// launch that is being captured could not.
 CUfunction ready(Kernel& kernel) {
   const DriverApi& api = driver();
   const uint64_t context = current_context("launching a product").id;
@@ -640,8 +659,8 @@ void launch(const Gemm& asked, cudaStream_t stream) {
   const int64_t column_tiles = ceil_div(gemm.n, variant.n);
   constexpr int64_t kMax = std::numeric_limits<int>::max();
   if (k_tiles > kMax || row_tiles > kMax || row_tiles * column_tiles > kMax) {
-    throw ValueError("interop.matmul: m = " + std::to_string(gemm.m) + ", n = " + std::to_string(gemm.n) + ", k = " +
-                     std::to_string(gemm.k) + " is more than the tiled kernel can count");
+    throw ValueError("interop.matmul: m = " + std::to_string(gemm.m) + ", n = " + std::to_string(gemm.n) +
+                     ", k = " + std::to_string(gemm.k) + " is more than the tiled kernel can count");
   }
   args.k_tiles = static_cast<int>(k_tiles);
   args.k_last = static_cast<int>(gemm.k - (k_tiles - 1) * variant.k);

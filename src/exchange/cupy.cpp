@@ -15,7 +15,7 @@ const Name kStrides("strides");
 const Name kDtype("dtype");
 const Lookup kNdarray("cupy", "ndarray");
 const Lookup kCurrentStream("cupy.cuda", "get_current_stream");
-const Lookup kExternalStream("cupy.cuda", "ExternalStream");
+const Lookup kStreamOf("interop._streams", "cupy_stream");
 
 /// A tuple of ints into `out`; returns its length.
 int read_tuple(nb::handle tuple, int64_t* out) {
@@ -74,7 +74,7 @@ class CupyRoute final : public Route {
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
     if (!foreign) return allocate(shape, dtype);
     // CuPy's pool keeps memory apart by the stream that is current.
-    const nb::object guard = kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id);
+    const nb::object guard = kStreamOf.get()(reinterpret_cast<uintptr_t>(stream), device.device_id);
     guard.attr("__enter__")();
     Made made;
     try {

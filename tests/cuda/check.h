@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace interop::testing {
@@ -111,7 +113,49 @@ double tolerance(int64_t k) {
   return std::numeric_limits<T>::epsilon() / 2 * static_cast<double>(k + 1);
 }
 
-/// Compares c with a float64 product of the same host data, element by element.
+/// Compares rows [first, last) of one matrix of c with a float64 product of the same host data.
+template <typename T>
+std::string compare_rows(const Gemm& gemm, const T* a, const T* b, const T* c, double allowed, int64_t first,
+                         int64_t last) {
+  for (int64_t i = first; i < last; ++i) {
+    for (int64_t j = 0; j < gemm.n; ++j) {
+      double sum = 0, size = 0;
+      for (int64_t p = 0; p < gemm.k; ++p) {
+        const double product = double(a[i * gemm.a_strides.row + p * gemm.a_strides.column]) *
+                               double(b[p * gemm.b_strides.row + j * gemm.b_strides.column]);
+        sum += product;
+        size += std::fabs(product);
+      }
+      const double got = c[i * gemm.c_strides.row + j * gemm.c_strides.column];
+      if (!(std::fabs(got - sum) <= allowed * size + 1e-300)) {
+        char text[160];
+        std::snprintf(text, sizeof text, "c[%lld, %lld] is %.9g, not %.9g", (long long)i, (long long)j, got, sum);
+        return text;
+      }
+    }
+  }
+  return "";
+}
+
+/// Compares one matrix, on several threads where that pays.
+template <typename T>
+std::string compare_matrix(const Gemm& gemm, const T* a, const T* b, const T* c, double allowed) {
+  const int64_t count = std::min<int64_t>({8, gemm.m, gemm.m * gemm.n * gemm.k / 200000 + 1});
+  std::vector<std::string> wrong(count);
+  std::vector<std::thread> threads;
+  for (int64_t t = 1; t < count; ++t) {
+    threads.emplace_back(
+        [&, t] { wrong[t] = compare_rows(gemm, a, b, c, allowed, gemm.m * t / count, gemm.m * (t + 1) / count); });
+  }
+  wrong[0] = compare_rows(gemm, a, b, c, allowed, 0, gemm.m / count);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& text : wrong) {
+    if (!text.empty()) return text;
+  }
+  return "";
+}
+
+/// Compares every matrix of the batch, element by element; returns what is wrong first, or "".
 template <typename T>
 std::string compare(const Gemm& gemm, const T* a, const T* b, const T* c, double allowed) {
   std::vector<int64_t> at(gemm.batch_ndim, 0);
@@ -122,23 +166,8 @@ std::string compare(const Gemm& gemm, const T* a, const T* b, const T* c, double
       b0 += at[d] * gemm.batch[d].b_stride;
       c0 += at[d] * gemm.batch[d].c_stride;
     }
-    for (int64_t i = 0; i < gemm.m; ++i) {
-      for (int64_t j = 0; j < gemm.n; ++j) {
-        double sum = 0, size = 0;
-        for (int64_t p = 0; p < gemm.k; ++p) {
-          const double product = double(a[a0 + i * gemm.a_strides.row + p * gemm.a_strides.column]) *
-                                 double(b[b0 + p * gemm.b_strides.row + j * gemm.b_strides.column]);
-          sum += product;
-          size += std::fabs(product);
-        }
-        const double got = c[c0 + i * gemm.c_strides.row + j * gemm.c_strides.column];
-        if (!(std::fabs(got - sum) <= allowed * size + 1e-300)) {
-          char text[160];
-          std::snprintf(text, sizeof text, "c[%lld, %lld] is %.9g, not %.9g", (long long)i, (long long)j, got, sum);
-          return text;
-        }
-      }
-    }
+    std::string wrong = compare_matrix(gemm, a + a0, b + b0, c + c0, allowed);
+    if (!wrong.empty()) return wrong;
     int d = gemm.batch_ndim - 1;
     while (d >= 0 && ++at[d] == gemm.batch[d].size) at[d--] = 0;
     if (d < 0) return "";

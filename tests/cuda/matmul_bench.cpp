@@ -2,10 +2,12 @@
 ///
 ///   matmul_bench [--cublas PATH] [--float32 512,1024,...] [--float64 2048,...] [--no-host]
 ///
-/// GPU time: repeats captured into a CUDA graph that rotates over enough buffers to leave L2 cold, random data, backends
-/// interleaved, medians. Host time: a loop of launches of a 16 x 16 product, synchronised every 100.
+/// GPU time: repeats captured into a CUDA graph that rotates over enough buffers to leave L2 cold, random data,
+/// backends interleaved, medians. Host time: a loop of launches of a 16 x 16 product, synchronised every 100.
 #include <interop/cuda/driver.h>
 #include <interop/cuda/matmul.h>
+
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <chrono>
@@ -104,7 +106,8 @@ void fill(char* memory, std::size_t bytes, int bits) {
 void bench_square(int64_t size, int bits, bool a_transposed, bool b_transposed, char* memory, std::size_t bytes) {
   fill(memory, bytes, bits);  // anew, since outputs land among the inputs
   const std::size_t matrix = (size * size * bits / 8 + 255) / 256 * 256;
-  const int sets = static_cast<int>(std::clamp<std::size_t>((std::size_t{128} << 20) / (2 * matrix), 1, bytes / (3 * matrix)));
+  const int sets =
+      static_cast<int>(std::clamp<std::size_t>((std::size_t{128} << 20) / (2 * matrix), 1, bytes / (3 * matrix)));
   const double work = 2.0 * size * size * size;
   const int repeats = std::clamp(static_cast<int>(4e-3 / (work / 40e12)), 1, 100);
   const auto make = [&](int i) {
@@ -122,9 +125,10 @@ void bench_square(int64_t size, int bits, bool a_transposed, bool b_transposed, 
     }
   }
   const double t = median(tiled_times), l = median(cublas_times);
-  std::printf("%s %5lld %c%c  tiled %9.2f us %6.2f TFLOP/s  cublas %9.2f us %6.2f TFLOP/s  speed ratio %.3f   %s | %s\n",
-              bits == 32 ? "float32" : "float64", (long long)size, a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', t * 1e6,
-              work / t / 1e12, l * 1e6, work / l / 1e12, l / t, tiled.what().c_str(), cublas.what().c_str());
+  std::printf(
+      "%s %5lld %c%c  tiled %9.2f us %6.2f TFLOP/s  cublas %9.2f us %6.2f TFLOP/s  speed ratio %.3f   %s | %s\n",
+      bits == 32 ? "float32" : "float64", (long long)size, a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', t * 1e6,
+      work / t / 1e12, l * 1e6, work / l / 1e12, l / t, tiled.what().c_str(), cublas.what().c_str());
   std::fflush(stdout);
 }
 
@@ -143,7 +147,29 @@ double host_time(Call call) {
   return median(blocks);
 }
 
+/// A kernel that does nothing, launched by the driver directly: the floor.
+class EmptyKernel {
+ public:
+  EmptyKernel() {
+    void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+    const auto load = reinterpret_cast<int (*)(void**, const void*)>(dlsym(driver, "cuModuleLoadData"));
+    const auto get = reinterpret_cast<int (*)(void**, void*, const char*)>(dlsym(driver, "cuModuleGetFunction"));
+    launch_ = reinterpret_cast<Launch>(dlsym(driver, "cuLaunchKernel"));
+    void* module = nullptr;
+    const char* const ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry empty() { ret; }\n";
+    if (load(&module, ptx) != 0 || get(&function_, module, "empty") != 0) std::exit(2);
+  }
+  void launch() const { launch_(function_, 1, 1, 1, 64, 1, 1, 0, g_stream, nullptr, nullptr); }
+
+ private:
+  using Launch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cudaStream_t,
+                         void**, void**);
+  Launch launch_;
+  void* function_ = nullptr;
+};
+
 void bench_host(char* memory) {
+  const EmptyKernel empty;
   const auto product = [&](int64_t size, MatmulBackend backend) {
     const Gemm gemm = square(size, 32, false, false, memory, memory + (1 << 20), memory + (2 << 20));
     return host_time([&] { launch_matmul(gemm, plan_matmul(gemm, {backend, false}), g_workspace, g_stream); });
@@ -156,16 +182,22 @@ void bench_host(char* memory) {
   Gemm nothing = square(16, 32, false, false, memory, memory, memory);
   nothing.k = 0;
   for (int round = 0; round < 2; ++round) {
-    std::printf("host us a call: tiled 16 %.2f, cublas 16 %.2f, tiled k=0 %.2f, memset 16 B %.2f, plan tiled %.3f, plan cublas %.3f, "
-                "record+wait %.2f, wait_stream %.2f, allocate+release %.2f, the same on its stream %.2f, pointer_device %.3f, guard %.3f\n",
-                product(16, MatmulBackend::tiled), product(16, MatmulBackend::cublas),
-                host_time([&] { launch_matmul(nothing, {}, nullptr, g_stream); }),
-                host_time([&] { MUST(cudaMemsetAsync(memory, 0, 16, g_stream)); }), plan(MatmulBackend::tiled),
-                plan(MatmulBackend::cublas), host_time([&] { Event event(g_stream); event.make_wait(own_stream()); }),
-                host_time([&] { wait_stream(g_stream, own_stream()); }),
-                host_time([&] { release(allocate(1024, g_stream), 0); }),
-                host_time([&] { release(allocate(1024, g_stream), 0, g_stream); }),
-                host_time([&] { pointer_device(memory); }), host_time([&] { DeviceGuard guard(0); }));
+    std::printf(
+        "host us a call: empty kernel %.2f, tiled 16 %.2f, cublas 16 %.2f, tiled k=0 %.2f, memset 16 B %.2f, plan "
+        "tiled %.3f, plan cublas %.3f, "
+        "record+wait %.2f, wait_stream %.2f, allocate+release %.2f, the same on its stream %.2f, pointer_device %.3f, "
+        "guard %.3f\n",
+        host_time([&] { empty.launch(); }), product(16, MatmulBackend::tiled), product(16, MatmulBackend::cublas),
+        host_time([&] { launch_matmul(nothing, {}, nullptr, g_stream); }),
+        host_time([&] { MUST(cudaMemsetAsync(memory, 0, 16, g_stream)); }), plan(MatmulBackend::tiled),
+        plan(MatmulBackend::cublas), host_time([&] {
+          Event event(g_stream);
+          event.make_wait(own_stream());
+        }),
+        host_time([&] { wait_stream(g_stream, own_stream()); }),
+        host_time([&] { release(allocate(1024, g_stream), 0); }),
+        host_time([&] { release(allocate(1024, g_stream), 0, g_stream); }), host_time([&] { pointer_device(memory); }),
+        host_time([&] { DeviceGuard guard(0); }));
   }
   for (const int64_t size : {16, 32, 64, 128, 256, 512}) {  // where does cuBLASLt start to pay?
     char* const a = memory;
@@ -176,20 +208,16 @@ void bench_host(char* memory) {
       t.push_back(tiled.replay());
       l.push_back(cublas.replay());
     }
-    std::printf("small %4lld: host tiled %.2f cublas %.2f us, GPU (warm) tiled %.2f cublas %.2f us   %s | %s\n", (long long)size,
-                product(size, MatmulBackend::tiled), product(size, MatmulBackend::cublas), median(t) * 1e6, median(l) * 1e6,
-                tiled.what().c_str(), cublas.what().c_str());
+    std::printf("small %4lld: host tiled %.2f cublas %.2f us, GPU (warm) tiled %.2f cublas %.2f us   %s | %s\n",
+                (long long)size, product(size, MatmulBackend::tiled), product(size, MatmulBackend::cublas),
+                median(t) * 1e6, median(l) * 1e6, tiled.what().c_str(), cublas.what().c_str());
   }
 }
 
-std::vector<int64_t> sizes_in(const char* list) {
+/// "512,1024" as numbers; "" is none.
+std::vector<int64_t> sizes_in(std::string list) {
   std::vector<int64_t> sizes;
-  for (const char* at = list; *at; at += *at == ',') {
-    char* end;
-    sizes.push_back(std::strtoll(at, &end, 10));
-    if (end == at) break;
-    at = end;
-  }
+  for (char* at = std::strtok(&list[0], ","); at; at = std::strtok(nullptr, ",")) sizes.push_back(std::atoll(at));
   return sizes;
 }
 
@@ -199,10 +227,14 @@ int main(int argc, char** argv) {
   std::vector<int64_t> sizes32 = {512, 1024, 2048, 4096, 8192, 1023, 4095}, sizes64 = {2048, 4096};
   bool host = true;
   for (int i = 1; i < argc; ++i) {
-    if (!std::strcmp(argv[i], "--cublas") && i + 1 < argc) set_cublas_paths(&argv[++i], 1);
-    else if (!std::strcmp(argv[i], "--float32") && i + 1 < argc) sizes32 = sizes_in(argv[++i]);
-    else if (!std::strcmp(argv[i], "--float64") && i + 1 < argc) sizes64 = sizes_in(argv[++i]);
-    else if (!std::strcmp(argv[i], "--no-host")) host = false;
+    if (!std::strcmp(argv[i], "--cublas") && i + 1 < argc)
+      set_cublas_paths(&argv[++i], 1);
+    else if (!std::strcmp(argv[i], "--float32") && i + 1 < argc)
+      sizes32 = sizes_in(argv[++i]);
+    else if (!std::strcmp(argv[i], "--float64") && i + 1 < argc)
+      sizes64 = sizes_in(argv[++i]);
+    else if (!std::strcmp(argv[i], "--no-host"))
+      host = false;
   }
   require_driver();
   MUST(cudaFree(nullptr));
@@ -218,7 +250,8 @@ int main(int argc, char** argv) {
   for (const int bits : {32, 64}) {
     for (const int64_t size : bits == 32 ? sizes32 : sizes64) {
       for (const bool a_transposed : {false, true}) {
-        for (const bool b_transposed : {false, true}) bench_square(size, bits, a_transposed, b_transposed, memory, bytes);
+        for (const bool b_transposed : {false, true})
+          bench_square(size, bits, a_transposed, b_transposed, memory, bytes);
       }
     }
   }

@@ -2,8 +2,9 @@
 ///
 ///   matmul_test [--cublas PATH] [--no-cublas] [--huge]
 ///
-/// Prints "N passed, N failed" and exits with 1 if any failed. Run it under compute-sanitizer too; --huge adds grids of
-/// more than 2^31 blocks (needs 10 GB of device memory).
+/// Prints "N passed, N failed" and exits with 1 if any failed. --huge adds a grid of more than 2^31 blocks (needs 10 GB
+/// of device memory). Run it with NVIDIA_TF32_OVERRIDE=1, and under `compute-sanitizer --report-api-errors no`, too:
+/// the tests provoke errors of the driver on purpose.
 #include <interop/cuda/driver.h>
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
@@ -44,26 +45,48 @@ MatmulPlan run(const Gemm& gemm, const MatmulOptions& options, cudaStream_t stre
 // ---- layouts ----
 
 /// How a (rows, columns) matrix lies in memory.
-enum Layout { kRowMajor, kColumnMajor, kRowPadded, kColumnPadded, kRowPadded4, kBothStrided, kNegativeRows,
-              kNegativeColumns, kZeroRows, kZeroColumns, kLayouts };
-const char* const kLayoutNames[] = {"row", "column", "row+3", "column+3", "row+4", "strided", "-rows", "-columns",
-                                    "0 rows", "0 columns"};
-const Layout kOutputLayouts[] = {kRowMajor, kColumnMajor, kRowPadded, kColumnPadded, kRowPadded4, kBothStrided,
-                                 kNegativeRows, kNegativeColumns};
+enum Layout {
+  kRowMajor,
+  kColumnMajor,
+  kRowPadded,
+  kColumnPadded,
+  kRowPadded4,
+  kBothStrided,
+  kNegativeRows,
+  kNegativeColumns,
+  kZeroRows,
+  kZeroColumns,
+  kLayouts
+};
+const char* const kLayoutNames[] = {"row",     "column", "row+3",    "column+3", "row+4",
+                                    "strided", "-rows",  "-columns", "0 rows",   "0 columns"};
+const Layout kOutputLayouts[] = {kRowMajor,   kColumnMajor, kRowPadded,    kColumnPadded,
+                                 kRowPadded4, kBothStrided, kNegativeRows, kNegativeColumns};
 
 MatrixStrides strides_of(Layout layout, int64_t rows, int64_t columns) {
   switch (layout) {
-    case kRowMajor: return {columns, 1};
-    case kColumnMajor: return {1, rows};
-    case kRowPadded: return {columns + 3, 1};
-    case kColumnPadded: return {1, rows + 3};
-    case kRowPadded4: return {(columns + 7) / 4 * 4, 1};
-    case kBothStrided: return {2 * columns * 3 + 1, 2};
-    case kNegativeRows: return {-columns, 1};
-    case kNegativeColumns: return {columns, -1};
-    case kZeroRows: return {0, 1};
-    case kZeroColumns: return {1, 0};
-    default: return {};
+    case kRowMajor:
+      return {columns, 1};
+    case kColumnMajor:
+      return {1, rows};
+    case kRowPadded:
+      return {columns + 3, 1};
+    case kColumnPadded:
+      return {1, rows + 3};
+    case kRowPadded4:
+      return {(columns + 7) / 4 * 4, 1};
+    case kBothStrided:
+      return {2 * columns * 3 + 1, 2};
+    case kNegativeRows:
+      return {-columns, 1};
+    case kNegativeColumns:
+      return {columns, -1};
+    case kZeroRows:
+      return {0, 1};
+    case kZeroColumns:
+      return {1, 0};
+    default:
+      return {};
   }
 }
 
@@ -87,8 +110,8 @@ struct Case {
 };
 
 std::string text(const Case& x) {
-  std::string s = std::to_string(x.m) + "x" + std::to_string(x.n) + "x" + std::to_string(x.k) + " a " + kLayoutNames[x.a] +
-                  ", b " + kLayoutNames[x.b] + ", c " + kLayoutNames[x.c];
+  std::string s = std::to_string(x.m) + "x" + std::to_string(x.n) + "x" + std::to_string(x.k) + " a " +
+                  kLayoutNames[x.a] + ", b " + kLayoutNames[x.b] + ", c " + kLayoutNames[x.c];
   for (const BatchSpec& dim : x.batch) {
     s += ", batch " + std::to_string(dim.size) + (dim.a_varies ? "a" : "") + (dim.b_varies ? "b" : "");
   }
@@ -157,7 +180,8 @@ void check_case(const Case& x, MatmulBackend backend, const T* value = nullptr) 
     return;
   }
   c.download();
-  const std::string wrong = compare(gemm, a.host() + x.offset, b.host() + x.offset, c.host() + x.offset, tolerance<T>(x.k));
+  const std::string wrong =
+      compare(gemm, a.host() + x.offset, b.host() + x.offset, c.host() + x.offset, tolerance<T>(x.k));
   if (!expect(wrong.empty(), what + ": " + wrong)) return;
   std::vector<bool> is_output(c.all().size(), false);
   Gemm g = gemm;
@@ -201,13 +225,20 @@ void test_sizes() {
   const int64_t sizes[] = {1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 130, 257};
   std::uniform_int_distribution<int> pick(0, 20), coin(0, 1);
   for (int i = 0; i < 200; ++i) {
-    check_both({sizes[pick(g_random)], sizes[pick(g_random)], sizes[pick(g_random)], inputs[coin(g_random)],
-                inputs[coin(g_random)], inputs[coin(g_random)], {}}, true);
+    check_both({sizes[pick(g_random)],
+                sizes[pick(g_random)],
+                sizes[pick(g_random)],
+                inputs[coin(g_random)],
+                inputs[coin(g_random)],
+                inputs[coin(g_random)],
+                {}},
+               true);
   }
 }
 
 void test_layouts() {
-  const int64_t shapes[][3] = {{33, 45, 70}, {130, 129, 67}, {260, 132, 36}, {1, 40, 50}, {40, 1, 50}, {40, 50, 1}, {1, 1, 100}};
+  const int64_t shapes[][3] = {{33, 45, 70}, {130, 129, 67}, {260, 132, 36}, {1, 40, 50},
+                               {40, 1, 50},  {40, 50, 1},    {1, 1, 100}};
   int turn = 0;
   for (const auto& s : shapes) {
     for (int a = 0; a < kLayouts; ++a) {
@@ -220,7 +251,8 @@ void test_layouts() {
   }
   for (const Layout layout : {kRowMajor, kColumnMajor}) {
     for (const Layout other : {kRowMajor, kColumnMajor}) {
-      for (int64_t offset = 1; offset <= 4; ++offset) check_both({129, 132, 64, layout, other, kRowMajor, {}, offset}, true);
+      for (int64_t offset = 1; offset <= 4; ++offset)
+        check_both({129, 132, 64, layout, other, kRowMajor, {}, offset}, true);
     }
   }
   for (const Layout layout : {kRowMajor, kColumnMajor}) {  // large enough for several blocks in each direction
@@ -241,14 +273,21 @@ void test_batches() {
       {{2, false, true}, {3, true, false}, {2, true, true}},
       {{2, true, false}, {2, false, true}, {3, true, false}, {2, false, true}},
       {{2, true, true}, {2, true, false}, {2, false, true}, {3, true, false}, {2, false, true}},
-      {{2, false, false}, {2, true, false}, {2, false, true}, {1, true, true}, {2, true, false}, {3, false, true}, {2, true, true}},
+      {{2, false, false},
+       {2, true, false},
+       {2, false, true},
+       {1, true, true},
+       {2, true, false},
+       {3, false, true},
+       {2, true, true}},
       {{0, true, true}},
       {{2, true, true}, {0, true, false}},
   };
   for (const auto& s : {std::array<int64_t, 3>{17, 18, 19}, {64, 64, 64}, {65, 130, 33}, {1, 1, 7}, {4, 4, 4}}) {
     for (const Layout a : {kRowMajor, kColumnMajor, kNegativeRows}) {
       for (const Layout c : {kRowMajor, kColumnMajor}) {
-        for (const Batch& batch : one_dim) check_both({s[0], s[1], s[2], a, kRowMajor, c, batch}, is_blas(a, s[0], s[2]));
+        for (const Batch& batch : one_dim)
+          check_both({s[0], s[1], s[2], a, kRowMajor, c, batch}, is_blas(a, s[0], s[2]));
         for (const Batch& batch : more_dims) check_both({s[0], s[1], s[2], a, kRowMajor, c, batch}, false);
       }
     }
@@ -257,7 +296,8 @@ void test_batches() {
 
 void test_nothing_to_do() {
   for (const auto& s : {std::array<int64_t, 3>{0, 5, 5}, {5, 0, 5}, {0, 0, 0}, {5, 6, 0}, {1, 1, 0}, {200, 300, 0}}) {
-    for (const Layout c : {kRowMajor, kColumnMajor, kRowPadded}) check_both({s[0], s[1], s[2], kRowMajor, kRowMajor, c, {}}, true);
+    for (const Layout c : {kRowMajor, kColumnMajor, kRowPadded})
+      check_both({s[0], s[1], s[2], kRowMajor, kRowMajor, c, {}}, true);
   }
   check_both({5, 6, 0, kRowMajor, kRowMajor, kRowMajor, {{3, true, true}}}, true);
   for (const MatmulBackend backend : {MatmulBackend::automatic, MatmulBackend::tiled}) {
@@ -306,12 +346,14 @@ void test_repeats_bit_for_bit() {
     if (backend == MatmulBackend::cublas && !g_cublas) continue;
     const auto first = product<float>(size, {backend, false}, own_stream(), a.data(), b.data());
     bool same = true;
-    for (int i = 0; i < 5; ++i) same &= product<float>(size, {backend, false}, kLegacyStream, a.data(), b.data()) == first;
+    for (int i = 0; i < 5; ++i)
+      same &= product<float>(size, {backend, false}, kLegacyStream, a.data(), b.data()) == first;
     expect(same, std::string(name_of(backend)) + ": the same bits every run");
   }
 }
 
-/// float32 is exact unless TF32 is allowed; also where NVIDIA_TF32_OVERRIDE=1 is set, which the caller of this test does.
+/// float32 is exact unless TF32 is allowed; also where NVIDIA_TF32_OVERRIDE=1 is set, which the caller of this test
+/// does.
 void test_tf32() {
   if (!g_cublas) return;
   const int64_t size = 512;
@@ -325,7 +367,8 @@ void test_tf32() {
     }
     return std::sqrt(difference / size2);
   };
-  const double strict = distance(product<float>(size, {MatmulBackend::cublas, false}, own_stream(), a.data(), b.data()));
+  const double strict =
+      distance(product<float>(size, {MatmulBackend::cublas, false}, own_stream(), a.data(), b.data()));
   const double tf32 = distance(product<float>(size, {MatmulBackend::cublas, true}, own_stream(), a.data(), b.data()));
   std::printf("relative distance of cublas float32 from tiled: %.2g exact, %.2g with TF32 allowed\n", strict, tf32);
   expect(strict < 2e-6, "cublas float32 is exact");
@@ -365,6 +408,9 @@ void test_refusals() {
     expect(plan_matmul(large, {}).algorithm == plan.algorithm, "the second plan comes from the cache");
   }
   std::printf("8^3 float32 automatic: %s\n", describe(gemm, plan_matmul(gemm, {})).c_str());
+  Gemm crooked = gemm;
+  crooked.b = reinterpret_cast<char*>(&x) + 1;
+  expect_throw<ValueError>("a crooked pointer", "b starts at", [&] { plan_matmul(crooked, {}); });
   gemm.dtype = {kDLFloat, 16, 1};
   expect_throw<TypeError>("float16", "float32 and float64", [&] { plan_matmul(gemm, {}); });
 }
@@ -503,7 +549,8 @@ void test_streams() {
 
   // Captures.
   MUST(cudaStreamBeginCapture(x, cudaStreamCaptureModeGlobal));
-  expect_throw<ValueError>("a captured stream and one that is not", "same CUDA graph capture", [&] { wait_stream(x, y); });
+  expect_throw<ValueError>("a captured stream and one that is not", "same CUDA graph capture",
+                           [&] { wait_stream(x, y); });
   expect_throw<ValueError>("... the other way round", "same CUDA graph capture", [&] { wait_stream(y, x); });
   expect(!is_capturing(y), "the other stream is not captured");
   expect(moved.done(), "an event query beside a capture");
@@ -522,7 +569,8 @@ void test_streams() {
   (void)cudaGetLastError();
 
   for (const cudaStream_t captured : {x, blocking}) {
-    for (const auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    for (const auto mode :
+         {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
       if (!memory) memory = allocate(1 << 20, y);
       void* other = allocate(1 << 20, y);
       MUST(cudaStreamBeginCapture(captured, mode));
@@ -535,7 +583,8 @@ void test_streams() {
   }
 
   MUST(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
-  expect_throw<ValueError>("the legacy stream beside a blocking capture", "legacy", [&] { wait_stream(blocking, kLegacyStream); });
+  expect_throw<ValueError>("the legacy stream beside a blocking capture", "legacy",
+                           [&] { wait_stream(blocking, kLegacyStream); });
   expect(cudaStreamEndCapture(blocking, &graph) == cudaSuccess, "that capture survives, too");
   (void)cudaGetLastError();
 
@@ -549,8 +598,9 @@ void test_devices() {
   expect(driver_version() >= built_for() / 1000 * 1000, "the driver's version");
   expect(device_count() >= 1, "a device");
   const DeviceInfo info = device_info(0);
-  std::printf("%s, compute %d.%d, %d SMs, driver CUDA %d, built for CUDA %d (%s; %s)\n", info.name.c_str(), info.compute_major,
-              info.compute_minor, info.multiprocessors, driver_version(), built_for(), built_architectures(), built_compiler());
+  std::printf("%s, compute %d.%d, %d SMs, driver CUDA %d, built for CUDA %d (%s; %s)\n", info.name.c_str(),
+              info.compute_major, info.compute_minor, info.multiprocessors, driver_version(), built_for(),
+              built_architectures(), built_compiler());
   expect(info.multiprocessors > 0 && info.memory_bytes > 0, "device_info");
   int on_host = 0;
   expect(!pointer_device(&on_host), "a host pointer belongs to no device");
@@ -574,9 +624,12 @@ void test_devices() {
 int main(int argc, char** argv) {
   bool huge = false;
   for (int i = 1; i < argc; ++i) {
-    if (!std::strcmp(argv[i], "--cublas") && i + 1 < argc) set_cublas_paths(&argv[++i], 1);
-    else if (!std::strcmp(argv[i], "--no-cublas")) g_cublas = false;
-    else if (!std::strcmp(argv[i], "--huge")) huge = true;
+    if (!std::strcmp(argv[i], "--cublas") && i + 1 < argc)
+      set_cublas_paths(&argv[++i], 1);
+    else if (!std::strcmp(argv[i], "--no-cublas"))
+      g_cublas = false;
+    else if (!std::strcmp(argv[i], "--huge"))
+      huge = true;
   }
   try {
     require_driver();

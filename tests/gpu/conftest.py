@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers import device
+from helpers import device, libraries
 
 import interop
 
@@ -23,3 +23,15 @@ def _gpu(cuda_device):
     yield
     device.synchronize(cuda_device)
     assert device.eventually(lambda: interop._core.held_count() == 0), "inputs are still held although the GPU is idle"
+
+
+@pytest.fixture
+def torch():
+    """A torch that sees the GPU."""
+    return libraries.by_name("torch", "cuda").module
+
+
+@pytest.fixture
+def jax():
+    """A JAX that sees the GPU."""
+    return libraries.by_name("jax", "cuda").module

@@ -101,7 +101,7 @@ def test_streams_of_one_capture_can_meet(torch, cupy):
     with torch.cuda.graph(graph):
         main = torch.cuda.current_stream()
         side.wait_stream(main)
-        with cupy.cuda.ExternalStream(side.cuda_stream):
+        with cupy.cuda.Stream.from_external(side):
             c = interop.matmul(a, b)
         main.wait_stream(side)
     b.fill(2)

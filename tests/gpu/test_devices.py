@@ -136,19 +136,16 @@ def test_the_current_context_is_left_alone(device_library):
     assert machine.current_context() == before
 
 
-@pytest.mark.parametrize("kind", ["array interface", "capsule", "execution"])
+@pytest.mark.parametrize("kind", ["array interface", "dlpack", "execution"])
 def test_a_thread_without_a_context_stays_so(cupy, kind):
     x = cupy.ones((N, N), "float32")
     synchronize()
-    a = Cai(x) if kind == "array interface" else Fake(x)
+    a = {"array interface": Cai(x), "dlpack": Fake(x), "execution": ONES}[kind]
     seen = []
 
     def work():
         before = machine.current_context()
-        if kind == "execution":
-            c = interop.matmul(ONES, ONES, execution="cuda")
-        else:
-            c = interop.matmul(a, a)
+        c = interop.matmul(a, a, execution="cuda")
         seen.extend([before, machine.current_context(), c])
 
     thread = threading.Thread(target=work)
@@ -258,7 +255,7 @@ def test_the_work_runs_where_the_arrays_are(two_cuda_devices, name, backend):
 @pytest.mark.parametrize("first", ON)
 def test_arrays_of_two_gpus_do_not_mix(two_cuda_devices, first, second):
     a, b = ON[first](0), ON[second](1)
-    with pytest.raises(ValueError, match=r"a is on (cuda:0|.*:0|.*id=0.*) and b is on (cuda:1|.*:1|.*id=1.*)"):
+    with pytest.raises(ValueError, match="a is on cuda:0 and b is on cuda:1"):
         interop.matmul(a, b)
 
 
@@ -303,7 +300,7 @@ FAULT = """
     fault = cupy.RawKernel("extern \\"C\\" __global__ void fault(int* p) { *p = 1; }", "fault")
     a = cupy.ones((64, 64), "float32")
     interop.matmul(a, a)
-    fault((1,), (1,), (8,))
+    fault((1,), (1,), (cupy.uint64(8),))
     try:
         cupy.cuda.Device().synchronize()
     except Exception as error:

@@ -150,6 +150,7 @@ def test_jax_operands_may_be_deleted_right_after_the_call(name):
     with side.current():
         a = side.make(big)
         warm(a, jax.make(big))
+        jax.module.numpy.full((2048, 2048), 7.0, "float32").block_until_ready()  # compiled
         x = jax.make(big)
         x.block_until_ready()
         delay(side.handle)
@@ -168,12 +169,14 @@ def test_pinned_operands_are_held_until_the_work_is_done(torch):
     a = side.make(ONES)
     with side.current():
         warm(a, torch.ones(N, N).pin_memory())
-        pinned = torch.ones(N, N).pin_memory()
+        cached = [torch.ones(N, N).pin_memory() for _ in range(4)]
+        pinned, sevens = cached.pop(), torch.full((N, N), 7.0)
+        del cached  # three blocks that torch has at hand, and a fourth only if it takes that of `pinned`
         pointer = pinned.data_ptr()
         delay(side.handle)
         c = interop.matmul(a, pinned)
         del pinned
-        others = [torch.full((N, N), 7.0).pin_memory() for _ in range(8)]
+        others = [sevens.pin_memory() for _ in range(3)]
         assert is_busy(side.handle)
         assert pointer not in [other.data_ptr() for other in others]
     synchronize()
@@ -408,7 +411,8 @@ def test_torch_gives_out_the_result_alone(layout, backend):
     library = on_gpu("torch")
     cuda = library.module.cuda
     a, b = big_operand(library, layout), big_operand(library, "compact")
-    cuda.synchronize()
+    interop.matmul(a, b, backend=backend)  # loads and plans, outside of what is measured
+    release_pools(library)
     cuda.reset_peak_memory_stats()
     before, free = cuda.memory_allocated(), free_bytes()
     c = interop.matmul(a, b, backend=backend)
@@ -471,7 +475,7 @@ def release_pools(library):
     elif library.name == "cupy":
         library.module.get_default_memory_pool().free_all_blocks()
     elif library.name == "numba":
-        library.module.current_context().deallocations.clear()
+        library.module.current_context().memory_manager.deallocations.clear()
     synchronize()
 
 
@@ -520,7 +524,7 @@ def test_a_cupy_pool_that_is_full_is_an_error_that_changes_nothing(cupy):
 def test_a_torch_pool_that_is_full_is_torchs_error(torch):
     a = torch.ones(1 << 20, 1, device="cuda")
     b = torch.ones(1, 1 << 20, device="cuda")
-    with pytest.raises((torch.cuda.OutOfMemoryError, RuntimeError), match="out of memory|Tried to allocate"):
+    with pytest.raises((RuntimeError, MemoryError), match="out of memory|Tried to allocate"):
         interop.matmul(a, b)  # 4 TiB
     assert interop.matmul(b, a).item() == 1 << 20
 

@@ -200,6 +200,8 @@ def check_product(c: np.ndarray, x: np.ndarray, y: np.ndarray, expected: Any = N
 def check_norm(c: np.ndarray, x: np.ndarray, y: np.ndarray, expected: Any = None) -> None:
     """The error as a whole: what float32 and float64 accumulation give on a GPU, and TF32 (1e-4 and more) does not."""
     expected = exact(x, y) if expected is None else expected
+    if expected.size < 64:
+        return  # so few elements may all be small by cancellation; each has its bound in `check_product`
     k = x.shape[-1]
     bound = 2e-6 + 1e-7 * math.sqrt(k) if x.dtype == np.float32 else 1e-14
     error = np.linalg.norm((c.astype(expected.dtype) - expected).ravel())

@@ -1,0 +1,195 @@
+"""Prove that the tests guard the rules of exchange: take each rule out, and require the test that must notice to fail.
+
+    python tests/mutations/run.py            every patch that this machine can prove
+    python tests/mutations/run.py --host     those that need no GPU, on a build without CUDA
+    python tests/mutations/run.py --only join-after --only join-before
+    python tests/mutations/run.py --list
+
+Each `*.patch` beside this file says which rule it takes out of src/ and which tests must fail then. The tree is copied,
+built and tested elsewhere, and the build folder is kept for the next run; the installed package is not touched.
+Needs what the build needs (cmake, ninja, nanobind, apache-tvm-ffi, jaxlib), git, and the tests' packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+COPIED = ("src", "interop", "tests", "docs", "CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE")
+TIMEOUT = 600  # seconds for the named tests of one patch: a hang is a failure, too
+
+
+@dataclass(frozen=True)
+class Mutation:
+    path: Path
+    rule: str
+    tests: tuple[str, ...]
+    gpus: int
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+def read(path: Path) -> Mutation:
+    fields: dict[str, list[str]] = {"Takes out": [], "Then fails": [], "Needs": []}
+    for line in path.read_text().split("\n--- ")[0].splitlines():
+        key, _, value = line.partition(": ")
+        if value:
+            fields[key].append(value)
+    gpus = {"nothing": 0, "a GPU": 1, "two GPUs": 2}[fields["Needs"][0]]
+    return Mutation(path, fields["Takes out"][0], tuple(fields["Then fails"]), gpus)
+
+
+def gpu_count() -> int:
+    count = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
+
+
+class Workshop:
+    """A copy of the tree, its build, and the package laid out for Python to find first."""
+
+    def __init__(self, folder: Path, cuda: bool, cmake_options: list[str]) -> None:
+        self.tree, self.build, self.site = folder / "tree", folder / "build", folder / "site"
+        self.cmake_options = [f"-DINTEROP_CUDA={'ON' if cuda else 'OFF'}", *cmake_options]
+        if cuda and not any("ARCHITECTURES" in option for option in cmake_options):
+            self.cmake_options.append("-DCMAKE_CUDA_ARCHITECTURES=native")
+
+    def copy_tree(self) -> None:
+        """Copy what has changed, so that only that is compiled again."""
+        wanted = set()
+        for name in COPIED:
+            source = ROOT / name
+            for file in [source] if source.is_file() else source.rglob("*"):
+                if not file.is_file() or "__pycache__" in file.parts:
+                    continue
+                target = self.tree / file.relative_to(ROOT)
+                wanted.add(target)
+                if not target.exists() or not filecmp.cmp(file, target, shallow=False):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(file, target)
+        for file in [file for file in self.tree.rglob("*") if file.is_file() and file not in wanted]:
+            file.unlink()
+
+    def configure(self) -> None:
+        command = ["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"]
+        _run([*command, *self.cmake_options])
+
+    def make(self) -> None:
+        _run(["cmake", "--build", self.build, "--target", "_core"])
+        package = self.site / "interop"
+        shutil.rmtree(package, ignore_errors=True)
+        package.mkdir(parents=True)
+        for file in (self.tree / "interop").glob("*.py"):
+            (package / file.name).symlink_to(file)
+        module = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+        (package / module).symlink_to(self.build / module)
+
+    def patch(self, mutation: Mutation, *, reverse: bool = False) -> None:
+        options = ["-R"] if reverse else []
+        _run(["git", "apply", "-C1", "--recount", *options, mutation.path], cwd=self.tree)
+
+    def test(self, tests: tuple[str, ...]) -> tuple[int, str]:
+        """Run these tests; pytest's exit status (1: some failed), or the signal that ended it, and the last lines."""
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
+        environment = {**os.environ, "PYTHONPATH": str(self.site)}
+        try:
+            done = subprocess.run(
+                command, cwd=self.tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT
+            )
+        except subprocess.TimeoutExpired:
+            return 1, f"no end within {TIMEOUT} s"
+        return done.returncode, "\n".join(done.stdout.splitlines()[-15:])
+
+
+def _run(command: list, cwd: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+def prove(workshop: Workshop, mutation: Mutation) -> str:
+    """Return "" if every named test fails without the rule, else what went wrong."""
+    workshop.patch(mutation)
+    try:
+        workshop.make()
+        for test in mutation.tests:
+            status, tail = workshop.test((test,))
+            if status == 0:
+                return f"SURVIVED: {test} passes without the rule"
+            if status > 1:  # interrupted, misused, nothing collected: that proves nothing
+                return f"ERROR: pytest exited with {status}\n{tail}"
+    finally:
+        workshop.patch(mutation, reverse=True)
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the patches, and do nothing")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this patch only; may be given again")
+    parser.add_argument("--host", action="store_true", help="only what needs no GPU, on a build without CUDA")
+    parser.add_argument("--folder", type=Path, help="where to copy and build (default: one in the temporary folder)")
+    parser.add_argument(
+        "--cmake", action="append", default=[], metavar="OPTION", help="passed to cmake, as -DNAME=VALUE"
+    )
+    options = parser.parse_args()
+
+    mutations = [read(path) for path in sorted(HERE.glob("*.patch"))]
+    unknown = set(options.only or []) - {mutation.name for mutation in mutations}
+    if unknown:
+        parser.error(f"no such patch: {', '.join(sorted(unknown))}")
+    if options.only:
+        mutations = [mutation for mutation in mutations if mutation.name in options.only]
+    if options.host:
+        mutations = [mutation for mutation in mutations if mutation.gpus == 0]
+    if options.list:
+        for mutation in mutations:
+            print(f"{mutation.name:34}{('host', 'GPU', '2 GPUs')[mutation.gpus]:8}{mutation.rule}")
+        return 0
+
+    gpus = gpu_count()
+    possible = [mutation for mutation in mutations if mutation.gpus <= gpus]
+    cuda = any(mutation.gpus for mutation in possible)
+    default = Path(tempfile.gettempdir(), f"interop-mutations-{os.getuid()}-{'cuda' if cuda else 'host'}")
+    workshop = Workshop(options.folder or default, cuda, options.cmake)
+    print(f"building in {workshop.build.parent}", flush=True)
+    workshop.copy_tree()
+    workshop.configure()
+    workshop.make()
+
+    tests = tuple(dict.fromkeys(test for mutation in possible for test in mutation.tests))
+    status, tail = workshop.test(tests)
+    if status != 0:
+        print(f"the tests fail although every rule is in place (pytest exited with {status}):\n{tail}")
+        return 1
+
+    failures = 0
+    for mutation in mutations:
+        if mutation not in possible:
+            print(f"{mutation.name:34}not run: needs {mutation.gpus} GPU", flush=True)
+            continue
+        problem = prove(workshop, mutation)
+        failures += bool(problem)
+        print(f"{mutation.name:34}{problem or 'noticed'}", flush=True)
+    print(f"{len(possible) - failures} of {len(possible)} noticed, {len(mutations) - len(possible)} not run")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,402 @@
+"""`interop.Array`: what calls of no known array library give. In host memory here; on a GPU: tests/gpu."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.dlpack import CPU, Fake, capsule_name, consume, read_capsule
+
+import interop
+
+VALUES = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def make(values=VALUES):
+    """An `interop.Array` with these values: the product of a buffer and one."""
+    return interop.matmul(memoryview(values), np.eye(values.shape[-1], dtype=values.dtype))
+
+
+@pytest.fixture
+def array():
+    return make()
+
+
+SOURCES = {
+    "buffer": memoryview,
+    "capsule": lambda x: x.__dlpack__(max_version=(1, 0)),
+    "unversioned capsule": lambda x: x.__dlpack__(),
+    "dlpack": Fake,
+}
+
+
+# ---- what it says of itself ----
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_attributes(source, dtype):
+    a = interop.matmul(SOURCES[source](VALUES.astype(dtype)), np.eye(3, dtype=dtype))
+    assert type(a) is interop.Array
+    assert a.shape == (2, 3)
+    assert a.strides == (3, 1)
+    assert a.ndim == 2
+    assert a.dtype == dtype
+    assert a.device == "cpu"
+    assert a.__dlpack_device__() == (1, 0)
+    assert repr(a) == f"interop.Array(shape=(2, 3), dtype={dtype}, device=cpu)"
+    assert np.array_equal(np.asarray(a), VALUES)
+
+
+def test_of_no_dimension():
+    a = interop.matmul(memoryview(np.arange(3.0)), np.arange(3.0))
+    assert (a.shape, a.strides, a.ndim) == ((), (), 0)
+    assert np.asarray(a) == 5
+    assert np.from_dlpack(a) == 5
+    assert memoryview(a).tolist() == 5
+
+
+def test_of_no_element():
+    a = interop.matmul(Fake(np.zeros((0, 3))), np.zeros((3, 4)))
+    assert a.shape == (0, 4)
+    assert np.asarray(a).shape == (0, 4)
+    assert np.from_dlpack(a).shape == (0, 4)
+    assert not read_capsule(a.__dlpack__()).tensor.data  # a null pointer, as the standard wants
+    again = interop.matmul(a, np.zeros((4, 2)))
+    assert again.shape == (0, 2)
+
+
+def test_cannot_be_made_directly():
+    with pytest.raises(TypeError):
+        interop.Array()
+
+
+def test_attributes_cannot_be_set(array):
+    for name in ("shape", "strides", "dtype", "device", "ndim"):
+        with pytest.raises(AttributeError):
+            setattr(array, name, None)
+
+
+def test_host_memory_has_no_cuda_array_interface(array):
+    with pytest.raises(AttributeError, match="host memory"):
+        _ = array.__cuda_array_interface__
+    assert not hasattr(array, "__cuda_array_interface__")
+
+
+def test_memory_is_aligned_for_jax():
+    kept = [make(np.ones((1, size))) for size in range(1, 40)]
+    for a in kept:
+        assert np.asarray(a).ctypes.data % 64 == 0
+
+
+# ---- the buffer protocol ----
+
+
+def test_buffer_is_the_memory_itself(array):
+    view = memoryview(array)
+    assert (view.format, view.shape, view.strides, view.itemsize) == ("d", (2, 3), (24, 8), 8)
+    assert not view.readonly
+    assert view.c_contiguous
+    assert view.tolist() == VALUES.tolist()
+    first, second = np.asarray(array), np.asarray(array)
+    first[0, 0] = 9
+    assert second[0, 0] == 9
+    assert np.shares_memory(first, second)
+
+
+def test_buffer_outlives_the_array():
+    a = make()
+    view, array = memoryview(a), np.asarray(a)
+    del a
+    gc.collect()
+    junk = [make(VALUES * 7) for _ in range(50)]
+    assert view.tolist() == VALUES.tolist()
+    assert np.array_equal(array, VALUES)
+    del junk
+
+
+class Buffer(ctypes.Structure):
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+SIMPLE, WRITABLE, FORMAT, ND, STRIDES = 0, 1, 4, 8, 0x18
+
+
+@pytest.mark.parametrize("flags", [SIMPLE, WRITABLE, FORMAT, ND, STRIDES, STRIDES | FORMAT | WRITABLE])
+def test_buffer_gives_what_is_asked_for(array, flags):
+    view = Buffer()
+    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    assert get(ctypes.py_object(array), ctypes.byref(view), ctypes.c_int(flags)) == 0
+    try:
+        assert (view.len, view.itemsize, view.ndim) == (48, 8, 2)
+        assert (view.format == b"d") == bool(flags & FORMAT)
+        assert bool(view.shape) == bool(flags & ND)
+        assert bool(view.strides) == (flags & STRIDES == STRIDES)
+        assert not view.suboffsets
+    finally:
+        release(ctypes.byref(view))
+
+
+# ---- __dlpack__ ----
+
+
+@pytest.mark.parametrize(
+    ("keywords", "name"),
+    [
+        ({}, "dltensor"),
+        ({"stream": None}, "dltensor"),
+        ({"max_version": None}, "dltensor"),
+        ({"max_version": (0, 8)}, "dltensor"),
+        ({"max_version": (1, 0)}, "dltensor_versioned"),
+        ({"max_version": (1, 3)}, "dltensor_versioned"),
+        ({"max_version": (2, 0)}, "dltensor_versioned"),  # what we have: the consumer checks
+        ({"dl_device": (1, 0), "copy": False}, "dltensor"),
+        ({"dl_device": None, "copy": None, "stream": None, "max_version": (1, 1)}, "dltensor_versioned"),
+    ],
+)
+def test_dlpack_keywords(array, keywords, name):
+    capsule = array.__dlpack__(**keywords)
+    assert capsule_name(capsule) == name
+    managed = read_capsule(capsule)
+    tensor = managed.tensor
+    assert (tensor.device.type, tensor.device.id) == (CPU, 0)
+    assert (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes) == (2, 64, 1)
+    assert tensor.ndim == 2
+    assert tensor.shape[:2] == [2, 3]
+    assert tensor.strides[:2] == [3, 1]
+    assert tensor.byte_offset == 0
+    assert tensor.data == np.asarray(array).ctypes.data
+    assert bool(managed.deleter)
+    if name == "dltensor_versioned":
+        assert managed.major == 1
+        assert managed.flags == 0
+
+
+@pytest.mark.parametrize(
+    ("keywords", "exception", "match"),
+    [
+        ({"dl_device": (2, 0)}, BufferError, r"dl_device is \(2, 0\); accepted: None, or the array's own device, cpu"),
+        ({"dl_device": (1, 1)}, BufferError, r"dl_device is \(1, 1\)"),
+        ({"copy": True}, BufferError, "copy is True; accepted: None, False"),
+        ({"stream": 1}, ValueError, "stream is 1; accepted for host memory: None"),
+        ({"stream": -1}, ValueError, "stream is -1; accepted for host memory: None"),
+        ({"steam": 1}, TypeError, None),
+        ({"max_version": 1}, TypeError, None),
+        ({"max_version": ("1", 0)}, TypeError, None),
+        ({"dl_device": 1}, TypeError, None),
+    ],
+    ids=str,
+)
+def test_dlpack_refuses(array, keywords, exception, match):
+    with pytest.raises(exception, match=match):
+        array.__dlpack__(**keywords)
+    assert np.array_equal(np.asarray(array), VALUES)
+
+
+def test_dlpack_takes_keywords_only(array):
+    with pytest.raises(TypeError):
+        array.__dlpack__(None)
+
+
+def test_dlpack_consumers(array, torch, jax):
+    by_numpy, by_torch, by_jax = np.from_dlpack(array), torch.from_dlpack(array), jax.dlpack.from_dlpack(make())
+    for taken in (by_numpy, by_torch, by_jax):
+        assert np.array_equal(np.asarray(taken), VALUES)
+    by_torch[0, 0] = 9
+    assert by_numpy[0, 0] == 9
+    assert np.asarray(array)[0, 0] == 9
+    assert by_torch.data_ptr() == by_numpy.ctypes.data
+
+
+def test_dlpack_to_jax_is_no_copy(jax):
+    a = make(VALUES.astype("float32"))
+    taken = jax.dlpack.from_dlpack(a)
+    assert taken.unsafe_buffer_pointer() == np.asarray(a).ctypes.data
+    assert bool((jax.jit(lambda x: x + 1)(taken) == VALUES + 1).all())
+
+
+def test_exports_outlive_the_array(torch):
+    a = make()
+    taken, tensor, capsule, old = (
+        np.from_dlpack(a),
+        torch.from_dlpack(a),
+        a.__dlpack__(max_version=(1, 0)),
+        a.__dlpack__(),
+    )
+    del a
+    gc.collect()
+    junk = [make(VALUES * 7) for _ in range(50)]
+    assert np.array_equal(taken, VALUES)
+    assert np.array_equal(tensor.numpy(), VALUES)
+    assert np.array_equal(np.asarray(interop.matmul(capsule, np.eye(3))), VALUES)
+    assert np.array_equal(np.asarray(interop.matmul(old, np.eye(3))), VALUES)
+    del junk
+
+
+def memory_of_process():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("consumed", [False, True])
+@pytest.mark.parametrize("version", [{}, {"max_version": (1, 3)}], ids=["unversioned", "versioned"])
+def test_no_capsule_leaks(consumed, version):
+    values = np.ones((1 << 20, 1))  # 8 MiB
+
+    def once():
+        capsule = make(values).__dlpack__(**version)
+        if consumed:
+            managed = consume(capsule)
+            managed.deleter(ctypes.addressof(managed))
+
+    once()
+    before = memory_of_process()
+    for _ in range(30):
+        once()
+    assert memory_of_process() - before < 80 << 20
+
+
+def test_the_deleter_runs_on_any_thread_without_the_gil():
+    managed = [consume(make().__dlpack__()) for _ in range(200)]
+    managed += [consume(make().__dlpack__(max_version=(1, 0))) for _ in range(200)]
+
+    def free(part):
+        for each in part:
+            address = ctypes.cast(each.deleter, ctypes.c_void_p).value
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(each))  # lets the GIL go for the call
+
+    threads = [threading.Thread(target=free, args=(managed[i::8],)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.array_equal(np.asarray(make()), VALUES)
+
+
+def test_views_of_foreign_memory_keep_its_owner():
+    """What NumPy computes on, in a call of other libraries, is a view that must not outlive its owner's memory."""
+    fake = Fake(VALUES.copy())
+    c = interop.matmul(fake, np.eye(3))
+    assert fake.balanced  # the call is over: nothing holds the operand
+    assert np.array_equal(np.asarray(c), VALUES)
+
+
+# ---- as an operand, and as `out=` ----
+
+
+def test_as_an_operand(array, torch):
+    c = interop.matmul(array, np.ones((3, 2)))
+    assert type(c) is interop.Array
+    assert np.array_equal(np.asarray(c), VALUES @ np.ones((3, 2)))
+    assert type(interop.matmul(np.ones((4, 2)), array)) is np.ndarray
+    assert type(interop.matmul(torch.ones(4, 2, dtype=torch.float64), array)) is torch.Tensor
+
+
+def test_as_out(array):
+    pointer = np.asarray(array).ctypes.data
+    assert interop.matmul(np.full((2, 5), 2.0), np.ones((5, 3)), out=array) is array
+    assert np.asarray(array).tolist() == [[10] * 3] * 2
+    assert np.asarray(array).ctypes.data == pointer
+    with pytest.raises(ValueError, match="out shares memory with a"):
+        interop.matmul(array, np.eye(3), out=array)
+
+
+def test_as_out_where_another_library_leads(array, torch):
+    interop.matmul(torch.full((2, 5), 2.0, dtype=torch.float64), np.ones((5, 3)), out=array)
+    assert np.asarray(array).tolist() == [[10] * 3] * 2
+
+
+# ---- read-only memory ----
+
+
+def test_read_only_memory_is_said_to_be_so(monkeypatch):
+    """NumPy sees operands of other libraries by an `interop.Array`: a read-only one must not be handed out writable."""
+    seen = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(READ_ONLY_VIEWS)], capture_output=True, text=True, check=False
+    )
+    assert seen.returncode == 0, seen.stderr
+
+
+READ_ONLY_VIEWS = """
+    import numpy as np
+
+    real, views = np.matmul, []
+
+    def spy(a, b, out=None):
+        views.append((a, b))
+        return real(a, b, out=out)
+
+    np.matmul = spy
+    import interop
+
+    frozen = memoryview(bytes(np.eye(3).tobytes())).cast("d", (3, 3))
+    free = memoryview(bytearray(np.eye(3).tobytes())).cast("d", (3, 3))
+    interop.matmul(frozen, free)
+    a, b = views[0]
+    assert not a.flags.writeable
+    assert b.flags.writeable
+    array = a.base
+    while not isinstance(array, interop.Array):
+        array = array.obj if isinstance(array, memoryview) else array.base
+    try:
+        array.__dlpack__()  # an unversioned capsule cannot say it
+    except BufferError as error:
+        assert "read-only" in str(error) and "max_version=(1, 0)" in str(error)
+    else:
+        raise AssertionError("exported writable")
+    assert not np.from_dlpack(array).flags.writeable
+    try:
+        memoryview(array)[0, 0] = 1
+    except TypeError:
+        pass
+    else:
+        raise AssertionError("written")
+    del a, b, array, views
+"""
+
+
+# ---- the end of the process ----
+
+EXITS = {
+    "arrays and capsules": "kept = [a, a.__dlpack__(), a.__dlpack__(max_version=(1, 0)), memoryview(a)]",
+    "a consumer's array": "kept = np.from_dlpack(a)",
+    "a consumer's tensor": "import torch; kept = torch.from_dlpack(a)",
+    "a cycle": "kept = [a]; kept.append(kept)",
+    "a builtin": "import builtins; builtins.kept = a, a.__dlpack__(), memoryview(a)",
+    "an attribute of a library": "np.kept = a, a.__dlpack__(), interop.matmul",
+    "a daemon thread at work": """
+        import threading
+        def work():
+            while True:
+                interop.matmul(memoryview(np.eye(8)), a if a.shape == (8, 8) else np.eye(8)).__dlpack__()
+        threading.Thread(target=work, daemon=True).start()
+    """,
+}
+
+
+@pytest.mark.parametrize("what", EXITS)
+def test_the_process_ends_well(tmp_path, what):
+    head = "import numpy as np\nimport interop\na = interop.matmul(memoryview(np.eye(3)), np.eye(3))\n"
+    code = head + textwrap.dedent(EXITS[what]) + "\nprint('done')\n"
+    command = [sys.executable, "-X", "faulthandler", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
