@@ -27,19 +27,19 @@ except ImportError as error:
 
 from interop._version import __version__
 
-if _core.__version__ != __version__:
+if _core.version != __version__:
     raise ImportError(
-        f"interop: these Python files are version {__version__} and the compiled half is {_core.__version__}. "
-        "Install the package again: 'pip install --force-reinstall interop-dlpack', or 'pip install .' in a source tree."
+        f"interop: these Python files are version {__version__} and the compiled half is {_core.version}. "
+        "Install the package again: 'pip install --force-reinstall interop-dlpack', or 'pip install .' in its sources."
     )
 
 from interop._core import Array, CudaError
 from interop._matmul import matmul
 
-Array.__module__ = "interop"
-_atexit.register(_core.stop_reaper, 5.0)
+Array.__module__ = CudaError.__module__ = "interop"
+_atexit.register(_core.close, 5.0)
 
-__all__ = ["Array", "CudaError", "__version__", "jax", "matmul"]
+__all__ = ["Array", "CudaError", "__version__", "matmul"]  # not "jax": a star import would load JAX
 
 
 def __getattr__(name: str) -> _Any:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from interop import _core
-
 __all__ = ["find_paths"]
 
 
 def find_paths() -> list[str]:
-    """Return the paths of libcublasLt in the order to try, best first; empty if only the loader's own search is left."""
+    """Return the paths of libcublasLt to try, best first; empty if only the loader's own search is left."""
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     try:

@@ -100,7 +100,7 @@ def _print_execution(a: np.ndarray, b: np.ndarray, failed: list[str]) -> None:
     except interop.CudaError as error:
         print(f"\nhost arrays on a GPU (execution='cuda'): not here: {error}")
         return
-    error = _relative_error(c.astype(np.float64), a.astype(np.float64) @ b)
-    print(f"\nhost arrays on a GPU (execution='cuda'): {type(c).__name__}, error {error:.1e}")
-    if not error <= _TOLERANCE:
+    off = _relative_error(c.astype(np.float64), a.astype(np.float64) @ b)
+    print(f"\nhost arrays on a GPU (execution='cuda'): {type(c).__name__}, error {off:.1e}")
+    if not off <= _TOLERANCE:
         failed.append(f"execution='cuda': the error is above {_TOLERANCE:.1e}")

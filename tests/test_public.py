@@ -23,7 +23,7 @@ from helpers import products
 import interop
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ["Array", "CudaError", "__version__", "jax", "matmul"]
+NAMES = ["Array", "CudaError", "__version__", "matmul"]  # and `jax`, loaded on first use
 FUNCTIONS = ["matmul"]
 
 
@@ -40,12 +40,17 @@ def run(*arguments, cwd, **environment):
 def test_the_public_names():
     assert sorted(interop.__all__) == sorted(NAMES)
     public = {name for name in vars(interop) if not name.startswith("_") and not inspect.ismodule(vars(interop)[name])}
-    assert public - {"annotations"} == set(NAMES) - {"__version__", "jax"}
+    assert public - {"annotations"} == set(NAMES) - {"__version__"}
 
 
 def test_star_import_needs_no_other_library(tmp_path):
     code = "import sys; sys.modules['jax'] = None\nfrom interop import *\nprint(matmul.__name__)"
     assert run("-c", code, cwd=tmp_path) == "matmul\n"
+
+
+def test_the_module_for_jax_is_loaded_on_first_use(jax, tmp_path):
+    code = "import sys, interop; before = 'jax' in sys.modules; interop.jax.matmul; print(before, 'jax' in sys.modules)"
+    assert run("-c", code, cwd=tmp_path) == "False True\n"
 
 
 def test_unknown_names_are_attribute_errors():
@@ -88,7 +93,7 @@ def test_docstrings_of_functions_have_every_section_and_parameter(name):
     assert documented == list(inspect.signature(function).parameters)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("__version__", "jax")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
 def test_public_names_have_docstrings(name):
     assert inspect.getdoc(getattr(interop, name))
 
@@ -216,7 +221,7 @@ def test_there_is_one_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     written = re.search(r'^__version__ = "(.+)"$', (ROOT / "interop/_version.py").read_text(), re.MULTILINE)[1]
     assert project["project"].get("version", written) == written
-    assert interop.__version__ == interop._core.__version__ == written
+    assert interop.__version__ == interop._core.version == written
     for distribution in importlib.metadata.distributions(name="interop-dlpack"):
         assert distribution.version == written
 

@@ -1,7 +1,6 @@
 /// `interop.Array`, as Python sees it.
 #include "exchange/array.h"
 
-
 #include "bindings/bindings.h"
 
 namespace interop::bindings {
@@ -50,7 +49,8 @@ void bind_array(nb::module_& m) {
       .def_prop_ro(
           "dtype", [](const Array& a) { return dtype_name(a.dtype); }, "The dtype's name, such as 'float32'.")
       .def_prop_ro(
-          "device", [](const Array& a) { return device_text(a.device); }, "Where the memory is, such as ``'cpu'`` or ``'cuda:0'``.")
+          "device", [](const Array& a) { return device_text(a.device); },
+          "Where the memory is, such as ``'cpu'`` or ``'cuda:0'``.")
       .def_prop_ro(
           "ndim", [](const Array& a) { return a.shape.size(); }, "The number of dimensions.")
       .def("__dlpack__", &exchange::export_dlpack, nb::kw_only(), nb::arg("stream") = nb::none(),

@@ -2,6 +2,7 @@
 #include <interop/cuda/driver.h>
 
 #include "bindings/bindings.h"
+#include "exchange/closing.h"
 #include "exchange/python.h"
 #include "exchange/reaper.h"
 #include "exchange/route.h"
@@ -38,23 +39,34 @@ nb::tuple route(nb::handle object) {
 void bind_info(nb::module_& m) {
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, typing.Any]"),
         "CUDA version, compiler and architectures of the build; whether JAX's handlers are in it.");
-  m.def("driver_version", [] {
-    cuda::require_driver();
-    return cuda::driver_version();
-  }, "The CUDA version that the driver supports, such as 13000; CudaError without a usable driver and GPU.");
-  m.def("device_count", [] {
-    cuda::require_driver();
-    return cuda::device_count();
-  }, "The number of CUDA devices; CudaError without a usable driver and GPU.");
-  m.def("device_info", &device_info, nb::arg("device"), nb::sig("def device_info(device: int) -> dict[str, typing.Any]"),
+  m.def(
+      "driver_version",
+      [] {
+        cuda::require_driver();
+        return cuda::driver_version();
+      },
+      "The CUDA version that the driver supports, such as 13000; CudaError without a usable driver and GPU.");
+  m.def(
+      "device_count",
+      [] {
+        cuda::require_driver();
+        return cuda::device_count();
+      },
+      "The number of CUDA devices; CudaError without a usable driver and GPU.");
+  m.def("device_info", &device_info, nb::arg("device"),
+        nb::sig("def device_info(device: int) -> dict[str, typing.Any]"),
         "Name, compute capability, multiprocessors and memory of a CUDA device.");
   m.def("route", &route, nb::arg("object"), nb::sig("def route(object: typing.Any) -> tuple[str, str]"),
         "The array library and the protocol by which an object would be read.");
   m.def("held_count", &exchange::held_count, "How many inputs are held until the GPU has finished with them.");
-  m.def("stop_reaper", [](double seconds) {
-    const nb::gil_scoped_release no_gil;
-    exchange::stop_reaper(seconds);
-  }, nb::arg("seconds"), "Wait for what is held, no longer than this; called at exit.");
+  m.def(
+      "close",
+      [](double seconds) {
+        const nb::gil_scoped_release no_gil;
+        exchange::close_calls(seconds);
+        exchange::stop_reaper(seconds);
+      },
+      nb::arg("seconds"), "End calls of other threads and wait for what is held, no longer than this each; for exit.");
 }
 
 }  // namespace interop::bindings

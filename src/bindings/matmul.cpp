@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "bindings/bindings.h"
+#include "exchange/closing.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
 #include "exchange/typestr.h"
@@ -48,7 +49,8 @@ cuda::MatmulOptions read_options(nb::handle backend, nb::handle precision) {
   if (!precision.is_none()) {
     if (!equals(precision, "tf32")) bad_choice("precision", precision, "None (exact), 'tf32'");
     if (options.backend == cuda::MatmulBackend::tiled) {
-      throw ValueError(std::string(kFunction) + ": precision is 'tf32', which backend='tiled' does not serve; accepted: " +
+      throw ValueError(std::string(kFunction) +
+                       ": precision is 'tf32', which backend='tiled' does not serve; accepted: " +
                        "precision=None, or backend None or 'cublas'");
     }
     options.allow_tf32 = true;
@@ -114,6 +116,7 @@ void find_cublas() {
 
 nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
                   nb::handle precision, nb::handle execution) {
+  const exchange::CallGuard guard;
   const cuda::MatmulOptions options = read_options(backend, precision);
   if (is_jax_call(a, b) && (execution.is_none() || is_tracer(a) || is_tracer(b))) {
     return matmul_in_jax(a, b, out, stream, backend, precision, execution);
@@ -198,8 +201,7 @@ double time_launch(nb::handle a, nb::handle b, nb::handle out) {
 /// The product of compact arrays of these shapes and dtypes: all that JAX's tracers have.
 ops::MatmulResult plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
                                const std::string& b_dtype) {
-  const auto read = [](const char* name, nb::handle shape, const std::string& dtype, int64_t* sizes,
-                       int64_t* strides) {
+  const auto read = [](const char* name, nb::handle shape, const std::string& dtype, int64_t* sizes, int64_t* strides) {
     const nb::tuple tuple = nb::borrow<nb::tuple>(shape);
     const int ndim = static_cast<int>(nb::len(tuple));
     if (ndim > kMaxDims) {
@@ -235,13 +237,16 @@ void bind_matmul(nb::module_& m) {
   m.def("matmul", &matmul, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg().none(),
         nb::sig("def matmul(a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, "
-                                   "backend: str | None, precision: str | None, execution: str | None, /) -> typing.Any"),
+                "backend: str | None, precision: str | None, execution: str | None, /) -> typing.Any"),
         "interop.matmul with every argument positional.");
   m.def("find_cublas", &find_cublas, "Look for cuBLASLt, once; device calls of matmul do so themselves.");
-  m.def("cublas_status", [] {
-    find_cublas();
-    return cuda::cublas_status();
-  }, "Where cuBLASLt was found, or why not.");
+  m.def(
+      "cublas_status",
+      [] {
+        find_cublas();
+        return cuda::cublas_status();
+      },
+      "Where cuBLASLt was found, or why not.");
   m.def("explain_matmul", &explain_matmul, nb::arg("a"), nb::arg("b"), nb::arg("out") = nb::none(),
         nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
         nb::arg("execution") = nb::none(),

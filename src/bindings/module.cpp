@@ -26,13 +26,12 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 NB_MODULE(_core, m) {
   m.doc() = "The compiled half of interop. Private: use the names of `interop`.";
-  m.attr("__version__") = INTEROP_VERSION;
+  m.attr("version") = INTEROP_VERSION;
   // Types are kept in caches that outlive the module (style of CPython's own static types).
   nb::set_leak_warnings(false);
 
   nb::register_exception_translator(&translate);
   auto cuda_error = nb::exception<interop::CudaError>(m, "CudaError", PyExc_RuntimeError);
-  cuda_error.attr("__module__") = "interop";
   cuda_error.attr("__doc__") = "CUDA or cuBLAS failed, or no driver, GPU or library is there.";
 
   interop::bindings::bind_array(m);

@@ -480,12 +480,18 @@ void Event::synchronize() const {
 
 namespace {
 
+/// A block of memory that came back, and the foreign streams that may still read it.
+struct Returned {
+  void* pointer;
+  std::vector<CUstream> readers;
+};
+
 /// Memory of one device on its way back to the pool.
 struct ReleaseQueue {
   std::mutex mutex;
-  CUstream stream = nullptr;   // frees are queued here, behind all that they wait for
-  CUevent event = nullptr;     // marks a point in the legacy stream
-  std::vector<void*> pending;  // a capture was in the way
+  CUstream stream = nullptr;      // frees are queued here, behind all that they wait for
+  CUevent event = nullptr;        // marks a point in the legacy stream
+  std::vector<Returned> pending;  // a capture was in the way
   std::atomic<bool> has_pending{false};
 };
 
@@ -506,10 +512,10 @@ bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream
   return true;
 }
 
-/// Frees queue.pending behind our own streams and the legacy stream. Those are the streams that cannot have been
-/// destroyed: the driver crashes on a stream that was. (An event of the whole context, cuCtxRecordEvent, would cover
-/// all streams, and invalidate every capture in the process: seen on driver 580 in each capture mode.) The queue is
-/// locked and the primary context is current.
+/// Frees queue.pending behind our own streams, the legacy stream and the readers that it names: streams that cannot
+/// have been destroyed, as the driver crashes on one that was. (An event of the whole context, cuCtxRecordEvent, would
+/// cover all streams, and invalidate every capture in the process: seen on driver 580 in each capture mode.) The queue
+/// is locked and the primary context is current.
 void drain(const DriverApi& api, ReleaseQueue& queue) {
   if (!queue.stream) {
     queue.event = new_event(api);
@@ -526,22 +532,28 @@ void drain(const DriverApi& api, ReleaseQueue& queue) {
     }
   }
   for (; !queue.pending.empty(); queue.pending.pop_back()) {  // what is refused (not ours, context broken) is dropped
-    api.cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(queue.pending.back()), queue.stream);
+    const Returned& back = queue.pending.back();
+    for (CUstream reader : back.readers) {
+      if (!wait_unless_captured(api, queue.stream, reader, queue.event)) return;
+    }
+    api.cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(back.pointer), queue.stream);
   }
 }
 
-/// Takes `pointer` (if any) and frees all that can be freed now. Never throws.
-void release_and_drain(const DriverApi& api, int device, void* pointer) noexcept {
+/// Takes `back` (if it has a pointer) and frees all that can be freed now; true if that was all. Never throws.
+bool release_and_drain(const DriverApi& api, int device, Returned back) noexcept {
   try {
     ReleaseQueue& queue = release_queue(device);
     std::lock_guard<std::mutex> lock(queue.mutex);
-    if (pointer) queue.pending.push_back(pointer);
+    if (back.pointer) queue.pending.push_back(std::move(back));
     RelaxedCapture relaxed(api);
     PrimaryContext current(api, device);
     drain(api, queue);
     queue.has_pending.store(!queue.pending.empty(), std::memory_order_relaxed);
+    return queue.pending.empty();
   } catch (...) {
-    // A driver that has shut down (CUDA_ERROR_DEINITIALIZED) or a broken context: the memory goes with them.
+    return true;  // a driver that has shut down (CUDA_ERROR_DEINITIALIZED) or a broken context: the memory goes with
+                  // them
   }
 }
 
@@ -550,7 +562,7 @@ void release_and_drain(const DriverApi& api, int device, void* pointer) noexcept
 void* allocate(std::size_t bytes, cudaStream_t stream) {
   const DriverApi& api = driver();
   const int device = current_device("allocating device memory");
-  if (release_queue(device).has_pending.load(std::memory_order_relaxed)) release_and_drain(api, device, nullptr);
+  if (release_queue(device).has_pending.load(std::memory_order_relaxed)) release_and_drain(api, device, {});
   RelaxedCapture relaxed(api);
   // Memory allocated inside a capture would exist only while the graph runs: there, it comes from outside.
   const bool capturing = is_capturing(stream);
@@ -566,10 +578,10 @@ void* allocate(std::size_t bytes, cudaStream_t stream) {
   return reinterpret_cast<void*>(pointer);
 }
 
-void release(void* pointer, int device) noexcept {
+bool release(void* pointer, int device, const std::vector<cudaStream_t>& readers) noexcept {
   const DriverApi* api = driver_or_null();
-  if (!api || !pointer || device < 0 || device >= kMaxDevices) return;
-  release_and_drain(*api, device, pointer);
+  if (!api || !pointer || device < 0 || device >= kMaxDevices) return true;
+  return release_and_drain(*api, device, {pointer, readers});
 }
 
 void release(void* pointer, int device, cudaStream_t stream) noexcept {

@@ -41,7 +41,7 @@ bool Event::done() const { unavailable(); }
 void Event::synchronize() const { unavailable(); }
 
 void* allocate(std::size_t, cudaStream_t) { unavailable(); }
-void release(void*, int) noexcept {}
+bool release(void*, int, const std::vector<cudaStream_t>&) noexcept { return true; }
 void release(void*, int, cudaStream_t) noexcept {}
 
 void copy_to_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }

@@ -46,16 +46,19 @@ void destroy_capsule(PyObject* capsule, const char* name) {
   managed->deleter(managed);
 }
 void destroy_legacy(PyObject* capsule) { destroy_capsule<DLManagedTensor>(capsule, "dltensor"); }
-void destroy_versioned(PyObject* capsule) {
-  destroy_capsule<DLManagedTensorVersioned>(capsule, "dltensor_versioned");
-}
+void destroy_versioned(PyObject* capsule) { destroy_capsule<DLManagedTensorVersioned>(capsule, "dltensor_versioned"); }
 
 template <class Managed>
 Export<Managed>* new_export(const Array& array) {
   auto* out = new Export<Managed>{{}, array.memory, array.shape, array.strides};
   const bool empty = byte_count(array) == 0;
-  out->managed.dl_tensor = {empty ? nullptr : array.data, array.device,       static_cast<int32_t>(array.shape.size()),
-                            array.dtype,                  out->shape.data(), out->strides.data(), 0};
+  out->managed.dl_tensor = {empty ? nullptr : array.data,
+                            array.device,
+                            static_cast<int32_t>(array.shape.size()),
+                            array.dtype,
+                            out->shape.data(),
+                            out->strides.data(),
+                            0};
   out->managed.manager_ctx = out;
   out->managed.deleter = &delete_export<Managed>;
   return out;
@@ -86,7 +89,9 @@ void order_export(const Array& array, nb::handle stream) {
     throw ValueError("interop.Array.__dlpack__: stream is " + std::to_string(handle) +
                      "; accepted: None, -1, 1, 2 or a CUDA stream handle");
   }
-  array.make_wait(stream_from_handle(handle));
+  const cudaStream_t reader = stream_from_handle(handle);
+  array.make_wait(reader);
+  if (array.readers) array.readers->note(reader, array.device.device_id);
 }
 
 bool same_device(nb::handle dl_device, DLDevice device) {
@@ -116,17 +121,20 @@ class ArrayRoute final : public Route {
   void acquire(Operand& operand, cudaStream_t stream) const override {
     if (stream) array_of(operand.object).make_wait(stream);
   }
-  void used(Operand& operand, cudaStream_t stream) const override {
-    nb::cast<Array&>(operand.object).used_on(stream);
-  }
+  void used(Operand& operand, cudaStream_t stream) const override { nb::cast<Array&>(operand.object).used_on(stream); }
   bool own_stream() const override { return true; }
 };
 
 }  // namespace
 
 DLTensor Array::tensor() const {
-  return {data,  device, static_cast<int32_t>(shape.size()), dtype, const_cast<int64_t*>(shape.data()),
-          const_cast<int64_t*>(strides.data()), 0};
+  return {data,
+          device,
+          static_cast<int32_t>(shape.size()),
+          dtype,
+          const_cast<int64_t*>(shape.data()),
+          const_cast<int64_t*>(strides.data()),
+          0};
 }
 
 void Array::make_wait(cudaStream_t waiter) const {
@@ -135,8 +143,9 @@ void Array::make_wait(cudaStream_t waiter) const {
   if (cuda::is_capturing(waiter)) {
     // What was queued outside the capture cannot become part of it; on its own stream it comes before every replay.
     if (waiter == stream || last_use.done()) return;
-    throw ValueError("interop: an interop.Array is still in use by work that was queued before the capture into a CUDA "
-                     "graph; synchronise before the capture");
+    throw ValueError(
+        "interop: an interop.Array is still in use by work that was queued before the capture into a CUDA "
+        "graph; synchronise before the capture");
   }
   // Also where `waiter` has the handle of `stream`: a destroyed stream's handle may be a new stream's.
   last_use.make_wait(waiter);
@@ -161,8 +170,11 @@ Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStrea
   if (array.on_host()) {
     array.memory = host_memory(bytes);
   } else {
-    array.memory = std::shared_ptr<void>(cuda::allocate(bytes, stream),
-                                         [id = device.device_id](void* pointer) { cuda::release(pointer, id); });
+    array.readers = std::make_shared<Readers>();
+    const auto give_back = [readers = array.readers, id = device.device_id](void* memory) {
+      readers->release(memory, id);
+    };
+    array.memory = std::shared_ptr<void>(cuda::allocate(bytes, stream), give_back);
     array.stream = stream;
     if (cuda::is_capturing(stream)) {  // replays write to it, whatever becomes of the array
       std::vector<Held> held(1);
@@ -213,8 +225,9 @@ nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_v
     return new_capsule(&out->managed, "dltensor_versioned", &destroy_versioned);
   }
   if (array.read_only) {
-    throw BufferError("interop.Array.__dlpack__: the array is read-only, which an unversioned capsule cannot say; "
-                      "ask with max_version=(1, 0) or later");
+    throw BufferError(
+        "interop.Array.__dlpack__: the array is read-only, which an unversioned capsule cannot say; "
+        "ask with max_version=(1, 0) or later");
   }
   return new_capsule(&new_export<DLManagedTensor>(array)->managed, "dltensor", &destroy_legacy);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exchange/python.h"
+#include "exchange/readers.h"
 #include "exchange/route.h"
 
 namespace interop::exchange {
@@ -20,8 +21,9 @@ struct Array {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  ///< in elements
   bool read_only = false;
-  cudaStream_t stream = nullptr;  ///< where it was last used; null for host memory
-  cuda::Event last_use;           ///< passed when that use is done; empty if there was none
+  cudaStream_t stream = nullptr;     ///< where it was last used; null for host memory
+  cuda::Event last_use;              ///< passed when that use is done; empty if there was none
+  std::shared_ptr<Readers> readers;  ///< of device memory of our own
 
   DLTensor tensor() const;
   bool on_host() const { return device.device_type == kDLCPU; }

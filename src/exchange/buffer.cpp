@@ -70,8 +70,8 @@ void read_buffer(Operand& operand, nb::handle object) {
   } else {
     for (int i = 0; i < buffer->ndim; ++i) {
       if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1) {
-        throw TypeError(operand.label() + " steps " + std::to_string(buffer->strides[i]) +
-                        " bytes along dimension " + std::to_string(i) + ", which is no multiple of its item size " +
+        throw TypeError(operand.label() + " steps " + std::to_string(buffer->strides[i]) + " bytes along dimension " +
+                        std::to_string(i) + ", which is no multiple of its item size " +
                         std::to_string(buffer->itemsize) + "; copy it first");
       }
       operand.strides[i] = buffer->shape[i] > 1 ? buffer->strides[i] / buffer->itemsize : 1;

@@ -17,8 +17,7 @@ class Interface {
   Interface(const Operand& operand, nb::handle dict) : operand_(operand), dict_(dict) {}
 
   [[noreturn]] void malformed(const std::string& what) const {
-    throw BufferError(operand_.label() + ": __cuda_array_interface__ of " + type_text(operand_.object) + ": " +
-                      what);
+    throw BufferError(operand_.label() + ": __cuda_array_interface__ of " + type_text(operand_.object) + ": " + what);
   }
   /// The entry, or null if it is absent or None.
   nb::handle entry(const char* key) const {
@@ -108,8 +107,7 @@ void read_cai(Operand& operand) {
   if (!nb::isinstance<nb::dict>(dict)) interface.malformed("is " + type_text(dict) + ", not a dict");
   if (interface.integer(interface.required("version"), "version") < 2) interface.malformed("version below 2");
   if (interface.entry("mask").is_valid()) {
-    throw TypeError(operand.label() + ": " + type_text(operand.object) +
-                    " is masked; accepted: arrays without a mask");
+    throw TypeError(operand.label() + ": " + type_text(operand.object) + " is masked; accepted: arrays without a mask");
   }
   const nb::handle typestr = interface.required("typestr");
   if (!nb::isinstance<nb::str>(typestr)) interface.malformed("typestr is " + type_text(typestr) + ", not a str");

@@ -44,8 +44,7 @@ int execution_device(nb::handle execution, const char* function) {
 /// Does the tensor fill its byte range without holes, in some order of its dimensions?
 bool is_dense(const DLTensor& tensor) {
   const ByteRange range = byte_range(tensor);
-  return range.end - range.begin ==
-             static_cast<uintptr_t>(element_count(tensor) * item_bytes(tensor.dtype)) &&
+  return range.end - range.begin == static_cast<uintptr_t>(element_count(tensor) * item_bytes(tensor.dtype)) &&
          !may_overlap_itself(tensor);
 }
 
@@ -57,7 +56,8 @@ Call::Call(const char* function, std::initializer_list<Argument> arguments, cons
   choose_device(options.execution);
   if (on_host()) {
     if (!is_none(options.stream)) {
-      throw ValueError(std::string(function_) + ": stream is given, but the arrays are in host memory; accepted: None, " +
+      throw ValueError(std::string(function_) +
+                       ": stream is given, but the arrays are in host memory; accepted: None, " +
                        "or execution='cuda' with it");
     }
   } else {
@@ -152,8 +152,8 @@ void Call::join_host_operand(Operand& operand, const Operand& on_device) {
     return;
   }
   throw TypeError(std::string(function_) + ": " + on_device.name + " is on " + device_text(on_device.tensor.device) +
-                  " and " + operand.name + " is in host memory; accepted: all on one device, or all on the host (copy " +
-                  "one of them first)");
+                  " and " + operand.name +
+                  " is in host memory; accepted: all on one device, or all on the host (copy " + "one of them first)");
 }
 
 void Call::choose_stream(nb::handle stream) {
@@ -279,7 +279,7 @@ void* Call::workspace(size_t bytes) {
 
 void* Call::device_copy(size_t bytes) {
   if (bytes == 0) return nullptr;
-  const auto release = [device = device_](void* pointer) { cuda::release(pointer, device); };
+  const auto release = [device = device_, stream = stream_](void* pointer) { cuda::release(pointer, device, stream); };
   device_copies_.emplace_back(cuda::allocate(bytes, stream_), release);
   return device_copies_.back().get();
 }

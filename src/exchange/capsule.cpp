@@ -10,8 +10,7 @@ constexpr const char* kLegacy = "dltensor";
 constexpr const char* kVersioned = "dltensor_versioned";
 
 [[noreturn]] void malformed(const Operand& operand, const std::string& what) {
-  throw BufferError(operand.label() + ": " + type_text(operand.object) + " hands over a malformed tensor: " +
-                    what);
+  throw BufferError(operand.label() + ": " + type_text(operand.object) + " hands over a malformed tensor: " + what);
 }
 
 void check_device(const Operand& operand, DLDevice device) {
@@ -23,8 +22,7 @@ void check_device(const Operand& operand, DLDevice device) {
       if (device.device_id < 0) malformed(operand, "device id " + std::to_string(device.device_id));
       return;
     default:
-      throw TypeError(operand.label() + " lies on " + device_text(device) +
-                      "; accepted: host memory and CUDA devices");
+      throw TypeError(operand.label() + " lies on " + device_text(device) + "; accepted: host memory and CUDA devices");
   }
 }
 

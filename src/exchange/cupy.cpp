@@ -93,8 +93,8 @@ class CupyRoute final : public Route {
   static Made allocate(const Shape& shape, DLDataType dtype) {
     Made made;
     made.object = kNdarray.get()(shape_tuple(shape), numpy_dtype(dtype));
-    made.data = reinterpret_cast<void*>(
-        static_cast<uintptr_t>(to_int64(attribute(attribute(made.object, kData), kPtr))));
+    made.data =
+        reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(attribute(made.object, kData), kPtr))));
     return made;
   }
 };

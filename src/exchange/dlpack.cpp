@@ -42,8 +42,8 @@ class DlpackRoute final : public Route {
     // Host and pinned memory are told apart by some producers only.
     const auto on_gpu = [](DLDevice d) { return d.device_type == kDLCUDA || d.device_type == kDLCUDAManaged; };
     if (on_gpu(device) != on_gpu(promised) || (on_gpu(device) && device.device_id != promised.device_id)) {
-      throw BufferError(operand.label() + ": " + type_text(operand.object) + " says it is on " +
-                        device_text(promised) + " and hands over memory on " + device_text(device));
+      throw BufferError(operand.label() + ": " + type_text(operand.object) + " says it is on " + device_text(promised) +
+                        " and hands over memory on " + device_text(device));
     }
   }
 };
@@ -54,18 +54,14 @@ DLDevice dlpack_device(const Operand& operand) {
   const nb::object method = attribute(operand.object, kDlpackDevice);
   PyObject* answer = PyObject_CallNoArgs(method.ptr());
   if (!answer) {
-    throw BufferError(operand.label() + ": " + type_text(operand.object) +
-                      ".__dlpack_device__: " + take_error_text());
+    throw BufferError(operand.label() + ": " + type_text(operand.object) + ".__dlpack_device__: " + take_error_text());
   }
   const nb::object device = nb::steal(answer);
   if (!nb::isinstance<nb::tuple>(device) || nb::len(device) != 2) {
-    throw BufferError(operand.label() + ": " + type_text(operand.object) +
-                      ".__dlpack_device__ does not return a pair");
+    throw BufferError(operand.label() + ": " + type_text(operand.object) + ".__dlpack_device__ does not return a pair");
   }
   // The type is often an IntEnum.
-  const auto number = [](nb::handle value) {
-    return to_int64(nb::steal<nb::object>(PyNumber_Long(value.ptr())));
-  };
+  const auto number = [](nb::handle value) { return to_int64(nb::steal<nb::object>(PyNumber_Long(value.ptr()))); };
   return {static_cast<DLDeviceType>(number(device[0])), static_cast<int32_t>(number(device[1]))};
 }
 
@@ -77,8 +73,7 @@ nb::object dlpack_capsule(const Operand& operand, cudaStream_t stream) {
     capsule = call_dlpack(method, stream, false);
   }
   if (!capsule) {
-    throw BufferError(operand.label() + ": " + type_text(operand.object) +
-                      " refuses to export: " + take_error_text());
+    throw BufferError(operand.label() + ": " + type_text(operand.object) + " refuses to export: " + take_error_text());
   }
   return nb::steal(capsule);
 }

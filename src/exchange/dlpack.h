@@ -10,8 +10,8 @@ namespace interop::exchange {
 /// Throws BufferError for what is malformed, TypeError for a device or dtype that nothing here can use.
 void read_dltensor(Operand& operand, const DLTensor& tensor);
 
-/// Consumes a capsule, versioned or not: renames it, takes its deleter over, reads its tensor. Whatever goes wrong after
-/// the renaming, the deleter runs exactly once. A capsule that was used before is a ValueError.
+/// Consumes a capsule, versioned or not: renames it, takes its deleter over, reads its tensor. Whatever goes wrong
+/// after the renaming, the deleter runs exactly once. A capsule that was used before is a ValueError.
 void read_capsule(Operand& operand, nb::handle capsule);
 
 /// `object.__dlpack_device__()`.

@@ -24,7 +24,7 @@ class JaxArrayRoute : public Route {
     }
     operand.read_only = true;
     operand.tensor.device = dlpack_device(operand);
-    // XLA knows nothing of our stream, and re-uses a buffer once its last reference is gone.
+    // XLA knows nothing of our stream, and reuses a buffer once its last reference is gone.
     operand.hold = !operand.on_host();
   }
   void acquire(Operand& operand, cudaStream_t stream) const override {

@@ -92,7 +92,7 @@ void enqueue(Entry entry) {
 /// CUDA's last word on a graph, on a thread of its own: nothing of CUDA or Python may be called there.
 void graph_is_gone(void* data) {
   auto* held = static_cast<std::vector<Held>*>(data);
-  enqueue({cuda::Event(), 0, std::move(*held)});
+  give_back_later(std::move(*held));
   delete held;  // emptied: no Python object is touched
 }
 
@@ -108,6 +108,8 @@ void hold_for(cudaStream_t stream, int device, std::vector<Held> held) {
   }
   enqueue({cuda::Event(stream), device, std::move(*owned)});
 }
+
+void give_back_later(std::vector<Held> held) { enqueue({cuda::Event(), 0, std::move(held)}); }
 
 size_t held_count() {
   const std::lock_guard<std::mutex> lock(reaper->mutex);

@@ -18,6 +18,9 @@ struct Held {
 /// the graph is gone. Returns at once; one background thread waits.
 void hold_for(cudaStream_t stream, int device, std::vector<Held> held);
 
+/// Gives `held` back soon, on the background thread: for threads without the GIL.
+void give_back_later(std::vector<Held> held);
+
 /// How many owners are still held. For tests.
 size_t held_count();
 

@@ -127,11 +127,13 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
   if (route) return *route;
   std::string text = std::string(function) + ": " + name + " is " + type_text(object);
   if (is_subtype(Py_TYPE(object.ptr()), kNumpyNdarray)) {
-    text += ", a subclass of numpy.ndarray with operations of its own, whose meaning would be lost; accepted: plain "
-            "arrays (pass numpy.asarray(x), or x.filled() of a masked array)";
+    text +=
+        ", a subclass of numpy.ndarray with operations of its own, whose meaning would be lost; accepted: plain "
+        "arrays (pass numpy.asarray(x), or x.filled() of a masked array)";
   } else {
-    text += "; accepted: arrays with DLPack, __cuda_array_interface__ or the buffer protocol (NumPy, torch, JAX, CuPy, "
-            "Numba, interop.Array, ...)";
+    text +=
+        "; accepted: arrays with DLPack, __cuda_array_interface__ or the buffer protocol (NumPy, torch, JAX, CuPy, "
+        "Numba, interop.Array, ...)";
   }
   throw TypeError(text);
 }

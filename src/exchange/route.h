@@ -15,8 +15,8 @@ struct Made {
 
 /// One way into the package. Stateless: an instance lives for ever and may be used from any thread.
 ///
-/// The steps of a call: `enter` each library; `inspect` every argument; decide the device and the stream; `acquire` every
-/// argument for that stream; `empty` for the result; launch; `hand_over`.
+/// The steps of a call: `enter` each library; `inspect` every argument; decide the device and the stream; `acquire`
+/// every argument for that stream; `empty` for the result; launch; `hand_over`.
 class Route {
  public:
   virtual ~Route() = default;

@@ -77,8 +77,9 @@ bool in_forward_ad() {
 void check_tangent(const Operand& operand) {
   const nb::object tangent = nb::object(kUnpackDual.get()(operand.object))[1];
   if (!tangent.is_none()) {
-    throw TypeError(operand.label() + " carries a forward-mode tangent, and interop has no derivative to record; pass "
-                                      "torch.autograd.forward_ad.unpack_dual(x).primal");
+    throw TypeError(operand.label() +
+                    " carries a forward-mode tangent, and interop has no derivative to record; pass "
+                    "torch.autograd.forward_ad.unpack_dual(x).primal");
   }
 }
 
@@ -157,10 +158,8 @@ class TorchRoute : public Route {
     }
     error.restore();
     // Sparse, meta, quantised and nested tensors: torch's own words.
-    throw BufferError(operand.label() + ": this torch.Tensor (layout " +
-                      text_of(object.attr("layout")) + ", device " +
-                      text_of(object.attr("device")) + ")" + kNoBuffer + ": " +
-                      take_error_text());
+    throw BufferError(operand.label() + ": this torch.Tensor (layout " + text_of(object.attr("layout")) + ", device " +
+                      text_of(object.attr("device")) + ")" + kNoBuffer + ": " + take_error_text());
   }
 
   static Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) {

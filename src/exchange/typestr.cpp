@@ -17,9 +17,9 @@ struct Format {
   DLDataType dtype;
 };
 constexpr Format kFormats[] = {
-    {"?", {kDLBool, 8, 1}},  {"b", {kDLInt, 8, 1}},    {"h", {kDLInt, 16, 1}},   {"i", {kDLInt, 32, 1}},
-    {"q", {kDLInt, 64, 1}},  {"B", {kDLUInt, 8, 1}},   {"H", {kDLUInt, 16, 1}},  {"I", {kDLUInt, 32, 1}},
-    {"Q", {kDLUInt, 64, 1}}, {"e", {kDLFloat, 16, 1}}, {"f", {kDLFloat, 32, 1}}, {"d", {kDLFloat, 64, 1}},
+    {"?", {kDLBool, 8, 1}},      {"b", {kDLInt, 8, 1}},        {"h", {kDLInt, 16, 1}},   {"i", {kDLInt, 32, 1}},
+    {"q", {kDLInt, 64, 1}},      {"B", {kDLUInt, 8, 1}},       {"H", {kDLUInt, 16, 1}},  {"I", {kDLUInt, 32, 1}},
+    {"Q", {kDLUInt, 64, 1}},     {"e", {kDLFloat, 16, 1}},     {"f", {kDLFloat, 32, 1}}, {"d", {kDLFloat, 64, 1}},
     {"Zf", {kDLComplex, 64, 1}}, {"Zd", {kDLComplex, 128, 1}},
 };
 

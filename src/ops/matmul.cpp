@@ -42,8 +42,7 @@ void check_dtypes(const DLTensor& a, const DLTensor& b) {
 
 void check_rank(const char* name, const DLTensor& x) {
   if (x.ndim == 0) {
-    throw ValueError(std::string("interop.matmul: ") + name +
-                     " is 0-d, shape (); accepted: one dimension or more");
+    throw ValueError(std::string("interop.matmul: ") + name + " is 0-d, shape (); accepted: one dimension or more");
   }
 }
 

@@ -274,7 +274,7 @@ def test_a_forked_child_starts_clean(tmp_path, cupy):
             assert interop._core.held_count() == 0
             x = numpy.eye(2)
             assert (interop.matmul(x, x) == x).all()
-            interop._core.stop_reaper(5.0)
+            interop._core.close(5.0)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         assert status == 0, status

@@ -102,7 +102,7 @@ class Workshop:
 
     def patch(self, mutation: Mutation, *, reverse: bool = False) -> None:
         options = ["-R"] if reverse else []
-        _run(["git", "apply", "-C1", "--recount", *options, mutation.path], cwd=self.tree)
+        _run(["git", "apply", "--unidiff-zero", "--recount", *options, mutation.path], cwd=self.tree)
 
     def test(self, tests: tuple[str, ...]) -> tuple[int, str]:
         """Run these tests; pytest's exit status (1: some failed), or the signal that ended it, and the last lines."""

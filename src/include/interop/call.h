@@ -1,5 +1,5 @@
-/// One call of an operation on arrays: the arrays, the device they are on, the stream the work goes on, the library that
-/// gets the result. Everything else is a function of it.
+/// One call of an operation on arrays: the arrays, the device they are on, the stream the work goes on, the library
+/// that gets the result. Everything else is a function of it.
 #pragma once
 
 #include <interop/cuda/driver.h>
@@ -99,7 +99,7 @@ class Call {
   int operand_count_ = 0;  // the arguments, then `out` if there is one
   Operand operands_[kMaxOperands];
   bool has_out_ = false;
-  int device_ = -1;  // -1: a host call
+  int device_ = -1;      // -1: a host call
   bool staged_ = false;  // host arrays, computed on the GPU because `execution` asked for it
   bool stream_given_ = false;
   cudaStream_t stream_ = nullptr;

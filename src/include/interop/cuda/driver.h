@@ -104,14 +104,13 @@ class Event {
 /// Stream-ordered device memory of the current device's default pool, 256-byte aligned. `bytes` > 0. While `stream` is
 /// being captured the memory is not part of the graph: the caller sees to it that it lives as long as the graph.
 void* allocate(std::size_t bytes, cudaStream_t stream);
-/// Gives memory of `allocate` back once all that is queued so far on our own streams (of every thread), on the legacy
-/// default stream and on every blocking stream is done: these are the streams that cannot have been destroyed, and
-/// events of the whole context would break stream captures. Work on another non-blocking stream (torch's side streams,
-/// XLA's) is for the caller to wait for first. Where a capture is in the way, the memory is kept until a later call.
-/// Any thread, any current context, never throws, never waits on the host.
-void release(void* pointer, int device) noexcept;
-/// The same for memory that only `stream`, which exists, has used: given back once what is queued on it so far is done.
-/// Cheaper; right for a workspace; on a captured stream it frees the graph's own allocation.
+/// Gives memory of `allocate` back once our own streams, the legacy stream, all blocking streams and `readers` have
+/// done what they have queued by now. Every one of `readers` must exist: the driver crashes on a destroyed stream.
+/// False if a capture is in the way: the memory then waits, `readers` too, for a later call. Any thread, any current
+/// context, never throws, never waits on the host.
+bool release(void* pointer, int device, const std::vector<cudaStream_t>& readers = {}) noexcept;
+/// Gives memory of `allocate` back once `stream`, the only one that used it, has done what it has queued by now.
+/// Cheaper; any thread, any current context, never throws, never waits on the host.
 void release(void* pointer, int device, cudaStream_t stream) noexcept;
 
 /// Copies queued on `stream`; the host side may be pageable.

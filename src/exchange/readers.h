@@ -1,0 +1,31 @@
+/// Whose streams may still read memory of ours when its last owner lets it go.
+#pragma once
+
+#include <interop/cuda/driver.h>
+
+#include <mutex>
+#include <vector>
+
+#include "exchange/python.h"
+
+namespace interop::exchange {
+
+/// The streams to which one block of device memory was exported. A consumer gives memory back as soon as its own object
+/// is gone, which is before its queued kernels are: so the memory is freed behind the streams noted here.
+///
+/// A stream can be waited for only while it exists; the driver crashes on one that was destroyed. So a stream is noted
+/// if it lives for ever (torch's pool), or if its library's object can be kept (CuPy's). Others cannot be covered.
+class Readers {
+ public:
+  /// Notes `stream`, which a consumer named in `__dlpack__(stream=)`. Holds the GIL.
+  void note(cudaStream_t stream, int device);
+  /// Frees `memory` of `device` behind all that is noted. Any thread, with or without the GIL; never throws.
+  void release(void* memory, int device) noexcept;
+
+ private:
+  std::mutex mutex_;
+  std::vector<cudaStream_t> streams_;
+  std::vector<nb::object> kept_;
+};
+
+}  // namespace interop::exchange
