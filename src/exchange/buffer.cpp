@@ -2,6 +2,7 @@
 #include "exchange/buffer.h"
 
 #include "exchange/array.h"
+#include "exchange/strides.h"
 #include "exchange/typestr.h"
 
 namespace interop::exchange {
@@ -65,17 +66,11 @@ void read_buffer(Operand& operand, nb::handle object) {
   DLTensor& tensor = operand.tensor;
   tensor = DLTensor{buffer->buf, {kDLCPU, 0}, buffer->ndim, *dtype, operand.shape, operand.strides, 0};
   for (int i = 0; i < buffer->ndim; ++i) operand.shape[i] = buffer->shape[i];
-  if (!buffer->strides || element_count(tensor) == 0) {
+  if (!buffer->strides) {
     compact_strides(operand.shape, tensor.ndim, operand.strides);
   } else {
-    for (int i = 0; i < buffer->ndim; ++i) {
-      if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1) {
-        throw TypeError(operand.label() + " steps " + std::to_string(buffer->strides[i]) + " bytes along dimension " +
-                        std::to_string(i) + ", which is no multiple of its item size " +
-                        std::to_string(buffer->itemsize) + "; copy it first");
-      }
-      operand.strides[i] = buffer->shape[i] > 1 ? buffer->strides[i] / buffer->itemsize : 1;
-    }
+    for (int i = 0; i < buffer->ndim; ++i) operand.strides[i] = buffer->strides[i];
+    strides_from_bytes(operand);
   }
   operand.read_only = buffer->readonly != 0;
 }

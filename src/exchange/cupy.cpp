@@ -3,6 +3,7 @@
 #include "exchange/numpy.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
+#include "exchange/strides.h"
 
 namespace interop::exchange {
 namespace {
@@ -16,15 +17,6 @@ const Name kDtype("dtype");
 const Lookup kNdarray("cupy", "ndarray");
 const Lookup kCurrentStream("cupy.cuda", "get_current_stream");
 const Lookup kStreamOf("interop._streams", "cupy_stream");
-
-/// A tuple of ints into `out`; returns its length.
-int read_tuple(nb::handle tuple, int64_t* out) {
-  const Py_ssize_t count = PyTuple_GET_SIZE(tuple.ptr());
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), i));
-  }
-  return static_cast<int>(count);
-}
 
 DLDataType read_dtype(const Operand& operand, nb::handle dtype) {
   if (const auto found = dtype_of(dtype)) return *found;
@@ -43,26 +35,12 @@ class CupyRoute final : public Route {
     const nb::object strides = attribute(operand.object, kStrides);
     DLTensor& tensor = operand.tensor;
     tensor = DLTensor{nullptr, {kDLCUDA, 0}, 0, {}, operand.shape, operand.strides, 0};
-    if (PyTuple_GET_SIZE(shape.ptr()) > kMaxDims) {
-      throw ValueError(operand.label() + " has more than " + std::to_string(kMaxDims) + " dimensions");
-    }
     tensor.dtype = read_dtype(operand, attribute(operand.object, kDtype));
-    tensor.ndim = read_tuple(shape, operand.shape);
-    read_tuple(strides, operand.strides);
+    tensor.ndim = read_ints(operand, shape, operand.shape);
+    read_ints(operand, strides, operand.strides);
     tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(memory, kPtr))));
     tensor.device.device_id = static_cast<int32_t>(to_int64(attribute(memory, kDeviceId)));
-    const int64_t item = item_bytes(tensor.dtype);
-    for (int i = 0; i < tensor.ndim; ++i) {
-      if (operand.shape[i] <= 1) {
-        operand.strides[i] = 1;
-      } else if (operand.strides[i] % item != 0) {
-        throw TypeError(operand.label() + " steps " + std::to_string(operand.strides[i]) + " bytes along dimension " +
-                        std::to_string(i) + ", which is no multiple of its item size " + std::to_string(item) +
-                        "; copy it first");
-      } else {
-        operand.strides[i] /= item;
-      }
-    }
+    strides_from_bytes(operand);
   }
 
   bool current_stream(int device, cudaStream_t* stream) const override {

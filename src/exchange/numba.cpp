@@ -2,6 +2,7 @@
 #include "exchange/cai.h"
 #include "exchange/numpy.h"
 #include "exchange/stream.h"
+#include "exchange/strides.h"
 
 namespace interop::exchange {
 namespace {
@@ -10,12 +11,19 @@ const Lookup kDeviceArray("numba.cuda", "device_array");
 const Lookup kExternalStream("numba.cuda", "external_stream");
 const Lookup kPerThreadDefault("numba.cuda.cudadrv.driver", "config.CUDA_PER_THREAD_DEFAULT_STREAM");
 const Name kInterface("__cuda_array_interface__");
+const Name kStrides("strides");
 
 class NumbaRoute final : public Route {
  public:
   const char* library() const override { return "numba"; }
   const char* protocol() const override { return "__cuda_array_interface__"; }
-  void inspect(Operand& operand) const override { read_cai(operand); }
+  void inspect(Operand& operand) const override {
+    read_cai(operand);
+    // Numba's interface says "contiguous" of a broadcast array too (seen in numba-cuda 0.30): its own strides are
+    // right.
+    read_ints(operand, attribute(operand.object, kStrides), operand.strides);
+    strides_from_bytes(operand);
+  }
 
   // Numba has no current stream: an array is bound to one (its CAI names it), or is used on the default stream.
   bool current_stream(int, cudaStream_t* stream) const override {
