@@ -3,6 +3,8 @@
 /// That API hands over raw memory and skips every check that `Tensor.__dlpack__` makes in Python, so they are made
 /// here: exact type, gradients, lazily negated or conjugated views, dispatch modes, forward-mode duals, real memory.
 /// What a plain pointer cannot express is an error that says so, never a silently detached value.
+#include <interop/cuda/driver.h>
+
 #include <array>
 
 #include "exchange/dlpack.h"
@@ -26,6 +28,7 @@ const Lookup kForwardAd("torch.autograd.forward_ad", "__dict__");
 const Lookup kUnpackDual("torch.autograd.forward_ad", "unpack_dual");
 const Lookup kStreamGuard("torch.cuda", "stream");
 const Lookup kExternalStream("torch.cuda", "ExternalStream");
+const Lookup kDefaultStream("torch.cuda", "default_stream");
 const Lookup kTorchVersion("torch", "__version__");
 
 const char* const kNoBuffer = " has no memory of its own to work on";
@@ -124,8 +127,10 @@ class TorchRoute : public Route {
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
     if (!foreign) return allocate(shape, dtype, device);
     // torch's allocator ties memory to the current stream, so the caller's stream is made current around it.
-    const nb::object guard =
-        kStreamGuard.get()(kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id));
+    const nb::object own = stream == cuda::kLegacyStream
+                               ? kDefaultStream.get()(device.device_id)  // torch takes no handle of that one
+                               : kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id);
+    const nb::object guard = kStreamGuard.get()(own);
     guard.attr("__enter__")();
     Made made;
     try {
