@@ -170,11 +170,16 @@ def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str |
             "XLA's headers (jaxlib==0.8.0); `interop info` says which"
         )
     x, y = ctx.avals_in
-    if backend == "cublas" and _core.matmul_batch_ndim(x.shape, str(x.dtype), y.shape, str(y.dtype)) > 1:
+    nothing = 0 in x.shape or 0 in y.shape  # which needs no backend
+    if (
+        backend == "cublas"
+        and not nothing
+        and _core.matmul_batch_ndim(x.shape, str(x.dtype), y.shape, str(y.dtype)) > 1
+    ):
         # Said here, at the call: what the handler reports, JAX raises where the result is used.
         raise ValueError(
-            "interop.matmul: backend='cublas' cannot take this product: its batch does not collapse to one dimension; "
-            "use backend='tiled', or leave the choice to interop"
+            'interop.matmul: backend="cublas" cannot take this product: its batch does not collapse to one dimension; '
+            'use backend="tiled", or leave the choice to interop'
         )
     _core.find_cublas()
     rule = jax.ffi.ffi_lowering(_TARGET)
