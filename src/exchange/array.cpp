@@ -177,7 +177,7 @@ Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStrea
 
 nb::object view_of(const Operand& operand) {
   Array array;
-  const nb::handle object = operand.resolved.is_valid() ? nb::handle(operand.resolved) : operand.object;
+  const nb::handle object = operand.memory();
   // Views live as long as NumPy's arrays on them; they are made and dropped with the GIL.
   array.memory = std::shared_ptr<void>(object.inc_ref().ptr(), [](void* owner) {
     if (interpreter_is_gone()) return;

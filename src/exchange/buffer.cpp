@@ -38,7 +38,12 @@ class BufferRoute final : public Route {
       return;
     }
     // Only `__array_interface__`: NumPy reads that protocol for us, on the same memory.
-    operand.resolved = kNumpyAsarray.get()(operand.object);
+    PyObject* array = PyObject_CallOneArg(kNumpyAsarray.get().ptr(), operand.object.ptr());
+    if (!array) {
+      throw BufferError(operand.label() + ": __array_interface__ of " + type_text(operand.object) + ": " +
+                        take_error_text());
+    }
+    operand.resolved = nb::steal(array);
     read_buffer(operand, operand.resolved);
   }
 };
@@ -76,7 +81,7 @@ void read_buffer(Operand& operand, nb::handle object) {
 }
 
 nb::object numpy_view(const Operand& operand) {
-  const nb::handle object = operand.resolved.is_valid() ? nb::handle(operand.resolved) : operand.object;
+  const nb::handle object = operand.memory();
   if (object.type().is(kNumpyNdarray.get())) return nb::borrow(object);
   return kNumpyAsarray.get()(view_of(operand));
 }

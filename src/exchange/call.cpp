@@ -74,16 +74,17 @@ Call::Call(const char* function, std::initializer_list<Argument> arguments, cons
 Call::~Call() = default;
 
 void Call::inspect(std::initializer_list<Argument> arguments, nb::handle out) {
-  const auto add = [&](const char* name, nb::handle object) {
+  const auto add = [&](const char* name, nb::handle object, bool is_output) {
     Operand& operand = operands_[operand_count_++];
     operand.function = function_;
     operand.name = name;
     operand.object = object;
+    operand.is_output = is_output;
     operand.route = &route_of(object, function_, name);
     if (operand_count_ == 1 || operand.route != operands_[operand_count_ - 2].route) operand.route->enter(function_);
     operand.route->inspect(operand);
   };
-  for (const Argument& argument : arguments) add(argument.name, argument.object);
+  for (const Argument& argument : arguments) add(argument.name, argument.object, false);
   argument_count_ = operand_count_;
   has_out_ = !is_none(out);
   if (!has_out_) return;
@@ -91,7 +92,7 @@ void Call::inspect(std::initializer_list<Argument> arguments, nb::handle out) {
     throw TypeError(std::string(function_) + ": out is " + exchange::type_text(out) +
                     ", which is immutable; accepted: None, or a writable array");
   }
-  add("out", out);
+  add("out", out, true);
 }
 
 // Device memory decides; pinned memory joins a device array, and alone is host memory.

@@ -69,6 +69,24 @@ Managed* take_over(Operand& operand, nb::handle capsule, const char* name, const
   return managed;
 }
 
+/// For what is no unused DLPack capsule: the caller's own mistake, or its producer's.
+[[noreturn]] void refuse_capsule(const Operand& operand, nb::handle object) {
+  const bool is_capsule = PyCapsule_CheckExact(object.ptr());
+  const char* name = is_capsule ? PyCapsule_GetName(object.ptr()) : nullptr;
+  PyErr_Clear();
+  if (!operand.object.is(object)) {
+    throw BufferError(operand.label() + ": " + type_text(operand.object) + ".__dlpack__ returns " +
+                      (is_capsule ? std::string("a capsule named '") + (name ? name : "") + "'" : type_text(object)) +
+                      "; accepted: an unused capsule named 'dltensor' or 'dltensor_versioned'");
+  }
+  if (name && std::strncmp(name, "used_dltensor", 13) == 0) {
+    throw ValueError(operand.label() + " is a DLPack capsule that was used before; pass the array itself, or make a " +
+                     "new capsule for each use");
+  }
+  throw TypeError(operand.label() + " is a capsule named '" + (name ? name : "") +
+                  "'; accepted: 'dltensor', 'dltensor_versioned'");
+}
+
 class CapsuleRoute final : public Route {
  public:
   const char* library() const override { return "interop"; }
@@ -135,14 +153,7 @@ void read_capsule(Operand& operand, nb::handle capsule) {
     read_dltensor(operand, take_over<DLManagedTensor>(operand, capsule, kLegacy, "used_dltensor")->dl_tensor);
     return;
   }
-  const char* name = PyCapsule_CheckExact(capsule.ptr()) ? PyCapsule_GetName(capsule.ptr()) : nullptr;
-  if (name && std::strncmp(name, "used_dltensor", 13) == 0) {
-    throw ValueError(operand.label() + " is a DLPack capsule that was used before; pass the array itself, or " +
-                     "make a new capsule for each use");
-  }
-  PyErr_Clear();
-  throw TypeError(operand.label() + " is a capsule named '" + (name ? name : "") +
-                  "'; accepted: 'dltensor', 'dltensor_versioned'");
+  refuse_capsule(operand, capsule);
 }
 
 const Route& capsule_route() {

@@ -1,12 +1,14 @@
 /// JAX arrays in calls with other libraries, by DLPack. (Calls of JAX arrays alone go to `interop.jax`.)
 #include <interop/cuda/driver.h>
 
+#include "exchange/array.h"
 #include "exchange/dlpack.h"
 
 namespace interop::exchange {
 namespace {
 
 const Lookup kFromDlpack("jax.dlpack", "from_dlpack");
+const Lookup kEnableX64("jax", "enable_x64");
 const Name kIsDeleted("is_deleted");
 
 class JaxArrayRoute : public Route {
@@ -35,7 +37,20 @@ class JaxArrayRoute : public Route {
     operand.read_only = true;  // which JAX's unversioned capsule cannot say
   }
   nb::object hand_over(nb::object made, cudaStream_t stream) const override {
-    return kFromDlpack.get()(Route::hand_over(made, stream));
+    const nb::object array = Route::hand_over(made, stream);
+    if (item_bytes(nb::cast<const Array&>(array).dtype) < 8) return kFromDlpack.get()(array);
+    // Outside its x64 mode JAX would narrow the result, and the caller's operands were 64 bits wide.
+    const nb::object wide = kEnableX64.get()(true);
+    wide.attr("__enter__")();
+    nb::object result;
+    try {
+      result = kFromDlpack.get()(array);
+    } catch (...) {
+      wide.attr("__exit__")(nb::none(), nb::none(), nb::none());
+      throw;
+    }
+    wide.attr("__exit__")(nb::none(), nb::none(), nb::none());
+    return result;
   }
 };
 

@@ -59,7 +59,8 @@ std::string text_of(nb::handle object);
 /// "numpy.ndarray", "list": a type as a message names it.
 std::string type_text(nb::handle object);
 
-/// The text of the Python error that is set now, as str(exception), its first line; the error is cleared.
+/// The text of the Python error that is set now, as str(exception), its first line; the error is cleared. What is no
+/// refusal (KeyboardInterrupt, MemoryError) is thrown on as it is.
 std::string take_error_text();
 
 /// An int that fits, or the Python error that says it does not.

@@ -21,7 +21,7 @@ const Lookup kIsGradEnabled("torch", "is_grad_enabled");
 const Lookup kResolveNeg("torch", "resolve_neg");
 const Lookup kResolveConj("torch", "resolve_conj");
 const Lookup kDispatchModes("torch", "_C._len_torch_dispatch_stack");
-const Lookup kFunctionModes("torch", "_C._len_torch_function_stack");
+const Lookup kIsWrapped("torch", "_C._functorch.is_functorch_wrapped_tensor");
 const Lookup kForwardAd("torch.autograd.forward_ad", "__dict__");
 const Lookup kUnpackDual("torch.autograd.forward_ad", "unpack_dual");
 const Lookup kStreamGuard("torch.cuda", "stream");
@@ -87,12 +87,12 @@ class TorchRoute : public Route {
   const char* library() const override { return "torch"; }
   const char* protocol() const override { return "__dlpack_c_exchange_api__"; }
 
-  // Modes see operations, not pointers: inside one (FakeTensorMode, FlopCounterMode) the memory may not be real.
+  // Dispatch modes see operations, not pointers: inside one (FakeTensorMode, FlopCounterMode) the memory may not be
+  // real. Function modes (torch.set_default_device) change calls of torch's own functions, which this is not.
   void enter(const char* function) const override {
-    const auto active = [](nb::handle count) { return to_int64(call0(count)) != 0; };
-    if (active(kDispatchModes.get()) || active(kFunctionModes.get())) {
-      throw TypeError(std::string(function) + ": a torch dispatch or function mode is active, for which interop has no " +
-                      "operator yet; call it outside the mode");
+    if (to_int64(call0(kDispatchModes.get())) != 0) {
+      throw TypeError(std::string(function) + ": a torch dispatch mode is active, for which interop has no operator " +
+                      "yet; call it outside the mode");
     }
   }
 
@@ -100,11 +100,11 @@ class TorchRoute : public Route {
     check_gradient(operand);
     if (in_forward_ad()) check_tangent(operand);
     // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
-    if (is_true(method0(operand.object, kIsNeg))) operand.resolved = kResolveNeg.get()(operand.object);
+    if (is_true(method0(operand.object, kIsNeg))) resolve(operand, kResolveNeg);
     DLTensor view;
     read_view(operand, &view);
     if (view.dtype.code == kDLComplex && is_true(method0(operand.object, kIsConj))) {
-      operand.resolved = kResolveConj.get()(operand.resolved.is_valid() ? operand.resolved : nb::borrow(operand.object));
+      resolve(operand, kResolveConj);
       read_view(operand, &view);
     }
     if (!view.data && element_count(view) > 0) {
@@ -139,10 +139,24 @@ class TorchRoute : public Route {
   nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
 
  private:
+  static void resolve(Operand& operand, const Lookup& function) {
+    if (operand.is_output) {
+      throw TypeError(operand.label() + " is a lazily negated or conjugated view, which memory cannot be written " +
+                      "through; accepted: a plain tensor");
+    }
+    operand.resolved = function.get()(operand.memory());
+  }
+
   static void read_view(const Operand& operand, DLTensor* view) {
-    const nb::handle object = operand.resolved.is_valid() ? nb::handle(operand.resolved) : operand.object;
+    const nb::handle object = operand.memory();
     if (api().dltensor_from_py_object_no_sync(object.ptr(), view) == 0) return;
-    // Wrappers of torch.func, sparse, meta, quantised and nested tensors: torch's own words.
+    nb::python_error error;  // torch's
+    if (is_true(kIsWrapped.get()(object))) {
+      throw TypeError(operand.label() + ": this torch.Tensor" + kNoBuffer +
+                      " (it is a wrapper of torch.func: vmap, grad, jvp), and interop has no operator for it yet");
+    }
+    error.restore();
+    // Sparse, meta, quantised and nested tensors: torch's own words.
     throw BufferError(operand.label() + ": this torch.Tensor (layout " +
                       text_of(object.attr("layout")) + ", device " +
                       text_of(object.attr("device")) + ")" + kNoBuffer + ": " +

@@ -28,6 +28,7 @@ struct Operand {
   DLTensor tensor{};                       ///< complete once the call is made; the device is known before that
   int64_t shape[kMaxDims];
   int64_t strides[kMaxDims];  ///< in elements, always filled
+  bool is_output = false;  ///< the call writes to it
   bool read_only = false;
   bool any_device = false;                 ///< empty, with no pointer that would name its device
   bool hold = false;                   ///< its memory is not ordered on the call's stream: hold it until done there
@@ -41,6 +42,8 @@ struct Operand {
   Operand& operator=(const Operand&) = delete;
 
   bool on_host() const { return tensor.device.device_type == kDLCPU; }
+  /// The object whose memory `tensor` is.
+  nanobind::handle memory() const { return resolved.is_valid() ? nanobind::handle(resolved) : object; }
   /// "interop.matmul: a", the beginning of a message about this argument.
   std::string label() const { return std::string(function) + ": " + name; }
 };
