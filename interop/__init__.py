@@ -35,14 +35,15 @@ if _core.__version__ != __version__:
 
 from interop._core import Array, CudaError
 from interop._matmul import matmul
+from interop._register import register
 
 Array.__module__ = "interop"
 _atexit.register(_core.stop_reaper, 5.0)
 
-__all__ = ["Array", "CudaError", "__version__", "jax", "matmul"]
+__all__ = ["Array", "CudaError", "__version__", "jax", "matmul", "register", "testing"]
 
 
 def __getattr__(name: str) -> _Any:
-    if name == "jax":  # loaded on first use, as it loads JAX
-        return _importlib.import_module("interop.jax")
+    if name in ("jax", "testing"):  # loaded on first use: the one loads JAX, the other is seldom needed
+        return _importlib.import_module(f"interop.{name}")
     raise AttributeError(f"module 'interop' has no attribute {name!r}")
