@@ -16,6 +16,7 @@ const Name kDevice("device");
 const Name kIndex("index");
 const Name kCudaStream("cuda_stream");
 const Name kDataPtr("data_ptr");
+const Name kNumel("numel");
 const Lookup kResolveConj("torch", "resolve_conj");
 const Lookup kDeviceGuard("torch.cuda", "device");
 const Lookup kCurrentStream("torch.cuda", "current_stream");
@@ -31,6 +32,13 @@ PyObject* export_tensor(nb::handle tensor, bool on_cuda) {
   return PyObject_Call(kDlpack.get().ptr(), arguments.ptr(), keywords.ptr());
 }
 
+/// Elements, but no address: fake, functionalised, or zeros that were never stored.
+bool is_without_memory(nb::handle tensor) {
+  PyObject* pointer = PyObject_CallMethodNoArgs(tensor.ptr(), kDataPtr.get());
+  if (!pointer) nb::raise_python_error();
+  return to_int64(nb::steal(pointer)) == 0 && to_int64(attribute(tensor, kNumel)()) > 0;
+}
+
 class TorchDlpackRoute final : public TorchRoute {
  public:
   const char* protocol() const override { return "__dlpack__ (torch before 2.10)"; }
@@ -43,13 +51,12 @@ class TorchDlpackRoute final : public TorchRoute {
  private:
   void read(Operand& operand) const override {
     if (nb::cast<bool>(attribute(operand.object, kIsConj)())) resolve(operand, kResolveConj);
-    const nb::object tensor = nb::borrow(operand.memory());
-    const bool on_cuda = nb::cast<bool>(attribute(tensor, kIsCuda));
-    std::optional<Within> guard;
-    if (on_cuda) guard.emplace(kDeviceGuard.get()(attribute(attribute(tensor, kDevice), kIndex)));
-    PyObject* capsule = export_tensor(tensor, on_cuda);
-    if (!capsule) refuse(operand);
-    read_capsule(operand, nb::steal(capsule));
+    nb::object capsule = export_or_refuse(operand);
+    if (is_without_memory(operand.memory())) {
+      check_memory(operand);
+      capsule = export_or_refuse(operand);
+    }
+    read_capsule(operand, capsule);
   }
 
   Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) const override {
@@ -62,6 +69,16 @@ class TorchDlpackRoute final : public TorchRoute {
     made.object = kEmpty.get()(shape_tuple(shape), **keywords);
     made.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(made.object, kDataPtr)())));
     return made;
+  }
+
+  static nb::object export_or_refuse(const Operand& operand) {
+    const nb::handle tensor = operand.memory();
+    const bool on_cuda = nb::cast<bool>(attribute(tensor, kIsCuda));
+    std::optional<Within> guard;
+    if (on_cuda) guard.emplace(kDeviceGuard.get()(attribute(attribute(tensor, kDevice), kIndex)));
+    PyObject* capsule = export_tensor(tensor, on_cuda);
+    if (!capsule) refuse(operand);
+    return nb::steal(capsule);
   }
 };
 
