@@ -198,7 +198,7 @@ PRODUCERS = (
     Producer("NumPy", "`__array_interface__`", "host", "numpy", lambda np_, x: OnlyArrayInterface(x)),
     Producer("NumPy", "versioned capsule", "host", "numpy", lambda np_, x: x.__dlpack__(max_version=(1, 0))),
     Producer("NumPy", "unversioned capsule", "host", "numpy", lambda np_, x: x.__dlpack__()),
-    Producer("memoryview", "buffer protocol", "host", "numpy", lambda np_, x: memoryview(x)),
+    Producer("memoryview", "buffer protocol", "host", "numpy", lambda np_, x: x.data),
     Producer("PyTorch", EXCHANGE, "host", "torch", _torch("cpu")),
     Producer("PyTorch", DLPACK, "host", "torch", lambda torch, x: _shown(OnlyDlpack, _torch("cpu")(torch, x))),
     Producer("JAX", DLPACK, "host", "jax", _jax("cpu")),
@@ -251,7 +251,7 @@ def check(producer: Producer) -> list[Cell]:
         return check_producer(lambda values: producer.make(module, values), streams=streams, strict=False)
 
 
-_WORDS = {"right": "right", "none": "–"}
+_WORDS = {"right": "right", "none": "-"}
 
 
 def table(producer: Producer, cells: list[Cell]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from interop import _core
-
 __all__ = ["find_paths"]
 
 

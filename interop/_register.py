@@ -15,7 +15,7 @@ _TAKEN = ("cupy", "interop", "jax", "numba", "numpy", "paddle", "tensorflow", "t
 
 
 def register(
-    type: type,
+    kind: type,
     /,
     *,
     name: str | None = None,
@@ -26,15 +26,15 @@ def register(
 ) -> None:
     """Teach interop an array library: how its arrays are read, on which stream it works, how a result is made.
 
-    Every function of interop takes arrays of `type`, and of its subclasses, from then on. Calls led by one give its
+    Every function of interop takes arrays of `kind`, and of its subclasses, from then on. Calls led by one give its
     kind of array if `empty` is given, else an `interop.Array`.
 
     Parameters
     ----------
-    type : type
+    kind : type
         The class of the arrays. Not one of a library that interop knows, but subclasses of those may be registered.
     name : str, optional
-        The library's name in messages; by default the package of `type`.
+        The library's name in messages; by default the package of `kind`.
     export : callable, ``(array) -> object``, optional
         Returns what can be read in place of the array, on the same memory: an array of any library, an object with
         ``__dlpack__``, ``__cuda_array_interface__`` or a buffer, or a new DLPack capsule. It is not told the stream,
@@ -55,9 +55,9 @@ def register(
     Raises
     ------
     TypeError
-        An argument has a wrong type, or `type` has no protocol and there is no `export`.
+        An argument has a wrong type, or `kind` has no protocol and there is no `export`.
     ValueError
-        `type` is registered already, belongs to a library that interop knows, or is built into Python; or the name is
+        `kind` is registered already, belongs to a library that interop knows, or is built into Python; or the name is
         taken.
 
     Notes
@@ -82,9 +82,8 @@ def register(
     array([[1., 1.],
            [1., 1.]])
     """
-    kind = type
-    if not isinstance(kind, _TYPE):
-        raise TypeError(f"interop.register: type is {kind!r}; accepted: a class")
+    if not isinstance(kind, type):
+        raise TypeError(f"interop.register: kind is {kind!r}; accepted: a class")
     if kind.__module__ == "builtins":
         raise ValueError(f"interop.register: {kind!r} is built into Python; accepted: the class of an array library")
     for what, function in (("export", export), ("current_stream", current_stream), ("empty", empty)):
@@ -101,6 +100,3 @@ def register(
     elif name in _TAKEN:
         raise ValueError(f"interop.register: name is {name!r}, a library that interop knows; accepted: another name")
     _core.register_library(kind, name, export, current_stream, empty, writable)
-
-
-_TYPE = type

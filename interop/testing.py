@@ -18,11 +18,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+import interop
 from interop import _core
 
 __all__ = ["DTYPES", "LAYOUTS", "Cell", "check_producer"]
 
-LISTED = (TypeError, ValueError, BufferError, _core.CudaError)  # what interop raises for what it cannot read
+LISTED = (TypeError, ValueError, BufferError, interop.CudaError)  # what interop raises for what it cannot read
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,10 @@ def _base(dtype: np.dtype[Any]) -> np.ndarray:
     """Return distinct values; those of complex numbers have imaginary parts."""
     numbers = np.arange(24).reshape(4, 6)
     if dtype.kind == "b":
-        return numbers % 3 == 0
+        return np.equal(numbers % 3, 0)
     if dtype.kind == "c":
-        return (numbers - 1j * numbers - 5).astype(dtype)
-    signed = numbers if dtype.kind == "u" else numbers - 5
-    return signed.astype(dtype)
+        return np.asarray(numbers - 1j * numbers - 5, dtype)
+    return np.asarray(numbers if dtype.kind == "u" else numbers - 5, dtype)
 
 
 def check_producer(
@@ -118,11 +118,9 @@ def check_producer(
     -----
     Each array is read twice: its values, shape and dtype must be right, and nothing may hold it afterwards.
     """
-    cells = []
-    for dtype in dtypes:
-        for layout in layouts:
-            cells.append(_check(make, dtype, layout, None))
-        cells.extend(_check(make, dtype, "compact", stream) for stream in streams)
+    kinds: list[tuple[str, int | None]] = [(layout, None) for layout in layouts]
+    kinds += [("compact", stream) for stream in streams]
+    cells = [_check(make, dtype, layout, stream) for dtype in dtypes for layout, stream in kinds]
     wrong = [str(cell) for cell in cells if cell.outcome == "WRONG"]
     if strict and wrong:
         raise AssertionError("\n".join(["interop.testing.check_producer:", *wrong]))

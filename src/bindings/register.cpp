@@ -24,7 +24,8 @@ char* gather(const DLTensor& tensor, int dim, const char* from, char* to) {
     std::memcpy(to, from, static_cast<size_t>(item));
     return to + item;
   }
-  for (int64_t i = 0; i < tensor.shape[dim]; ++i) to = gather(tensor, dim + 1, from + i * tensor.strides[dim] * item, to);
+  for (int64_t i = 0; i < tensor.shape[dim]; ++i)
+    to = gather(tensor, dim + 1, from + i * tensor.strides[dim] * item, to);
   return to;
 }
 

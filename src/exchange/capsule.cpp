@@ -132,6 +132,7 @@ void read_dltensor(Operand& operand, const DLTensor& from) {
     if (from.shape[i] < 0) malformed(operand, "shape " + shape_text(from.shape, from.ndim));
     operand.shape[i] = from.shape[i];
   }
+  if (is_beyond_counting(to)) malformed(operand, "shape " + shape_text(to) + ", more elements than any memory");
   if (from.strides && element_count(to) > 0) {
     std::memcpy(operand.strides, from.strides, static_cast<size_t>(from.ndim) * sizeof(int64_t));
     for (int i = 0; i < from.ndim; ++i) {
@@ -154,7 +155,8 @@ void read_managed(Operand& operand, DLManagedTensorVersioned* managed) {
 
 void read_capsule(Operand& operand, nb::handle capsule) {
   if (PyCapsule_IsValid(capsule.ptr(), kVersioned)) {
-    read_versioned(operand, *take_over<DLManagedTensorVersioned>(operand, capsule, kVersioned, "used_dltensor_versioned"));
+    read_versioned(operand,
+                   *take_over<DLManagedTensorVersioned>(operand, capsule, kVersioned, "used_dltensor_versioned"));
     return;
   }
   if (PyCapsule_IsValid(capsule.ptr(), kLegacy)) {

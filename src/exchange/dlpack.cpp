@@ -69,7 +69,8 @@ DLDevice dlpack_device(const Operand& operand) {
     PyObject* number = entry.is_none() && i == 1 ? PyLong_FromLong(0) : PyNumber_Index(entry.ptr());
     numbers[i] = number ? PyLong_AsLongLong(nb::steal(number).ptr()) : -1;
     if (PyErr_Occurred()) {
-      throw BufferError(operand.label() + ": " + type_text(operand.object) + ".__dlpack_device__: " + take_error_text());
+      throw BufferError(operand.label() + ": " + type_text(operand.object) +
+                        ".__dlpack_device__: " + take_error_text());
     }
   }
   if (numbers[1] != static_cast<int32_t>(numbers[1]) || numbers[0] != static_cast<int32_t>(numbers[0])) {

@@ -55,8 +55,8 @@ Made allocate_by(const DLPackExchangeAPI& api, const Shape& shape, DLDataType dt
     PyErr_SetString(error[0] == "MemoryError" ? PyExc_MemoryError : PyExc_RuntimeError, error[1].c_str());
     nb::raise_python_error();
   }
-  void* data = managed->dl_tensor.data ? static_cast<char*>(managed->dl_tensor.data) + managed->dl_tensor.byte_offset
-                                       : nullptr;
+  void* data =
+      managed->dl_tensor.data ? static_cast<char*>(managed->dl_tensor.data) + managed->dl_tensor.byte_offset : nullptr;
   PyObject* array = nullptr;
   if (api.managed_tensor_to_py_object_no_sync(managed, reinterpret_cast<void**>(&array)) != 0) {
     nb::raise_python_error();

@@ -27,7 +27,11 @@ void Lookup::find() const {
 std::string text_of(nb::handle object) {
   PyObject* text = PyObject_Str(object.ptr());
   if (!text) nb::raise_python_error();
-  return nb::cast<std::string>(nb::steal(text));
+  const nb::object owner = nb::steal(text);
+  // A str may hold what UTF-8 cannot say (lone surrogates).
+  PyObject* bytes = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
+  if (!bytes) nb::raise_python_error();
+  return nb::cast<nb::bytes>(nb::steal(bytes)).c_str();
 }
 
 std::string type_text(nb::handle object) {

@@ -98,8 +98,8 @@ class RegisteredRoute final : public Route {
   const Route& export_by_user(Operand& operand) const {
     PyObject* exported = PyObject_CallOneArg(export_, operand.object.ptr());
     if (!exported) {
-      throw BufferError(operand.label() + ": " + type_text(operand.object) + " refuses to export: " +
-                        take_error_text());
+      throw BufferError(operand.label() + ": " + type_text(operand.object) +
+                        " refuses to export: " + take_error_text());
     }
     operand.exported = nb::steal(exported);
     const Route* inner = find_route(operand.exported);

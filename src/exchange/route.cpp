@@ -175,8 +175,9 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
     text += ", a subclass of numpy.ndarray with operations of its own, whose meaning would be lost; accepted: plain "
             "arrays (pass numpy.asarray(x), or x.filled() of a masked array)";
   } else {
-    text += "; accepted: arrays with DLPack, __cuda_array_interface__ or the buffer protocol (NumPy, torch, JAX, CuPy, "
-            "Numba, interop.Array, ...), and types given to interop.register";
+    text +=
+        "; accepted: arrays with DLPack, __cuda_array_interface__ or the buffer protocol (NumPy, torch, JAX, CuPy, "
+        "Numba, interop.Array, ...), and types given to interop.register";
   }
   throw TypeError(text);
 }

@@ -47,7 +47,8 @@ class TensorflowRoute final : public Route {
       const nb::gil_scoped_release no_gil;
       cuda::synchronize(stream);
     }
-    return kFromDlpack.get()(export_dlpack(nb::cast<const Array&>(array), nb::none(), nb::none(), nb::none(), nb::none()));
+    return kFromDlpack.get()(
+        export_dlpack(nb::cast<const Array&>(array), nb::none(), nb::none(), nb::none(), nb::none()));
   }
 };
 

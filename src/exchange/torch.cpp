@@ -67,8 +67,9 @@ bool in_forward_ad() {
 void check_tangent(const Operand& operand) {
   const nb::object tangent = nb::object(kUnpackDual.get()(operand.object))[1];
   if (!tangent.is_none()) {
-    throw TypeError(operand.label() + " carries a forward-mode tangent, and interop has no derivative to record; pass "
-                                      "torch.autograd.forward_ad.unpack_dual(x).primal");
+    throw TypeError(operand.label() +
+                    " carries a forward-mode tangent, and interop has no derivative to record; pass "
+                    "torch.autograd.forward_ad.unpack_dual(x).primal");
   }
 }
 
@@ -148,8 +149,7 @@ void TorchRoute::inspect(Operand& operand) const {
   read(operand);
 }
 
-Made TorchRoute::empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream,
-                       bool foreign) const {
+Made TorchRoute::empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const {
   if (!foreign) return allocate(shape, dtype, device);
   // torch's allocator ties memory to the current stream, so the caller's stream is made current around it.
   const Within guard(kStreamGuard.get()(kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id)));

@@ -25,8 +25,7 @@ class TvmFfiRoute final : public Route {
   nb::object hand_over(nb::object made, cudaStream_t stream) const override {
     const nb::object array = Route::hand_over(made, stream);
     const nb::object no_sync = stream ? nb::object(nb::int_(-1)) : nb::none();
-    return kFromDlpack.get()(
-        export_dlpack(nb::cast<const Array&>(array), no_sync, nb::none(), nb::none(), nb::none()));
+    return kFromDlpack.get()(export_dlpack(nb::cast<const Array&>(array), no_sync, nb::none(), nb::none(), nb::none()));
   }
 };
 

@@ -49,8 +49,7 @@ class WarpRoute final : public Route {
     const nb::object array = Route::hand_over(made, stream);
     if (nb::cast<const Array&>(array).shape.empty()) return array;
     const nb::object no_sync = stream ? nb::object(nb::int_(-1)) : nb::none();
-    return kFromDlpack.get()(
-        export_dlpack(nb::cast<const Array&>(array), no_sync, nb::none(), nb::none(), nb::none()));
+    return kFromDlpack.get()(export_dlpack(nb::cast<const Array&>(array), no_sync, nb::none(), nb::none(), nb::none()));
   }
 };
 

@@ -185,9 +185,9 @@ def test_out_of_a_registered_type():
     sealed = new_box(export=unpack, writable=False)
     with pytest.raises(TypeError, match=r"^interop.matmul: out is .*Box, which is immutable"):
         interop.matmul(X, Y, out=sealed(np.zeros((2, 4))))
+    frozen = np.zeros((2, 4))
+    frozen.setflags(write=False)
     with pytest.raises(TypeError, match="read-only"):
-        frozen = np.zeros((2, 4))
-        frozen.setflags(write=False)
         interop.matmul(X, Y, out=kind(frozen))
     assert interop._core.read(sealed(X))["read_only"]
 
@@ -259,11 +259,11 @@ def test_what_is_no_refusal_passes_through(error):
 
 
 def test_errors_of_empty_are_raised_as_they_are():
-    class OutOfBoxes(RuntimeError):
+    class NoBoxError(RuntimeError):
         pass
 
-    kind = new_box(export=unpack, empty=fails_with(OutOfBoxes("none left")))
-    with pytest.raises(OutOfBoxes, match="none left"):
+    kind = new_box(export=unpack, empty=fails_with(NoBoxError("none left")))
+    with pytest.raises(NoBoxError, match="none left"):
         interop.matmul(kind(X), Y)
 
 
@@ -273,8 +273,8 @@ def test_errors_of_empty_are_raised_as_they_are():
 @pytest.mark.parametrize(
     ("arguments", "keywords", "exception", "match"),
     [
-        ((5,), {}, TypeError, "type is 5; accepted: a class"),
-        ((X,), {}, TypeError, "type is array"),
+        ((5,), {}, TypeError, "kind is 5; accepted: a class"),
+        ((X,), {}, TypeError, "kind is array"),
         ((list,), {"export": np.asarray}, ValueError, "<class 'list'> is built into Python"),
         ((object,), {"export": np.asarray}, ValueError, "is built into Python"),
         ((Box,), {}, TypeError, "has no protocol by which it could be read; pass `export`"),
@@ -288,7 +288,7 @@ def test_errors_of_empty_are_raised_as_they_are():
         ((np.ndarray,), {}, ValueError, "is an array of numpy, which interop knows; accepted: types of other"),
         ((interop.Array,), {}, ValueError, "is an array of interop, which interop knows"),
         ((Box,), {"export": unpack, "to_dlpack": unpack}, TypeError, "to_dlpack"),
-        ((), {"type": Box}, TypeError, "positional"),
+        ((), {"kind": Box}, TypeError, "positional"),
     ],
     ids=lambda value: "",
 )

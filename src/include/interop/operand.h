@@ -28,14 +28,14 @@ struct Operand {
   DLTensor tensor{};                       ///< complete once the call is made; the device is known before that
   int64_t shape[kMaxDims];
   int64_t strides[kMaxDims];  ///< in elements, always filled
-  bool is_output = false;  ///< the call writes to it
+  bool is_output = false;     ///< the call writes to it
   bool read_only = false;
   bool any_device = false;                 ///< empty, with no pointer that would name its device
   bool hold = false;                   ///< its memory is not ordered on the call's stream: hold it until done there
   bool has_stream = false;             ///< `stream` is set: the array itself names the stream it is ready on
   cudaStream_t stream = nullptr;       ///< never 0: the legacy default stream is 1
   nanobind::object resolved;           ///< what stands in for `object` where its producer had to resolve a lazy view
-  nanobind::object exported;                        ///< what a registered library exports in place of `object`
+  nanobind::object exported;           ///< what a registered library exports in place of `object`
   const exchange::Route* exported_route = nullptr;  ///< how that is read
   Release release{nullptr, [](void*) {}};
 
