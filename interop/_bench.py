@@ -219,7 +219,9 @@ def _operands(torch: Any, size: int, dtype: Any, layout: str, count: int) -> lis
         return x.t() if transposed else x
 
     left, right = _LAYOUTS[layout]
-    return [(matrix(left), matrix(right), torch.empty(size, size, device="cuda", dtype=dtype)) for _ in range(count)]
+    return [
+        (matrix(left), matrix(right), torch.empty(size, size, device="cuda", dtype=dtype)) for _ in range(count)
+    ]
 
 
 def _relative_error(torch: Any, result: Any, a: Any, b: Any) -> float:
@@ -243,9 +245,7 @@ def _matmul(torch: Any) -> Iterable[Row]:
     cases = [(torch.float32, n, layout) for n in (512, 1024, 2048, 4096, 8192) for layout in _LAYOUTS]
     cases += [(torch.float64, n, layout) for n in (1024, 2048, 4096) for layout in _LAYOUTS]
     backends = [None, "tiled"] if _core.cublas_status().startswith("not found") else [None, "cublas", "tiled"]
-    print(
-        f"{'square products, TFLOP/s':<28}{'torch':>9}" + "".join(f"{b!s:>9}" for b in backends) + "   ratios to torch"
-    )
+    print(f"{'square products, TFLOP/s':<28}{'torch':>9}" + "".join(f"{str(b):>9}" for b in backends) + "   ratios to torch")
     ratios: dict[tuple[Any, Any], list[float]] = {}
     for dtype, size, layout in cases:
         item = dtype.itemsize
@@ -268,23 +268,13 @@ def _matmul(torch: Any) -> Iterable[Row]:
         flops = {name: 2 * size**3 / seconds / 1e12 for name, seconds in times.items()}
         relative = [flops[str(backend)] / flops["torch"] for backend in backends]
         name = f"{str(dtype).removeprefix('torch.')} {size} {layout}"
-        print(
-            f"{name:<28}"
-            + "".join(f"{value:>9.1f}" for value in flops.values())
-            + "   "
-            + "  ".join(f"{value:.2f}" for value in relative)
-        )
+        print(f"{name:<28}" + "".join(f"{value:>9.1f}" for value in flops.values())
+              + "   " + "  ".join(f"{value:.2f}" for value in relative))
         for backend, ratio in zip(backends, relative, strict=True):
             ratios.setdefault((dtype, backend), []).append(ratio)
         for candidate, value in flops.items():
-            yield {
-                "dtype": str(dtype),
-                "size": size,
-                "layout": layout,
-                "backend": candidate,
-                "tflops": value,
-                "ratio_to_torch": value / flops["torch"],
-            }
+            yield {"dtype": str(dtype), "size": size, "layout": layout, "backend": candidate, "tflops": value,
+                   "ratio_to_torch": value / flops["torch"]}
         del operands, candidates
     for (dtype, backend), values in ratios.items():
         mean = statistics.geometric_mean(values)

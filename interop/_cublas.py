@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from interop import _core
+
 __all__ = ["find_paths"]
 
 
