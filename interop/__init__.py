@@ -35,14 +35,15 @@ if _core.version != __version__:
 
 from interop._core import Array, CudaError
 from interop._matmul import matmul
+from interop._register import register
 
 Array.__module__ = CudaError.__module__ = "interop"
 _atexit.register(_core.close, 5.0)
 
-__all__ = ["Array", "CudaError", "__version__", "matmul"]  # not "jax": a star import would load JAX
+__all__ = ["Array", "CudaError", "__version__", "matmul", "register"]  # not "jax": a star import would load JAX
 
 
 def __getattr__(name: str) -> _Any:
-    if name == "jax":  # loaded on first use, as it loads JAX
-        return _importlib.import_module("interop.jax")
+    if name in ("jax", "testing"):  # loaded on first use: the one loads JAX, the other is seldom needed
+        return _importlib.import_module(f"interop.{name}")
     raise AttributeError(f"module 'interop' has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 import interop
 
@@ -22,6 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="measure against the array libraries (needs a GPU)")
     bench.add_argument("what", choices=["matmul", "overhead"], help="large products, or host time per call")
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
+    conformance = commands.add_parser(
+        "conformance", help="print what every array library, dtype and layout that is here gives"
+    )
+    conformance.add_argument("--update", metavar="PAGE", help="write the tables into this page instead")
     options = parser.parse_args(arguments)
     if options.command == "info":
         from interop import _info
@@ -32,6 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from interop import _demo
 
         return _demo.run()
+    if options.command == "conformance":
+        return _conformance(options.update)
     from interop import _bench
 
     return _bench.run(options.what, options.csv)
+
+
+def _conformance(page: str | None) -> int:
+    from interop import _conformance
+
+    if page is not None:
+        return 0 if _conformance.update(Path(page)) else 1
+    text, good = _conformance.report()
+    print(text)
+    return 0 if good else 1

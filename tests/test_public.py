@@ -23,8 +23,8 @@ from helpers import products
 import interop
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ["Array", "CudaError", "__version__", "matmul"]  # and `jax`, loaded on first use
-FUNCTIONS = ["matmul"]
+NAMES = ["Array", "CudaError", "__version__", "matmul", "register"]  # and `jax`, loaded on first use
+FUNCTIONS = ["matmul", "register"]
 
 
 def run(*arguments, cwd, **environment):

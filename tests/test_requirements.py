@@ -96,6 +96,6 @@ def test_require_turns_a_skipped_module_into_a_failure(run_probe):
 
 
 def test_require_refuses_unknown_names(run_probe):
-    done = run_probe(PROBE, "--require=jax,tensorflow")
+    done = run_probe(PROBE, "--require=jax,mxnet")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "unknown name tensorflow; known: torch, jax" in done.stderr
+    assert "unknown name mxnet; known: torch, jax" in done.stderr

@@ -8,5 +8,6 @@ namespace interop::bindings {
 void bind_array(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
+void bind_register(nanobind::module_& m);
 
 }  // namespace interop::bindings

@@ -37,5 +37,6 @@ NB_MODULE(_core, m) {
   interop::bindings::bind_array(m);
   interop::bindings::bind_info(m);
   interop::bindings::bind_matmul(m);
+  interop::bindings::bind_register(m);
   interop::bind_jax_ffi(m);
 }

@@ -111,7 +111,7 @@ void read_cai(Operand& operand) {
   }
   const nb::handle typestr = interface.required("typestr");
   if (!nb::isinstance<nb::str>(typestr)) interface.malformed("typestr is " + type_text(typestr) + ", not a str");
-  const std::string spelled = nb::cast<std::string>(typestr);
+  const std::string spelled = text_of(typestr);
   const auto dtype = dtype_from_typestr(spelled);
   if (!dtype) {
     throw TypeError(operand.label() + " has the typestr '" + spelled +
@@ -123,6 +123,8 @@ void read_cai(Operand& operand) {
   for (int i = 0; i < tensor.ndim; ++i) {
     if (operand.shape[i] < 0) interface.malformed("shape " + shape_text(tensor));
   }
+  if (is_beyond_counting(tensor))
+    interface.malformed("shape " + shape_text(tensor) + ", more elements than any memory");
   read_strides(operand, interface);
   read_pointer(operand, interface);
   if (const nb::handle stream = interface.entry("stream"); stream.is_valid()) {

@@ -333,6 +333,7 @@ nb::object Call::hand_over() {
       if (!operand.hold && !(operand.resolved.is_valid() && stream_given_)) continue;
       held.push_back({nb::borrow(operand.object), std::move(operand.release)});
       if (operand.resolved.is_valid()) held.push_back({operand.resolved});
+      if (operand.exported.is_valid()) held.push_back({operand.exported});
     }
     if (!held.empty()) exchange::hold_for(stream_, device_, std::move(held));
   }

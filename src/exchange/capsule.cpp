@@ -67,6 +67,16 @@ Managed* take_over(Operand& operand, nb::handle capsule, const char* name, const
   return managed;
 }
 
+void read_versioned(Operand& operand, const DLManagedTensorVersioned& managed) {
+  if (managed.version.major != DLPACK_MAJOR_VERSION) {
+    throw BufferError(operand.label() + ": " + type_text(operand.object) + " speaks DLPack " +
+                      std::to_string(managed.version.major) + "." + std::to_string(managed.version.minor) +
+                      "; accepted: version 1");
+  }
+  operand.read_only = (managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+  read_dltensor(operand, managed.dl_tensor);
+}
+
 /// For what is no unused DLPack capsule: the caller's own mistake, or its producer's.
 [[noreturn]] void refuse_capsule(const Operand& operand, nb::handle object) {
   const bool is_capsule = PyCapsule_CheckExact(object.ptr());
@@ -123,6 +133,7 @@ void read_dltensor(Operand& operand, const DLTensor& from) {
     if (from.shape[i] < 0) malformed(operand, "shape " + shape_text(from.shape, from.ndim));
     operand.shape[i] = from.shape[i];
   }
+  if (is_beyond_counting(to)) malformed(operand, "shape " + shape_text(to) + ", more elements than any memory");
   if (from.strides && element_count(to) > 0) {
     std::memcpy(operand.strides, from.strides, static_cast<size_t>(from.ndim) * sizeof(int64_t));
     for (int i = 0; i < from.ndim; ++i) {
@@ -138,16 +149,15 @@ void read_dltensor(Operand& operand, const DLTensor& from) {
   to.data = from.data ? static_cast<char*>(from.data) + from.byte_offset : nullptr;
 }
 
+void read_managed(Operand& operand, DLManagedTensorVersioned* managed) {
+  operand.release = Release(managed, &destroy<DLManagedTensorVersioned>);
+  read_versioned(operand, *managed);
+}
+
 void read_capsule(Operand& operand, nb::handle capsule) {
   if (PyCapsule_IsValid(capsule.ptr(), kVersioned)) {
-    auto* managed = take_over<DLManagedTensorVersioned>(operand, capsule, kVersioned, "used_dltensor_versioned");
-    if (managed->version.major != DLPACK_MAJOR_VERSION) {
-      throw BufferError(operand.label() + ": " + type_text(operand.object) + " speaks DLPack " +
-                        std::to_string(managed->version.major) + "." + std::to_string(managed->version.minor) +
-                        "; accepted: version 1");
-    }
-    operand.read_only = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-    read_dltensor(operand, managed->dl_tensor);
+    read_versioned(operand,
+                   *take_over<DLManagedTensorVersioned>(operand, capsule, kVersioned, "used_dltensor_versioned"));
     return;
   }
   if (PyCapsule_IsValid(capsule.ptr(), kLegacy)) {

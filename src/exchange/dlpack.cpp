@@ -13,7 +13,7 @@ const Name kMaxVersion("max_version");
 PyObject* call_dlpack(nb::handle method, cudaStream_t stream, bool with_version) {
   nb::dict keywords;
   if (stream) {
-    const nb::object handle = nb::steal(PyLong_FromUnsignedLongLong(reinterpret_cast<uintptr_t>(stream)));
+    const nb::object handle = nb::steal(PyLong_FromLongLong(reinterpret_cast<intptr_t>(stream)));
     PyDict_SetItem(keywords.ptr(), kStream.get(), handle.ptr());
   }
   if (with_version) {
@@ -60,9 +60,22 @@ DLDevice dlpack_device(const Operand& operand) {
   if (!nb::isinstance<nb::tuple>(device) || nb::len(device) != 2) {
     throw BufferError(operand.label() + ": " + type_text(operand.object) + ".__dlpack_device__ does not return a pair");
   }
-  // The type is often an IntEnum.
-  const auto number = [](nb::handle value) { return to_int64(nb::steal<nb::object>(PyNumber_Long(value.ptr()))); };
-  return {static_cast<DLDeviceType>(number(device[0])), static_cast<int32_t>(number(device[1]))};
+  // The type is often an IntEnum; the id of host memory is None in Paddle.
+  int64_t numbers[2];
+  for (int i = 0; i < 2; ++i) {
+    const nb::object entry = device[i];
+    PyObject* number = entry.is_none() && i == 1 ? PyLong_FromLong(0) : PyNumber_Index(entry.ptr());
+    numbers[i] = number ? PyLong_AsLongLong(nb::steal(number).ptr()) : -1;
+    if (PyErr_Occurred()) {
+      throw BufferError(operand.label() + ": " + type_text(operand.object) +
+                        ".__dlpack_device__: " + take_error_text());
+    }
+  }
+  if (numbers[1] != static_cast<int32_t>(numbers[1]) || numbers[0] != static_cast<int32_t>(numbers[0])) {
+    throw BufferError(operand.label() + ": " + type_text(operand.object) + ".__dlpack_device__ returns " +
+                      text_of(device));
+  }
+  return {static_cast<DLDeviceType>(numbers[0]), static_cast<int32_t>(numbers[1])};
 }
 
 nb::object dlpack_capsule(const Operand& operand, cudaStream_t stream) {

@@ -14,8 +14,14 @@ void read_dltensor(Operand& operand, const DLTensor& tensor);
 /// after the renaming, the deleter runs exactly once. A capsule that was used before is a ValueError.
 void read_capsule(Operand& operand, nb::handle capsule);
 
+/// The same for a tensor that comes without a capsule: its deleter is ours to call from here on.
+void read_managed(Operand& operand, DLManagedTensorVersioned* managed);
+
 /// `object.__dlpack_device__()`.
 DLDevice dlpack_device(const Operand& operand);
+
+/// For producers that are known to accept it: `stream=-1`, the consumer orders itself.
+inline const cudaStream_t kNoSynchronisation = reinterpret_cast<cudaStream_t>(-1);
 
 /// `object.__dlpack__(stream=stream, max_version=(1, 3))`, again without max_version where that is not known. A null
 /// stream (a host call) is left out.

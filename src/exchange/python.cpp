@@ -27,7 +27,11 @@ void Lookup::find() const {
 std::string text_of(nb::handle object) {
   PyObject* text = PyObject_Str(object.ptr());
   if (!text) nb::raise_python_error();
-  return nb::cast<std::string>(nb::steal(text));
+  const nb::object owner = nb::steal(text);
+  // A str may hold what UTF-8 cannot say (lone surrogates).
+  PyObject* bytes = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
+  if (!bytes) nb::raise_python_error();
+  return nb::cast<nb::bytes>(nb::steal(bytes)).c_str();
 }
 
 std::string type_text(nb::handle object) {
@@ -40,6 +44,7 @@ std::string type_text(nb::handle object) {
 }
 
 std::string take_error_text() {
+  if (!PyErr_Occurred()) return "it gives no reason";
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) nb::raise_python_error();
   nb::python_error error;  // takes the error that is set
   const std::string text = text_of(error.value());
@@ -59,6 +64,17 @@ nb::object shape_tuple(const int64_t* sizes, int ndim) {
     PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(sizes[i]));
   }
   return nb::steal(tuple);
+}
+
+Within::Within(nb::object manager) : manager_(std::move(manager)) { manager_.attr("__enter__")(); }
+
+Within::~Within() {
+  const nb::error_scope kept;
+  try {
+    manager_.attr("__exit__")(nb::none(), nb::none(), nb::none());
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable(manager_);
+  }
 }
 
 bool interpreter_is_gone() {

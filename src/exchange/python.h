@@ -70,6 +70,18 @@ int64_t to_int64(nb::handle value);
 nb::object shape_tuple(const int64_t* sizes, int ndim);
 inline nb::object shape_tuple(const Shape& shape) { return shape_tuple(shape.sizes, shape.ndim); }
 
+/// A context manager of Python's, entered for the life of this object. Leaves the error indicator as it is.
+class Within {
+ public:
+  explicit Within(nb::object manager);
+  ~Within();
+  Within(const Within&) = delete;
+  Within& operator=(const Within&) = delete;
+
+ private:
+  nb::object manager_;
+};
+
 /// Has the interpreter begun to shut down? Then no thread may ask for the GIL.
 bool interpreter_is_gone();
 

@@ -4,17 +4,21 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "exchange/array.h"
+#include "exchange/exchange_api.h"
+#include "exchange/registered.h"
 
 namespace interop::exchange {
 namespace {
 
 // ---- the cache: type address -> route ----
 
-// Read without a lock: a slot's type is published after its route, and never changes again. The cache keeps each type
-// alive, so an address stays its type's own. Full (types made in a loop), it stops caching and nothing else changes.
+// Read without a lock: a slot's type is published after its route, and never changes again; its route changes only when
+// a library is registered. The cache keeps each type alive, so an address stays its type's own. Full (types made in a
+// loop), it stops caching and nothing else changes.
 constexpr size_t kSlots = 1024;
 struct Slot {
   std::atomic<PyTypeObject*> type{nullptr};
@@ -23,6 +27,7 @@ struct Slot {
 Slot slots[kSlots];
 std::mutex slots_mutex;
 size_t slots_used = 0;
+std::atomic<unsigned> registrations{0};
 
 size_t first_slot(PyTypeObject* type) { return (reinterpret_cast<uintptr_t>(type) >> 4) % kSlots; }
 
@@ -37,9 +42,10 @@ bool find_cached(PyTypeObject* type, const Route** route) {
   }
 }
 
-void cache(PyTypeObject* type, const Route* route) {
+/// `looked_at`: the count of registrations before the look; a route that may be out of date is not kept.
+void cache(PyTypeObject* type, const Route* route, unsigned looked_at) {
   const std::lock_guard<std::mutex> lock(slots_mutex);
-  if (slots_used > kSlots / 2) return;
+  if (slots_used > kSlots / 2 || registrations.load() != looked_at) return;
   size_t i = first_slot(type);
   for (; slots[i].type.load(std::memory_order_relaxed); i = (i + 1) % kSlots) {
     if (slots[i].type.load(std::memory_order_relaxed) == type) return;
@@ -84,7 +90,8 @@ bool overrides_ufuncs(PyTypeObject* type) {
          !own.attr("__array_ufunc__").is(kNumpyNdarray.get().attr("__array_ufunc__"));
 }
 
-const Route* look(PyTypeObject* type) {
+/// The types that interop knows by name; a null route for those that are no arrays, nothing for all others.
+std::optional<const Route*> look_by_name(PyTypeObject* type) {
   const nb::handle handle((PyObject*)type);
   if (nb::type_check(handle) && handle.is(nb::type<Array>())) return &array_route();
   if (is_subtype(type, kNumpyGeneric) || type == &PyBytes_Type || type == &PyUnicode_Type) return nullptr;
@@ -99,7 +106,18 @@ const Route* look(PyTypeObject* type) {
   if (derives_from(type, "numba", "DeviceNDArrayBase") || derives_from(type, "numba_cuda", "DeviceNDArrayBase")) {
     return &numba_route();
   }
+  if (derives_from(type, "warp", "array")) return &warp_route();
+  if (derives_from(type, "tensorflow", "EagerTensor")) return &tensorflow_route();
+  if (derives_from(type, "tvm_ffi", "Tensor")) return &tvm_ffi_route();
   if (type == &PyCapsule_Type) return &capsule_route();
+  return std::nullopt;
+}
+
+const Route* look_by_protocol(PyTypeObject* type) {
+  const nb::handle handle((PyObject*)type);
+  if (const DLPackExchangeAPI* api = find_exchange_api(handle)) {
+    return derives_from(type, "paddle", "Tensor") ? &paddle_route(*api) : &exchange_api_route(handle, *api);
+  }
   if (has(type, "__dlpack__") && has(type, "__dlpack_device__")) return &dlpack_route();
   if (has(type, "__cuda_array_interface__")) return &cai_route();
   const auto* buffer = type->tp_as_buffer;
@@ -107,15 +125,42 @@ const Route* look(PyTypeObject* type) {
   return nullptr;
 }
 
+const Route* look(PyTypeObject* type) {
+  const Route* taught = registered_route(type);
+  return taught ? taught : built_in_route(type);
+}
+
 }  // namespace
+
+const Route* built_in_route(PyTypeObject* type) {
+  const std::optional<const Route*> known = look_by_name(type);
+  return known ? *known : look_by_protocol(type);
+}
+
+bool is_known_library(PyTypeObject* type) {
+  const auto is_known = [](PyTypeObject* t) { return t && look_by_name(t).value_or(nullptr) != nullptr; };
+  return is_known(type) && !is_known(type->tp_base);
+}
+
+void refresh_routes(PyTypeObject* base) {
+  {
+    const std::lock_guard<std::mutex> lock(slots_mutex);
+    ++registrations;
+  }
+  for (Slot& slot : slots) {
+    PyTypeObject* type = slot.type.load(std::memory_order_acquire);
+    if (type && PyType_IsSubtype(type, base)) slot.route.store(look(type), std::memory_order_relaxed);
+  }
+}
 
 const Route* find_route(nb::handle object) {
   PyTypeObject* type = Py_TYPE(object.ptr());
   const Route* route = nullptr;
   if (find_cached(type, &route)) return route;
+  const unsigned before = registrations.load();
   route = look(type);
   if (route) {
-    cache(type, route);
+    cache(type, route, before);
   } else if (!PyType_Check(object.ptr()) && nb::hasattr(object, "__cuda_array_interface__")) {
     return &cai_route();  // on the instance alone (a proxy's __getattr__): the type says nothing, so nothing is cached
   }
@@ -133,7 +178,7 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
   } else {
     text +=
         "; accepted: arrays with DLPack, __cuda_array_interface__ or the buffer protocol (NumPy, torch, JAX, CuPy, "
-        "Numba, interop.Array, ...)";
+        "Numba, interop.Array, ...), and types given to interop.register";
   }
   throw TypeError(text);
 }

@@ -55,6 +55,13 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
 /// The same, null where there is none.
 const Route* find_route(nb::handle object);
 
+/// The route of a type without what `interop.register` was told; null where there is none.
+const Route* built_in_route(PyTypeObject* type);
+/// Is the type itself, not a base of it, an array type that interop knows by name?
+bool is_known_library(PyTypeObject* type);
+/// Looks again at every type under `base` that was looked at before.
+void refresh_routes(PyTypeObject* base);
+
 // One definition each, in the file of that name.
 const Route& numpy_route();
 const Route& torch_route();
@@ -63,6 +70,10 @@ const Route& cupy_route();
 const Route& numba_route();
 const Route& jax_array_route();
 const Route& jax_tracer_route();
+const Route& warp_route();
+const Route& tensorflow_route();
+const Route& tvm_ffi_route();
+const Route& paddle_route(const DLPackExchangeAPI& api);
 const Route& array_route();
 const Route& dlpack_route();
 const Route& capsule_route();

@@ -1,57 +1,47 @@
-/// PyTorch tensors, by the DLPack C exchange API (torch 2.10 and later).
+/// PyTorch tensors: the checks of every version, and the way by the DLPack C exchange API (torch 2.10 and later).
 ///
 /// That API hands over raw memory and skips every check that `Tensor.__dlpack__` makes in Python, so they are made
-/// here: exact type, gradients, lazily negated or conjugated views, dispatch modes, forward-mode duals, real memory.
-/// What a plain pointer cannot express is an error that says so, never a silently detached value.
+/// here: exact type, gradients, lazily negated or conjugated views, dispatch modes, traces, forward-mode duals, real
+/// memory. What a plain pointer cannot express is an error that says so, never a silently detached value.
+#include "exchange/torch.h"
+
 #include <interop/cuda/driver.h>
 
-#include <array>
-
-#include "exchange/dlpack.h"
+#include "exchange/exchange_api.h"
 #include "exchange/stream.h"
 
 namespace interop::exchange {
 namespace {
 
-const Name kExchangeApi("__dlpack_c_exchange_api__");
 const Name kRequiresGrad("requires_grad");
 const Name kIsNeg("is_neg");
 const Name kIsConj("is_conj");
+const Name kIsZeroTensor("_is_zerotensor");
 const Name kCurrentLevel("_current_level");
 const Lookup kTensor("torch", "Tensor");
 const Lookup kIsGradEnabled("torch", "is_grad_enabled");
 const Lookup kResolveNeg("torch", "resolve_neg");
 const Lookup kResolveConj("torch", "resolve_conj");
 const Lookup kDispatchModes("torch", "_C._len_torch_dispatch_stack");
+const Lookup kTracingState("torch", "_C._get_tracing_state");
+const Lookup kClone("torch", "clone");
 const Lookup kIsWrapped("torch", "_C._functorch.is_functorch_wrapped_tensor");
 const Lookup kForwardAd("torch.autograd.forward_ad", "__dict__");
 const Lookup kUnpackDual("torch.autograd.forward_ad", "unpack_dual");
 const Lookup kStreamGuard("torch.cuda", "stream");
 const Lookup kExternalStream("torch.cuda", "ExternalStream");
 const Lookup kDefaultStream("torch.cuda", "default_stream");
-const Lookup kTorchVersion("torch", "__version__");
 
 const char* const kNoBuffer = " has no memory of its own to work on";
 
-const DLPackExchangeAPI& api() {
+const DLPackExchangeAPI* api_or_null() {
   static const DLPackExchangeAPI* const found = [] {
-    const nb::object capsule = attribute_or_null(kTensor.get(), kExchangeApi);
-    const DLPackExchangeAPI* table = nullptr;
-    if (capsule.is_valid()) {
-      table = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-      if (!table) PyErr_Clear();
-    }
-    while (table && table->header.version.major != DLPACK_MAJOR_VERSION) {
-      table = reinterpret_cast<const DLPackExchangeAPI*>(table->header.prev_api);
-    }
-    return table;
+    const DLPackExchangeAPI* table = find_exchange_api(kTensor.get());
+    return table && table->dltensor_from_py_object_no_sync && table->managed_tensor_allocator ? table : nullptr;
   }();
-  if (!found || !found->dltensor_from_py_object_no_sync) {
-    throw TypeError("interop: torch " + text_of(kTorchVersion.get()) +
-                    " has no DLPack C exchange API; accepted: torch 2.10 or later");
-  }
-  return *found;
+  return found;
 }
+const DLPackExchangeAPI& api() { return *api_or_null(); }
 
 bool is_true(nb::handle value) { return value.is(Py_True); }
 nb::object call0(nb::handle function) {
@@ -86,36 +76,10 @@ void check_tangent(const Operand& operand) {
   }
 }
 
-class TorchRoute : public Route {
+/// torch 2.10 and later: by the table on the type.
+class TorchExchangeRoute final : public TorchRoute {
  public:
-  const char* library() const override { return "torch"; }
   const char* protocol() const override { return "__dlpack_c_exchange_api__"; }
-
-  // Dispatch modes see operations, not pointers: inside one (FakeTensorMode, FlopCounterMode) the memory may not be
-  // real. Function modes (torch.set_default_device) change calls of torch's own functions, which this is not.
-  void enter(const char* function) const override {
-    if (to_int64(call0(kDispatchModes.get())) != 0) {
-      throw TypeError(std::string(function) + ": a torch dispatch mode is active, for which interop has no operator " +
-                      "yet; call it outside the mode");
-    }
-  }
-
-  void inspect(Operand& operand) const override {
-    check_gradient(operand);
-    if (in_forward_ad()) check_tangent(operand);
-    // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
-    if (is_true(method0(operand.object, kIsNeg))) resolve(operand, kResolveNeg);
-    DLTensor view;
-    read_view(operand, &view);
-    if (view.dtype.code == kDLComplex && is_true(method0(operand.object, kIsConj))) {
-      resolve(operand, kResolveConj);
-      read_view(operand, &view);
-    }
-    if (!view.data && element_count(view) > 0) {
-      throw TypeError(operand.label() + ": this torch.Tensor" + kNoBuffer + " (a fake or functionalised tensor)");
-    }
-    read_dltensor(operand, view);
-  }
 
   bool current_stream(int device, cudaStream_t* stream) const override {
     void* current = nullptr;
@@ -124,68 +88,27 @@ class TorchRoute : public Route {
     return true;
   }
 
-  Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
-    if (!foreign) return allocate(shape, dtype, device);
-    // torch's allocator ties memory to the current stream, so the caller's stream is made current around it.
-    const nb::object own = stream == cuda::kLegacyStream
-                               ? kDefaultStream.get()(device.device_id)  // torch takes no handle of that one
-                               : kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id);
-    const nb::object guard = kStreamGuard.get()(own);
-    guard.attr("__enter__")();
-    Made made;
-    try {
-      made = allocate(shape, dtype, device);
-    } catch (...) {
-      guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
-      throw;
-    }
-    guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
-    return made;
-  }
-  nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
-
  private:
-  static void resolve(Operand& operand, const Lookup& function) {
-    if (operand.is_output) {
-      throw TypeError(operand.label() + " is a lazily negated or conjugated view, which memory cannot be written " +
-                      "through; accepted: a plain tensor");
+  void read(Operand& operand) const override {
+    DLTensor view;
+    read_view(operand, &view);
+    if (view.dtype.code == kDLComplex && is_true(method0(operand.object, kIsConj))) {
+      resolve(operand, kResolveConj);
+      read_view(operand, &view);
     }
-    operand.resolved = function.get()(operand.memory());
+    if (!view.data && element_count(view) > 0) {
+      check_memory(operand);
+      read_view(operand, &view);
+    }
+    read_dltensor(operand, view);
+  }
+
+  Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) const override {
+    return allocate_by(api(), shape, dtype, device);
   }
 
   static void read_view(const Operand& operand, DLTensor* view) {
-    const nb::handle object = operand.memory();
-    if (api().dltensor_from_py_object_no_sync(object.ptr(), view) == 0) return;
-    nb::python_error error;  // torch's
-    if (is_true(kIsWrapped.get()(object))) {
-      throw TypeError(operand.label() + ": this torch.Tensor" + kNoBuffer +
-                      " (it is a wrapper of torch.func: vmap, grad, jvp), and interop has no operator for it yet");
-    }
-    error.restore();
-    // Sparse, meta, quantised and nested tensors: torch's own words.
-    throw BufferError(operand.label() + ": this torch.Tensor (layout " + text_of(object.attr("layout")) + ", device " +
-                      text_of(object.attr("device")) + ")" + kNoBuffer + ": " + take_error_text());
-  }
-
-  static Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) {
-    DLTensor prototype{nullptr, device, shape.ndim, dtype, const_cast<int64_t*>(shape.sizes), nullptr, 0};
-    DLManagedTensorVersioned* managed = nullptr;
-    std::array<std::string, 2> error;
-    const auto set_error = [](void* context, const char* kind, const char* message) {
-      auto& words = *static_cast<std::array<std::string, 2>*>(context);
-      words = {kind, message};
-    };
-    if (api().managed_tensor_allocator(&prototype, &managed, &error, set_error) != 0) {
-      if (PyErr_Occurred()) nb::raise_python_error();
-      PyErr_SetString(error[0] == "MemoryError" ? PyExc_MemoryError : PyExc_RuntimeError, error[1].c_str());
-      nb::raise_python_error();
-    }
-    void* data = managed->dl_tensor.data;
-    PyObject* tensor = nullptr;
-    if (api().managed_tensor_to_py_object_no_sync(managed, reinterpret_cast<void**>(&tensor)) != 0) {
-      nb::raise_python_error();
-    }
-    return {nb::steal(tensor), data};
+    if (api().dltensor_from_py_object_no_sync(operand.memory().ptr(), view) != 0) refuse(operand);
   }
 };
 
@@ -198,13 +121,80 @@ class TorchSubclassRoute final : public TorchRoute {
                     ", a subclass of torch.Tensor; accepted: torch.Tensor and torch.nn.Parameter (pass x.as_subclass("
                     "torch.Tensor) if its meaning may be dropped)");
   }
+
+ private:
+  void read(Operand&) const override {}
+  bool current_stream(int, cudaStream_t*) const override { return false; }
+  Made allocate(const Shape&, DLDataType, DLDevice) const override { return {}; }
 };
 
 }  // namespace
 
+// Dispatch modes see operations, not pointers: inside one (FakeTensorMode, FlopCounterMode) the memory may not be
+// real. Function modes (torch.set_default_device) change calls of torch's own functions, which this is not. A trace
+// (torch.jit.trace) would keep the result as a constant.
+void TorchRoute::enter(const char* function) const {
+  if (to_int64(call0(kDispatchModes.get())) != 0) {
+    throw TypeError(std::string(function) + ": a torch dispatch mode is active, for which interop has no operator " +
+                    "yet; call it outside the mode");
+  }
+  if (!call0(kTracingState.get()).is_none()) {
+    throw TypeError(std::string(function) + ": torch.jit is tracing, for which interop has no operator yet; call it " +
+                    "outside the trace");
+  }
+}
+
+void TorchRoute::inspect(Operand& operand) const {
+  check_gradient(operand);
+  if (in_forward_ad()) check_tangent(operand);
+  // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
+  if (is_true(method0(operand.object, kIsNeg))) resolve(operand, kResolveNeg);
+  read(operand);
+}
+
+Made TorchRoute::empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const {
+  if (!foreign) return allocate(shape, dtype, device);
+  // torch's allocator ties memory to the current stream, so the caller's stream is made current around it.
+  const nb::object own = stream == cuda::kLegacyStream
+                             ? kDefaultStream.get()(device.device_id)  // torch takes no handle of that one
+                             : kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id);
+  const Within guard(kStreamGuard.get()(own));
+  return allocate(shape, dtype, device);
+}
+
+void TorchRoute::resolve(Operand& operand, const Lookup& function) {
+  if (operand.is_output) {
+    throw TypeError(operand.label() + " is a lazily negated or conjugated view, which memory cannot be written " +
+                    "through; accepted: a plain tensor");
+  }
+  operand.resolved = function.get()(operand.memory());
+}
+
+void TorchRoute::check_memory(Operand& operand) {
+  // Zeros that torch's derivatives never stored; nothing else here has a value to read.
+  if (is_true(method0(operand.object, kIsZeroTensor)) && !operand.is_output) {
+    operand.resolved = kClone.get()(operand.object);
+    return;
+  }
+  throw TypeError(operand.label() + ": this torch.Tensor" + kNoBuffer + " (a fake or functionalised tensor)");
+}
+
+void TorchRoute::refuse(const Operand& operand) {
+  const nb::handle object = operand.memory();
+  nb::python_error error;  // torch's
+  if (is_true(kIsWrapped.get()(object))) {
+    throw TypeError(operand.label() + ": this torch.Tensor" + kNoBuffer +
+                    " (it is a wrapper of torch.func: vmap, grad, jvp), and interop has no operator for it yet");
+  }
+  error.restore();
+  // Sparse, meta, quantised and nested tensors: torch's own words.
+  throw BufferError(operand.label() + ": this torch.Tensor (layout " + text_of(object.attr("layout")) + ", device " +
+                    text_of(object.attr("device")) + ")" + kNoBuffer + ": " + take_error_text());
+}
+
 const Route& torch_route() {
-  static const TorchRoute route;
-  return route;
+  static const TorchExchangeRoute route;
+  return api_or_null() ? static_cast<const Route&>(route) : torch_dlpack_route();
 }
 
 const Route& torch_subclass_route() {

@@ -63,6 +63,13 @@ int64_t element_count(const int64_t* sizes, int ndim) {
   return count;
 }
 
+bool is_beyond_counting(const DLTensor& tensor) {
+  double bytes = static_cast<double>(item_bytes(tensor.dtype));
+  // As in NumPy, sizes of 0 do not count: the compact strides of an empty array must not overflow either.
+  for (int i = 0; i < tensor.ndim; ++i) bytes *= tensor.shape[i] > 0 ? static_cast<double>(tensor.shape[i]) : 1.0;
+  return bytes > 0x1p62;
+}
+
 void compact_strides(const int64_t* sizes, int ndim, int64_t* strides) {
   int64_t stride = 1;
   for (int i = ndim - 1; i >= 0; --i) {

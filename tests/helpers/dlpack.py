@@ -57,24 +57,20 @@ class ManagedVersioned(ctypes.Structure):
 LEGACY, VERSIONED = b"dltensor", b"dltensor_versioned"
 
 _Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_new = ctypes.pythonapi.PyCapsule_New
-_new.restype = ctypes.py_object
-_new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_name_of = ctypes.pythonapi.PyCapsule_GetName
-_name_of.restype = ctypes.c_char_p
-_name_of.argtypes = (ctypes.py_object,)
-_rename = ctypes.pythonapi.PyCapsule_SetName
-_rename.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_of.restype = ctypes.c_void_p
-_pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def _python(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of Python's C API of our own: libraries set the types of `ctypes.pythonapi`'s, each its way."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_name_of = _python("PyCapsule_GetName", ctypes.c_char_p, ctypes.py_object)
+_rename = _python("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+_pointer_of = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 # The same functions by address: a capsule that is being destroyed must not become a Python object again.
-_is_valid_at = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi)
-)
-_pointer_at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
+_is_valid_at = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer_at = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 
 
 @_Destructor

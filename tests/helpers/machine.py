@@ -7,10 +7,22 @@ import functools
 import importlib
 import importlib.util
 import types
+import warnings
 
 import pytest
 
-REQUIREMENTS = {"torch": "torch", "jax": "jax", "cupy": "cupy", "numba": "numba.cuda", "cuda": None}  # name -> module
+REQUIREMENTS = {  # name -> module
+    "torch": "torch",
+    "jax": "jax",
+    "cupy": "cupy",
+    "numba": "numba.cuda",
+    "warp": "warp",
+    "tvm_ffi": "tvm_ffi",
+    "cuda_core": "cuda.core.utils",
+    "paddle": "paddle",
+    "tensorflow": "tensorflow",
+    "cuda": None,
+}
 
 
 @functools.cache
@@ -59,7 +71,9 @@ def need(name: str) -> types.ModuleType:
     if importlib.util.find_spec(module.split(".")[0]) is None:
         skip(name, "not installed")
     try:
-        return importlib.import_module(module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a library's remarks on its own environment
+            return importlib.import_module(module)
     except ImportError as error:
         skip(name, f"does not import: {error}")
 

@@ -35,6 +35,8 @@ struct Operand {
   bool has_stream = false;        ///< `stream` is set: the array itself names the stream it is ready on
   cudaStream_t stream = nullptr;  ///< never 0: the legacy default stream is 1
   nanobind::object resolved;      ///< what stands in for `object` where its producer had to resolve a lazy view
+  nanobind::object exported;      ///< what a registered library exports in place of `object`
+  const exchange::Route* exported_route = nullptr;  ///< how that is read
   Release release{nullptr, [](void*) {}};
 
   Operand() = default;

@@ -46,6 +46,9 @@ std::string device_text(DLDevice device);
 int64_t element_count(const int64_t* sizes, int ndim);
 inline int64_t element_count(const DLTensor& tensor) { return element_count(tensor.shape, tensor.ndim); }
 
+/// Would the count of its elements, or of their bytes, overflow? Broadcasting makes such shapes of little memory.
+bool is_beyond_counting(const DLTensor& tensor);
+
 /// Fills `strides` (elements) for the compact row-major layout of a shape.
 void compact_strides(const int64_t* sizes, int ndim, int64_t* strides);
 /// Is the tensor compact and row-major? Strides of size-1 dimensions, and of empty tensors, do not count.

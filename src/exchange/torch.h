@@ -1,0 +1,34 @@
+/// What the two ways to torch's memory share: every check, and allocation under torch's own guard.
+#pragma once
+
+#include "exchange/dlpack.h"
+
+namespace interop::exchange {
+
+class TorchRoute : public Route {
+ public:
+  const char* library() const override { return "torch"; }
+  void enter(const char* function) const override;
+  void inspect(Operand& operand) const override;
+  Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override;
+  nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
+
+ protected:
+  /// Fills the operand from `operand.memory()`, which has no gradient, tangent or negation to lose; conjugation is
+  /// still to be resolved.
+  virtual void read(Operand& operand) const = 0;
+  /// A new tensor on torch's current stream.
+  virtual Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) const = 0;
+
+  /// Lets torch compute the plain values of a lazy view, on its own stream.
+  static void resolve(Operand& operand, const Lookup& function);
+  /// For a null pointer that is not empty: resolves lazy zeros, and refuses the rest.
+  static void check_memory(Operand& operand);
+  /// The Python error that is set, from torch, in words that name the argument.
+  [[noreturn]] static void refuse(const Operand& operand);
+};
+
+/// torch before 2.10.
+const Route& torch_dlpack_route();
+
+}  // namespace interop::exchange
