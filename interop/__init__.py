@@ -33,13 +33,14 @@ if _core.version != __version__:
         "Install the package again: 'pip install --force-reinstall interop-dlpack', or 'pip install .' in its sources."
     )
 
+from interop._convert import asarray, convert
 from interop._core import Array, CudaError
 from interop._matmul import matmul
 
 Array.__module__ = CudaError.__module__ = "interop"
 _atexit.register(_core.close, 5.0)
 
-__all__ = ["Array", "CudaError", "__version__", "matmul"]  # not "jax": a star import would load JAX
+__all__ = ["Array", "CudaError", "__version__", "asarray", "convert", "matmul"]  # not "jax": a star import would load JAX
 
 
 def __getattr__(name: str) -> _Any:

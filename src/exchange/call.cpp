@@ -161,7 +161,7 @@ void Call::choose_stream(nb::handle stream) {
   stream_given_ = !is_none(stream);
   if (stream_given_) {
     stream_ = exchange::stream_argument(stream, function_);
-  } else if (staged_ || first.route->own_stream()) {
+  } else if (staged_ || (first.route->own_stream() && !first.has_stream)) {
     stream_ = cuda::own_stream();
   } else if (first.has_stream) {
     stream_ = first.stream;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "exchange/array.h"
+#include "exchange/exchange_api.h"
 
 namespace interop::exchange {
 namespace {
@@ -100,6 +101,7 @@ const Route* look(PyTypeObject* type) {
     return &numba_route();
   }
   if (type == &PyCapsule_Type) return &capsule_route();
+  if (const Route* route = exchange_api_route(type)) return route;
   if (has(type, "__dlpack__") && has(type, "__dlpack_device__")) return &dlpack_route();
   if (has(type, "__cuda_array_interface__")) return &cai_route();
   const auto* buffer = type->tp_as_buffer;

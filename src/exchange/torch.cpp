@@ -5,15 +5,13 @@
 /// What a plain pointer cannot express is an error that says so, never a silently detached value.
 #include <interop/cuda/driver.h>
 
-#include <array>
-
 #include "exchange/dlpack.h"
+#include "exchange/exchange_api.h"
 #include "exchange/stream.h"
 
 namespace interop::exchange {
 namespace {
 
-const Name kExchangeApi("__dlpack_c_exchange_api__");
 const Name kRequiresGrad("requires_grad");
 const Name kIsNeg("is_neg");
 const Name kIsConj("is_conj");
@@ -34,18 +32,7 @@ const Lookup kTorchVersion("torch", "__version__");
 const char* const kNoBuffer = " has no memory of its own to work on";
 
 const DLPackExchangeAPI& api() {
-  static const DLPackExchangeAPI* const found = [] {
-    const nb::object capsule = attribute_or_null(kTensor.get(), kExchangeApi);
-    const DLPackExchangeAPI* table = nullptr;
-    if (capsule.is_valid()) {
-      table = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-      if (!table) PyErr_Clear();
-    }
-    while (table && table->header.version.major != DLPACK_MAJOR_VERSION) {
-      table = reinterpret_cast<const DLPackExchangeAPI*>(table->header.prev_api);
-    }
-    return table;
-  }();
+  static const DLPackExchangeAPI* const found = find_exchange_api(kTensor.get());
   if (!found || !found->dltensor_from_py_object_no_sync) {
     throw TypeError("interop: torch " + text_of(kTorchVersion.get()) +
                     " has no DLPack C exchange API; accepted: torch 2.10 or later");
@@ -118,14 +105,12 @@ class TorchRoute : public Route {
   }
 
   bool current_stream(int device, cudaStream_t* stream) const override {
-    void* current = nullptr;
-    if (api().current_work_stream(kDLCUDA, device, &current) != 0) nb::raise_python_error();
-    *stream = stream_from_handle(static_cast<int64_t>(reinterpret_cast<uintptr_t>(current)));
+    *stream = current_work_stream(api(), device);
     return true;
   }
 
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
-    if (!foreign) return allocate(shape, dtype, device);
+    if (!foreign) return allocate(api(), shape, dtype, device);
     // torch's allocator ties memory to the current stream, so the caller's stream is made current around it.
     const nb::object own = stream == cuda::kLegacyStream
                                ? kDefaultStream.get()(device.device_id)  // torch takes no handle of that one
@@ -134,7 +119,7 @@ class TorchRoute : public Route {
     guard.attr("__enter__")();
     Made made;
     try {
-      made = allocate(shape, dtype, device);
+      made = allocate(api(), shape, dtype, device);
     } catch (...) {
       guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
       throw;
@@ -151,6 +136,7 @@ class TorchRoute : public Route {
                       "through; accepted: a plain tensor");
     }
     operand.resolved = function.get()(operand.memory());
+    operand.copied = "a lazily negated or conjugated tensor";
   }
 
   static void read_view(const Operand& operand, DLTensor* view) {
@@ -165,27 +151,6 @@ class TorchRoute : public Route {
     // Sparse, meta, quantised and nested tensors: torch's own words.
     throw BufferError(operand.label() + ": this torch.Tensor (layout " + text_of(object.attr("layout")) + ", device " +
                       text_of(object.attr("device")) + ")" + kNoBuffer + ": " + take_error_text());
-  }
-
-  static Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) {
-    DLTensor prototype{nullptr, device, shape.ndim, dtype, const_cast<int64_t*>(shape.sizes), nullptr, 0};
-    DLManagedTensorVersioned* managed = nullptr;
-    std::array<std::string, 2> error;
-    const auto set_error = [](void* context, const char* kind, const char* message) {
-      auto& words = *static_cast<std::array<std::string, 2>*>(context);
-      words = {kind, message};
-    };
-    if (api().managed_tensor_allocator(&prototype, &managed, &error, set_error) != 0) {
-      if (PyErr_Occurred()) nb::raise_python_error();
-      PyErr_SetString(error[0] == "MemoryError" ? PyExc_MemoryError : PyExc_RuntimeError, error[1].c_str());
-      nb::raise_python_error();
-    }
-    void* data = managed->dl_tensor.data;
-    PyObject* tensor = nullptr;
-    if (api().managed_tensor_to_py_object_no_sync(managed, reinterpret_cast<void**>(&tensor)) != 0) {
-      nb::raise_python_error();
-    }
-    return {nb::steal(tensor), data};
   }
 };
 
