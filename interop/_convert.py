@@ -53,9 +53,9 @@ def asarray(x: Any, /) -> Array:
     interop's own. A current stream is asked for again at every use, so that what was queued in the meantime is waited
     for, too.
 
-    Device memory goes back to its producer after the last view of it, and the last array made from one, is dropped: once
-    all is done that was queued by then on the default stream, on blocking streams and on interop's own. Keep the array
-    for as long as another library's non-blocking stream works on it.
+    Device memory goes back to its producer after the last view of it, and the last array made from one, is dropped:
+    once all is done that was queued by then on the default stream, on blocking streams and on interop's own. Keep the
+    array for as long as another library's non-blocking stream works on it.
 
     Examples
     --------

@@ -68,8 +68,8 @@ std::string repr_of(nb::handle object) { return nb::cast<std::string>(nb::repr(o
 
 DLDevice read_device(nb::handle dl_device) {
   if (!nb::isinstance<nb::tuple>(dl_device) || nb::len(dl_device) != 2) {
-    throw ValueError(std::string(kDlpack) + ": dl_device is " + repr_of(dl_device) +
-                     "; accepted: None, or a pair of ints");
+    throw TypeError(std::string(kDlpack) + ": dl_device is " + repr_of(dl_device) +
+                    "; accepted: None, or a pair of ints");
   }
   const nb::object pair = nb::borrow(dl_device);
   const auto number = [&](int i) {  // the type is often an IntEnum
@@ -78,10 +78,12 @@ DLDevice read_device(nb::handle dl_device) {
   return {static_cast<DLDeviceType>(number(0)), number(1)};
 }
 
+bool is_host(DLDevice device) { return device.device_type == kDLCPU && device.device_id == 0; }
+
 /// Is the memory, where it is, also memory of `device`?
 bool is_memory_of(const Array& array, DLDevice device) {
   if (device.device_type == array.device.device_type && device.device_id == array.device.device_id) return true;
-  if (device.device_type == kDLCPU) return device.device_id == 0 && array.host_readable();
+  if (device.device_type == kDLCPU) return is_host(device) && array.host_readable();
   return device.device_type == kDLCUDA && !(array.device.device_type == kDLCUDA) &&
          readable_by_gpu(array) == device.device_id;
 }
@@ -181,14 +183,14 @@ nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_v
   const DLDevice device = dl_device.is_none() ? array.device : read_device(dl_device);
   const bool copies = !copy.is_none() && nb::cast<bool>(copy);
   const bool shared = is_memory_of(array, device) && !copies;
-  const bool can_copy = device.device_type == kDLCPU || (device.device_type == kDLCUDA && is_memory_of(array, device));
+  const bool can_copy = is_host(device) || (device.device_type == kDLCUDA && is_memory_of(array, device));
   if (!shared && !can_copy) {
     if (copies && is_memory_of(array, device)) {
       throw BufferError(std::string(kDlpack) + ": copy is True for " + device_text(device) +
                         "; accepted: with dl_device=(1, 0), host memory, or (2, id), device memory");
     }
     throw BufferError(std::string(kDlpack) + ": dl_device is " + repr_of(dl_device) +
-                      "; accepted: None, the array's own " + "device, " + device_text(array.device) +
+                      "; accepted: None, or the array's own " + "device, " + device_text(array.device) +
                       ", or (1, 0), host memory");
   }
   if (!shared && !copies && !copy.is_none()) {
