@@ -244,13 +244,14 @@ void bind_matmul(nb::module_& m) {
         return cuda::cublas_status();
       },
       "Where cuBLASLt was found, or why not.");
-  m.def("explain_matmul", &explain_matmul, nb::arg("a"), nb::arg("b"), nb::arg("out") = nb::none(),
-        nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
-        nb::arg("execution") = nb::none(),
-        nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, out: typing.Any = None, stream: typing.Any = None, "
-                "backend: str | None = None, precision: str | None = None, execution: str | None = None) -> "
-                "dict[str, typing.Any] | None"),
-        "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates nothing.");
+  m.def(
+      "explain_matmul", &explain_matmul, nb::arg("a"), nb::arg("b"), nb::arg("out") = nb::none(),
+      nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
+      nb::arg("execution") = nb::none(),
+      nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, out: typing.Any = None, stream: typing.Any = None, "
+              "backend: str | None = None, precision: str | None = None, execution: str | None = None) -> "
+              "dict[str, typing.Any] | None"),
+      "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates nothing.");
   m.def("time_launch", &time_launch, nb::arg("a"), nb::arg("b"), nb::arg("out"),
         nb::sig("def time_launch(a: typing.Any, b: typing.Any, out: typing.Any) -> float"),
         "The seconds of one kernel launch on the host, for benchmarks.");

@@ -512,8 +512,8 @@ bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream
   return true;
 }
 
-/// Makes queue.stream wait for our own streams and the legacy stream; false if a capture is in the way. Those are streams
-/// that cannot have been destroyed, as the driver crashes on one that was. (An event of the whole context,
+/// Makes queue.stream wait for our own streams and the legacy stream; false if a capture is in the way. Those are
+/// streams that cannot have been destroyed, as the driver crashes on one that was. (An event of the whole context,
 /// cuCtxRecordEvent, would cover all streams, and invalidate every capture in the process: seen on driver 580 in each
 /// capture mode.) The queue is locked and the primary context is current.
 bool wait_for_known_streams(const DriverApi& api, ReleaseQueue& queue) {
@@ -627,8 +627,9 @@ void copy_to_host(void* host, const void* device, std::size_t bytes, cudaStream_
 }
 
 void copy_on_device(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
-  check(driver().cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream),
-        "copying on the device");
+  check(
+      driver().cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+      "copying on the device");
 }
 
 }  // namespace interop::cuda

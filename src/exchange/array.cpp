@@ -94,8 +94,9 @@ void Array::make_host_wait() const {
   const cudaStream_t streams[] = {producer_stream(), lent};
   for (cudaStream_t theirs : streams) {
     if (theirs && cuda::is_capturing(theirs)) {
-      throw ValueError("interop: the host cannot wait for an interop.Array whose stream is being captured into a CUDA "
-                       "graph; read it after the capture");
+      throw ValueError(
+          "interop: the host cannot wait for an interop.Array whose stream is being captured into a CUDA "
+          "graph; read it after the capture");
     }
   }
   const nb::gil_scoped_release no_gil;

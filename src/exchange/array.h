@@ -15,9 +15,9 @@ namespace interop::exchange {
 /// The value behind `interop.Array`. `memory` owns the bytes, or keeps their owner alive; every export shares it, so
 /// exports outlive the array.
 ///
-/// Work on the memory may come from four sides, and whoever uses the array next waits for all of them: the last use that
-/// interop knows of (`last_use`); for a view of another library's array, what that library does now (`bound`, or the
-/// current stream of `producer`); consumers of the C exchange API, which work on the stream that it names (`lent`).
+/// Work on the memory may come from four sides, and whoever uses the array next waits for all of them: the last use
+/// that interop knows of (`last_use`); for a view of another library's array, what that library does now (`bound`, or
+/// the current stream of `producer`); consumers of the C exchange API, which work on the stream that it names (`lent`).
 struct Array {
   std::shared_ptr<void> memory;
   void* data = nullptr;

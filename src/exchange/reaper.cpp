@@ -16,7 +16,8 @@ struct Entry {
   cuda::Event event;  // none: nothing to wait for
   int device = 0;
   std::vector<Held> held;
-  bool behind_known_streams = false;  // the event is yet to be recorded: by the thread, which can wait for a capture to end
+  bool behind_known_streams =
+      false;  // the event is yet to be recorded: by the thread, which can wait for a capture to end
   std::vector<cudaStream_t> readers;  // to be waited for as well
 };
 

@@ -47,9 +47,8 @@ enum class StreamChoice {
 /// inside `launch`.
 class Call {
  public:
-  /// Reads the arguments and orders the call's stream behind them (if it `only_looks`, not: what shows itself only when it
-  /// is exported, is). Throws TypeError, ValueError, BufferError or
-  /// CudaError, naming the argument.
+  /// Reads the arguments and orders the call's stream behind them (if it `only_looks`, not: what shows itself only when
+  /// it is exported, is). Throws TypeError, ValueError, BufferError or CudaError, naming the argument.
   Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options);
   ~Call();
   Call(const Call&) = delete;
