@@ -183,7 +183,7 @@ def _import_into(library: str, array: Array, importer: Callable[[], Any]) -> Any
         return importer()
     except _core.CudaError:
         raise
-    except (TypeError, BufferError, NotImplementedError, RuntimeError, AttributeError, KeyError) as error:
+    except (TypeError, BufferError, NotImplementedError, RuntimeError, AttributeError, LookupError) as error:
         raise TypeError(f"{_FUNCTION}: {library} does not take this array ({_describe(array)}): {error}") from error
 
 
@@ -273,6 +273,7 @@ def _to_jax(jax: Any, array: Array, stream: int | None) -> Any:
 
 
 def _to_warp(warp: Any, array: Array, stream: int | None) -> Any:
+    warp.init()  # which Warp leaves to whoever first needs it
     export = _Export(array, _host_or_gpu(array), stream, to_immutable=True)
     return _import_into("Warp", array, lambda: warp.from_dlpack(export))
 

@@ -53,7 +53,7 @@ int64_t stream_handle(nb::handle stream, const char* function) {
 }  // namespace
 
 void bind_convert(nb::module_& m) {
-  m.def("asarray", &asarray, nb::arg("x"), nb::arg("function"), nb::arg("stream") = nb::none(),
+  m.def("asarray", &asarray, nb::arg("x").none(), nb::arg("function"), nb::arg("stream") = nb::none(),
         nb::sig("def asarray(x: typing.Any, function: str, stream: int | None = None) -> Array"),
         "The array itself if it is an Array, else one on its memory, ready on `stream`, or on its producer's own.");
   m.def("export_dlpack", &export_dlpack, nb::arg("array"), nb::arg("stream").none(), nb::arg("max_version").none(),
@@ -67,7 +67,7 @@ void bind_convert(nb::module_& m) {
   m.def("as_bits", &as_bits, nb::arg("array"), "The same host memory as an Array of unsigned integers.");
   m.def("readable_by_gpu", &exchange::readable_by_gpu, nb::arg("array"),
         "The CUDA device whose kernels can read the array where it is, or None.");
-  m.def("stream_handle", &stream_handle, nb::arg("stream"), nb::arg("function"),
+  m.def("stream_handle", &stream_handle, nb::arg("stream").none(), nb::arg("function"),
         nb::sig("def stream_handle(stream: typing.Any, function: str) -> int"),
         "The handle that a `stream=` argument names.");
 }

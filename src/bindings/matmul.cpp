@@ -245,7 +245,7 @@ void bind_matmul(nb::module_& m) {
       },
       "Where cuBLASLt was found, or why not.");
   m.def(
-      "explain_matmul", &explain_matmul, nb::arg("a"), nb::arg("b"), nb::arg("out") = nb::none(),
+      "explain_matmul", &explain_matmul, nb::arg("a").none(), nb::arg("b").none(), nb::arg("out") = nb::none(),
       nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
       nb::arg("execution") = nb::none(),
       nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, out: typing.Any = None, stream: typing.Any = None, "

@@ -42,8 +42,8 @@ Made allocate(const DLPackExchangeAPI& api, const Shape& shape, DLDataType dtype
   }
   void* data = static_cast<char*>(managed->dl_tensor.data) + managed->dl_tensor.byte_offset;
   PyObject* made = nullptr;
-  if (api.managed_tensor_to_py_object_no_sync(managed, reinterpret_cast<void**>(&made)) != 0) {
-    nb::raise_python_error();
+  if (api.managed_tensor_to_py_object_no_sync(managed, reinterpret_cast<void**>(&made)) != 0 || !made) {
+    throw BufferError("interop: the C exchange API makes no array: " + take_error_text());
   }
   return {nb::steal(made), data};
 }
@@ -69,7 +69,7 @@ class ExchangeApiRoute final : public Route {
   // The owning form: a view of the array may outlive the call.
   void inspect(Operand& operand) const override {
     DLManagedTensorVersioned* managed = nullptr;
-    if (api_.managed_tensor_from_py_object_no_sync(operand.object.ptr(), &managed) != 0) {
+    if (api_.managed_tensor_from_py_object_no_sync(operand.object.ptr(), &managed) != 0 || !managed) {
       throw BufferError(operand.label() + ": " + type_text(operand.object) +
                         " refuses to export: " + take_error_text());
     }

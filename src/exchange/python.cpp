@@ -40,6 +40,7 @@ std::string type_text(nb::handle object) {
 }
 
 std::string take_error_text() {
+  if (!PyErr_Occurred()) return "no reason given";
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) nb::raise_python_error();
   nb::python_error error;  // takes the error that is set
   const std::string text = text_of(error.value());
