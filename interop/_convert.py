@@ -214,7 +214,7 @@ def _gpu(library: str, array: Array, remedy: str) -> tuple[int, int]:
 
 
 def _to_numpy(module: Any, array: Array, stream: int | None) -> Any:
-    if array.__dlpack_device__()[0] == _CUDA:
+    if not _core.readable_by_host(array):
         raise TypeError(
             f"{_FUNCTION}: NumPy has arrays in host memory only; {_describe(array)}; copy it to the host with its own "
             "library (x.cpu(), cupy.asnumpy(x), numpy.asarray(x) of a JAX array, x.copy_to_host() of Numba)"

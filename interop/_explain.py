@@ -80,8 +80,10 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     ----------
     function : callable
         A function of this package: `interop.matmul`.
-    args, kwargs
+    args : positional arguments
         What it would be called with.
+    kwargs : keyword arguments
+        The same.
 
     Returns
     -------

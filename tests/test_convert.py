@@ -145,7 +145,8 @@ def test_layouts_are_kept_or_refused(target, layout):
     assert x.size == 0 or pointer_of(y) == x.__array_interface__["data"][0]
 
 
-DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+DTYPES = ["bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -332,6 +333,20 @@ def test_asarray_keeps_the_owner_and_lets_it_go():
     assert gone() is not None
     assert np.array_equal(exported, VALUES)
     del exported
+    gc.collect()
+    assert gone() is None
+
+
+def test_asarray_keeps_a_tensor(torch):
+    """Its memory is read by a plain pointer: nothing else keeps it."""
+    x = torch.ones(3)
+    gone = weakref.ref(x)
+    view = interop.asarray(x)
+    capsule = view.__dlpack__()
+    del x, view
+    gc.collect()
+    assert gone() is not None
+    del capsule
     gc.collect()
     assert gone() is None
 

@@ -23,8 +23,8 @@ from helpers import products
 import interop
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ["Array", "CudaError", "__version__", "matmul"]  # and `jax`, loaded on first use
-FUNCTIONS = ["matmul"]
+FUNCTIONS = ["asarray", "convert", "explain", "matmul"]
+NAMES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "__version__", *FUNCTIONS]  # `jax` on first use
 
 
 def run(*arguments, cwd, **environment):
@@ -105,6 +105,8 @@ def test_members_of_array_have_docstrings():
         "dtype",
         "device",
         "ndim",
+        "stream",
+        "__len__",
         "__dlpack__",
         "__dlpack_device__",
         "__cuda_array_interface__",

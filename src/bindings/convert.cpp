@@ -65,6 +65,7 @@ void bind_convert(nb::module_& m) {
         nb::sig("def export_cai(array: Array, stream: int) -> dict[str, typing.Any]"),
         "Array.__cuda_array_interface__, ready on that stream.");
   m.def("as_bits", &as_bits, nb::arg("array"), "The same host memory as an Array of unsigned integers.");
+  m.def("readable_by_host", &Array::host_readable, nb::arg("array"), "Can the host read the array where it is?");
   m.def("readable_by_gpu", &exchange::readable_by_gpu, nb::arg("array"),
         "The CUDA device whose kernels can read the array where it is, or None.");
   m.def("stream_handle", &stream_handle, nb::arg("stream").none(), nb::arg("function"),

@@ -381,6 +381,15 @@ std::optional<int> pointer_device(const void* pointer) {
   return device;
 }
 
+bool is_managed(const void* pointer) {
+  unsigned int managed = 0;  // what this attribute writes
+  const CUresult status =
+      driver().cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, reinterpret_cast<CUdeviceptr>(pointer));
+  if (status == CUDA_ERROR_INVALID_VALUE) return false;
+  check(status, "asking whether memory is managed");
+  return managed != 0;
+}
+
 // ---- streams and events ----
 
 void wait_stream(cudaStream_t waiter, cudaStream_t stream) {

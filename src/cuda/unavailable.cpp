@@ -26,6 +26,7 @@ DeviceGuard::DeviceGuard(int) { unavailable(); }
 DeviceGuard::~DeviceGuard() = default;
 
 std::optional<int> pointer_device(const void*) { unavailable(); }
+bool is_managed(const void*) { unavailable(); }
 
 void wait_stream(cudaStream_t, cudaStream_t) { unavailable(); }
 void synchronize(cudaStream_t) { unavailable(); }

@@ -57,6 +57,10 @@ DLTensor Array::tensor() const {
           0};
 }
 
+bool Array::host_readable() const {
+  return device.device_type != kDLCUDA || (data && byte_count(*this) > 0 && cuda::is_managed(data));
+}
+
 cudaStream_t Array::producer_stream() const {
   if (bound) return bound;
   cudaStream_t current = nullptr;

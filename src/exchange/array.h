@@ -36,8 +36,9 @@ struct Array {
 
   DLTensor tensor() const;
   bool on_host() const { return device.device_type == kDLCPU; }
-  /// Host, pinned and managed memory: the host may read it, once `make_host_wait` returns.
-  bool host_readable() const { return device.device_type != kDLCUDA; }
+  /// Host, pinned and managed memory (whatever its producer calls it): the host may read it, once `make_host_wait`
+  /// returns.
+  bool host_readable() const;
 
   /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
   cudaStream_t producer_stream() const;

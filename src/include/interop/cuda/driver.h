@@ -61,6 +61,8 @@ class DeviceGuard {
 
 /// The device that `pointer` belongs to; none if CUDA does not know the pointer. Not for null pointers.
 std::optional<int> pointer_device(const void* pointer);
+/// Is it managed memory, which the host can read, too? Not for null pointers.
+bool is_managed(const void* pointer);
 
 // ---- streams and events: the current context is the streams' own ----
 
