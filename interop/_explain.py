@@ -132,8 +132,8 @@ def _explain_matmul(
     if found is None:
         return _explain_in_jax("interop.matmul", {"a": a, "b": b}, out, backend)
     arguments = tuple(ExplainedArgument(**argument) for argument in found.pop("arguments"))
-    lists = {name: tuple(found.pop(name)) for name in ("waits", "held", "copies")}
-    return Explanation("interop.matmul", arguments, **lists, **found)
+    fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in found.items()}
+    return Explanation("interop.matmul", arguments, **fields)
 
 
 # One for each public function, with that function's own signature.

@@ -103,7 +103,9 @@ void bind_array(nb::module_& m) {
           "__cuda_array_interface__", [](const Array& a) { return exchange::export_cai(a, nullptr); },
           nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
           "Version 3, with the stream to order on; AttributeError for host memory.")
-      .def("__array__", &refuse_numpy, "TypeError: NumPy reads the buffer, and there is none.")
+      .def("__array__", &refuse_numpy,
+           nb::sig("def __array__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.NoReturn"),
+           "TypeError: NumPy reads the buffer, and there is none.")
       .def("__len__", &length, "The size of the first dimension.")
       .def("__repr__", &repr)
       .def_prop_ro_static(

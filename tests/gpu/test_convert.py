@@ -586,6 +586,7 @@ def test_the_host_cannot_wait_in_a_capture(torch, cupy):
     with cupy.cuda.using_allocator(pool.malloc):
         x = cupy.ones((N, N), "float32")
     stream = torch.cuda.Stream()
+    x += 1  # compiled ahead of the capture
     synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream), cupy.cuda.ExternalStream(stream.cuda_stream):
