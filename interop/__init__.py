@@ -33,14 +33,27 @@ if _core.version != __version__:
         "Install the package again: 'pip install --force-reinstall interop-dlpack', or 'pip install .' in its sources."
     )
 
+from interop._convert import asarray, convert
 from interop._core import Array, CudaError
+from interop._explain import ExplainedArgument, Explanation, explain
 from interop._matmul import matmul
 from interop._register import register
 
 Array.__module__ = CudaError.__module__ = "interop"
 _atexit.register(_core.close, 5.0)
 
-__all__ = ["Array", "CudaError", "__version__", "matmul", "register"]  # not "jax": a star import would load JAX
+__all__ = [  # not "jax": a star import would load JAX
+    "Array",
+    "CudaError",
+    "ExplainedArgument",
+    "Explanation",
+    "__version__",
+    "asarray",
+    "convert",
+    "explain",
+    "matmul",
+    "register",
+]
 
 
 def __getattr__(name: str) -> _Any:

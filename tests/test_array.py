@@ -196,7 +196,6 @@ def test_dlpack_keywords(array, keywords, name):
     [
         ({"dl_device": (2, 0)}, BufferError, r"dl_device is \(2, 0\); accepted: None, or the array's own device, cpu"),
         ({"dl_device": (1, 1)}, BufferError, r"dl_device is \(1, 1\)"),
-        ({"copy": True}, BufferError, "copy is True; accepted: None, False"),
         ({"stream": 1}, ValueError, "stream is 1; accepted for host memory: None"),
         ({"stream": -1}, ValueError, "stream is -1; accepted for host memory: None"),
         ({"steam": 1}, TypeError, None),

@@ -114,4 +114,7 @@ def test_the_package_imports_little():
     imported = {
         node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module.startswith("interop")
     }
-    assert imported <= {"interop", "interop._core", "interop._version", "interop._matmul"}
+    assert imported <= {
+        "interop",
+        *(f"interop.{name}" for name in ("_core", "_version", "_convert", "_explain", "_matmul", "_register")),
+    }

@@ -2,6 +2,9 @@
 #include "exchange/array.h"
 
 #include "bindings/bindings.h"
+#include "exchange/closing.h"
+#include "exchange/export.h"
+#include "exchange/own_table.h"
 
 namespace interop::bindings {
 
@@ -15,23 +18,55 @@ PyType_Slot kSlots[] = {
     {0, nullptr},
 };
 
-constexpr const char* kDoc = R"(A typed view of memory: the array of no other library.
+constexpr const char* kDoc = R"(A typed view of memory: the array of no other library, or of any.
 
-Calls whose first array belongs to no known array library (a raw DLPack capsule, an object that has only
-``__cuda_array_interface__``) return one. Every DLPack and CUDA array interface consumer reads it, without a copy, and
-in host memory it has a buffer, so that ``numpy.asarray`` takes it. It cannot be made directly.
+`interop.asarray` makes one on another array's memory. Calls whose first array belongs to no known array library (a raw
+DLPack capsule, an object that has only ``__cuda_array_interface__``) return one. Every DLPack and CUDA array interface
+consumer reads it, without a copy, and where the host can read it it has a buffer, so that ``numpy.asarray`` takes it. On
+a GPU every export waits, by events, for the work that wrote the array. It cannot be made directly.
 )";
 
 constexpr const char* kDlpackDoc = R"(Export the memory as a DLPack capsule.
 
 `stream` is None (the legacy default stream waits), -1 (no synchronisation), 1, 2 or a CUDA stream handle: that stream
-waits, by an event, for the work that wrote the array. The capsule is versioned where `max_version` is (1, 0) or later.
-`dl_device` may be the array's own device only, and `copy` None or False, else BufferError.
+waits, by events, for the work that wrote the array. For host memory it is None, and the host waits. Pinned and managed
+memory is ready for the host, too, where `stream` is None. The capsule is versioned where `max_version` is (1, 0) or later.
+
+`dl_device` is None, the array's own device, ``(1, 0)`` for host memory, or ``(2, id)`` for pinned or managed memory that
+this GPU can read. Host memory of a device array is a copy, ready on return; else the memory is shared. With `copy` True
+it is always a copy, made on `stream`, with the layout of the array, gaps included. BufferError where `copy` is False
+and a copy would be needed, for another device, and for a read-only array in an unversioned capsule.
 )";
 
 std::string repr(const Array& array) {
   return "interop.Array(shape=" + shape_text(array.tensor()) + ", dtype=" + dtype_name(array.dtype) +
          ", device=" + device_text(array.device) + ")";
+}
+
+nb::object stream(const Array& array) {
+  if (!array.stream) return nb::none();
+  return nb::int_(reinterpret_cast<uintptr_t>(array.stream));
+}
+
+Py_ssize_t length(const Array& array) {
+  if (array.shape.empty()) throw TypeError("interop.Array: a 0-d array has no len()");
+  return array.shape[0];
+}
+
+/// NumPy asks for this where there is no buffer, before it makes an array of one object.
+[[noreturn]] void refuse_numpy(const Array& array, nb::args, nb::kwargs) {
+  if (array.host_readable()) {
+    throw TypeError("interop.Array: NumPy has no " + dtype_name(array.dtype) +
+                    " of its own; interop.convert(x, 'numpy') makes an array with the dtype of ml_dtypes");
+  }
+  throw TypeError("interop.Array: NumPy cannot read memory on " + device_text(array.device) +
+                  "; copy it to the host first, with the library it came from");
+}
+
+nb::object dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
+                  nb::handle copy) {
+  const exchange::CallGuard guard;
+  return exchange::export_dlpack(array, stream, max_version, dl_device, copy);
 }
 
 }  // namespace
@@ -53,8 +88,10 @@ void bind_array(nb::module_& m) {
           "Where the memory is, such as ``'cpu'`` or ``'cuda:0'``.")
       .def_prop_ro(
           "ndim", [](const Array& a) { return a.shape.size(); }, "The number of dimensions.")
-      .def("__dlpack__", &exchange::export_dlpack, nb::kw_only(), nb::arg("stream") = nb::none(),
-           nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+      .def_prop_ro("stream", &stream, nb::sig("def stream(self) -> int | None"),
+                   "The handle of the CUDA stream on which the array was last used or made; None if there is none.")
+      .def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
+           nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
            nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, "
                    "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> typing.Any"),
            kDlpackDoc)
@@ -62,10 +99,19 @@ void bind_array(nb::module_& m) {
           "__dlpack_device__",
           [](const Array& a) { return nb::make_tuple(static_cast<int>(a.device.device_type), a.device.device_id); },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"), "The DLPack device type and id.")
-      .def_prop_ro("__cuda_array_interface__", &exchange::export_cai,
-                   nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
-                   "Version 3, with the stream to order on; AttributeError for host memory.")
-      .def("__repr__", &repr);
+      .def_prop_ro(
+          "__cuda_array_interface__", [](const Array& a) { return exchange::export_cai(a, nullptr); },
+          nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
+          "Version 3, with the stream to order on; AttributeError for host memory.")
+      .def("__array__", &refuse_numpy,
+           nb::sig("def __array__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.NoReturn"),
+           "TypeError: NumPy reads the buffer, and there is none.")
+      .def("__len__", &length, "The size of the first dimension.")
+      .def("__repr__", &repr)
+      .def_prop_ro_static(
+          "__dlpack_c_exchange_api__", [](nb::handle) { return exchange::own_exchange_api(); },
+          nb::sig("def __dlpack_c_exchange_api__(cls: object, /) -> typing.Any"),
+          "The C functions of DLPack 1.3, in a capsule.");
 }
 
 }  // namespace interop::bindings

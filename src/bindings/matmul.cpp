@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "exchange/closing.h"
+#include "exchange/explain.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
 #include "exchange/typestr.h"
@@ -114,6 +115,19 @@ void find_cublas() {
   cuda::set_cublas_paths(pointers.data(), static_cast<int>(pointers.size()));
 }
 
+Shape shape_of(const ops::MatmulResult& plan) {
+  Shape shape;
+  shape.ndim = plan.ndim;
+  std::copy(plan.shape, plan.shape + plan.ndim, shape.sizes);
+  return shape;
+}
+
+void refuse_backend(nb::handle backend) {
+  if (backend.is_none()) return;
+  throw ValueError(std::string(kFunction) + ": backend is given, but the arrays are in host memory, where NumPy " +
+                   "computes; accepted: None, or execution='cuda' with it");
+}
+
 nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
                   nb::handle precision, nb::handle execution) {
   const exchange::CallGuard guard;
@@ -124,14 +138,9 @@ nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
 
   Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution});
   ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1));
-  Shape shape;
-  shape.ndim = plan.ndim;
-  std::copy(plan.shape, plan.shape + plan.ndim, shape.sizes);
+  const Shape shape = shape_of(plan);
   if (call.on_host()) {
-    if (!backend.is_none()) {
-      throw ValueError(std::string(kFunction) + ": backend is given, but the arrays are in host memory, where NumPy " +
-                       "computes; accepted: None, or execution='cuda' with it");
-    }
+    refuse_backend(backend);
     call.output(shape, plan.gemm.dtype);
     matmul_on_host(call);
     return call.hand_over();
@@ -146,43 +155,31 @@ nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
   return call.hand_over();
 }
 
-/// What a call of `matmul` would do: everything up to the output's allocation is done, nothing is launched.
-nb::dict explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
-                        nb::handle precision, nb::handle execution) {
+/// What a call of `matmul` would do; None for arrays of JAX alone, which JAX computes. As `matmul`, without the launch.
+nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
+                          nb::handle precision, nb::handle execution) {
+  const exchange::CallGuard guard;
   const cuda::MatmulOptions options = read_options(backend, precision);
-  nb::dict explained;
-  if (execution.is_none() && is_jax_call(a, b)) {
-    explained["algorithm"] = "the JAX primitive interop_matmul";
+  if (is_jax_call(a, b) && (execution.is_none() || is_tracer(a) || is_tracer(b))) return nb::none();
+
+  Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution, true});
+  ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1));
+  const Shape shape = shape_of(plan);
+  if (call.on_host()) refuse_backend(backend);
+  const DLTensor& c = call.output(shape, plan.gemm.dtype);
+  nb::dict explained = exchange::explain(call, c);
+  if (call.on_host()) {
+    explained["algorithm"] = "numpy.matmul, on views of the arrays";
+    explained["workspace_bytes"] = 0;
     return explained;
   }
-  Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution});
-  const ops::MatmulResult plan = out.is_none() ? ops::plan_matmul(call.tensor(0), call.tensor(1))
-                                               : ops::plan_matmul(call.tensor(0), call.tensor(1), call.tensor(2));
-  nb::list arguments;
-  for (int i = 0; i < call.operand_count(); ++i) {
-    const Operand& operand = call.operand(i);
-    const DLTensor& tensor = operand.tensor;
-    nb::dict entry;
-    entry["name"] = operand.name;
-    entry["library"] = operand.route->library();
-    entry["protocol"] = operand.route->protocol();
-    entry["pointer"] = reinterpret_cast<uintptr_t>(tensor.data);
-    entry["shape"] = exchange::shape_tuple(tensor.shape, tensor.ndim);
-    entry["strides"] = exchange::shape_tuple(tensor.strides, tensor.ndim);
-    entry["dtype"] = dtype_name(tensor.dtype);
-    entry["device"] = device_text(tensor.device);
-    arguments.append(entry);
-  }
-  explained["arguments"] = arguments;
-  explained["result_shape"] = exchange::shape_tuple(plan.shape, plan.ndim);
-  explained["device"] = call.on_host() ? std::string("cpu") : device_text({kDLCUDA, call.device()});
-  explained["stream"] = reinterpret_cast<uintptr_t>(call.stream());
-  if (call.on_host()) {
-    explained["algorithm"] = "numpy.matmul";
-  } else {
-    find_cublas();
-    explained["algorithm"] = cuda::describe(plan.gemm, cuda::plan_matmul(plan.gemm, options));
-  }
+  find_cublas();
+  if (!out.is_none()) plan = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
+  plan.gemm.c = c.data;
+  if (call.staged()) plan.gemm.a = plan.gemm.b = c.data;  // the copies would be as well aligned as the output
+  const cuda::MatmulPlan algorithm = cuda::plan_matmul(plan.gemm, options);
+  explained["algorithm"] = cuda::describe(plan.gemm, algorithm);
+  explained["workspace_bytes"] = algorithm.workspace_bytes;
   return explained;
 }
 
@@ -247,13 +244,14 @@ void bind_matmul(nb::module_& m) {
         return cuda::cublas_status();
       },
       "Where cuBLASLt was found, or why not.");
-  m.def("explain_matmul", &explain_matmul, nb::arg("a"), nb::arg("b"), nb::arg("out") = nb::none(),
-        nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
-        nb::arg("execution") = nb::none(),
-        nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, out: typing.Any = None, stream: typing.Any = None, "
-                "backend: str | None = None, precision: str | None = None, execution: str | None = None) -> "
-                "dict[str, typing.Any]"),
-        "What interop.matmul would do with these arguments: routes, pointers, stream, algorithm. Launches nothing.");
+  m.def(
+      "explain_matmul", &explain_matmul, nb::arg("a").none(), nb::arg("b").none(), nb::arg("out") = nb::none(),
+      nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
+      nb::arg("execution") = nb::none(),
+      nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, out: typing.Any = None, stream: typing.Any = None, "
+              "backend: str | None = None, precision: str | None = None, execution: str | None = None) -> "
+              "dict[str, typing.Any] | None"),
+      "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates nothing.");
   m.def("time_launch", &time_launch, nb::arg("a"), nb::arg("b"), nb::arg("out"),
         nb::sig("def time_launch(a: typing.Any, b: typing.Any, out: typing.Any) -> float"),
         "The seconds of one kernel launch on the host, for benchmarks.");

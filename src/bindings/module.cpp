@@ -35,6 +35,7 @@ NB_MODULE(_core, m) {
   cuda_error.attr("__doc__") = "CUDA or cuBLAS failed, or no driver, GPU or library is there.";
 
   interop::bindings::bind_array(m);
+  interop::bindings::bind_convert(m);
   interop::bindings::bind_info(m);
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_register(m);

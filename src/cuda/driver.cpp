@@ -381,6 +381,15 @@ std::optional<int> pointer_device(const void* pointer) {
   return device;
 }
 
+bool is_managed(const void* pointer) {
+  unsigned int managed = 0;  // what this attribute writes
+  const CUresult status =
+      driver().cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, reinterpret_cast<CUdeviceptr>(pointer));
+  if (status == CUDA_ERROR_INVALID_VALUE) return false;
+  check(status, "asking whether memory is managed");
+  return managed != 0;
+}
+
 // ---- streams and events ----
 
 void wait_stream(cudaStream_t waiter, cudaStream_t stream) {
@@ -512,25 +521,30 @@ bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream
   return true;
 }
 
-/// Frees queue.pending behind our own streams, the legacy stream and the readers that it names: streams that cannot
-/// have been destroyed, as the driver crashes on one that was. (An event of the whole context, cuCtxRecordEvent, would
-/// cover all streams, and invalidate every capture in the process: seen on driver 580 in each capture mode.) The queue
-/// is locked and the primary context is current.
-void drain(const DriverApi& api, ReleaseQueue& queue) {
+/// Makes queue.stream wait for our own streams and the legacy stream; false if a capture is in the way. Those are
+/// streams that cannot have been destroyed, as the driver crashes on one that was. (An event of the whole context,
+/// cuCtxRecordEvent, would cover all streams, and invalidate every capture in the process: seen on driver 580 in each
+/// capture mode.) The queue is locked and the primary context is current.
+bool wait_for_known_streams(const DriverApi& api, ReleaseQueue& queue) {
   if (!queue.stream) {
     queue.event = new_event(api);
     check(api.cuStreamCreate(&queue.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
   }
-  if (!wait_unless_captured(api, queue.stream, CU_STREAM_LEGACY, queue.event)) return;
+  if (!wait_unless_captured(api, queue.stream, CU_STREAM_LEGACY, queue.event)) return false;
   unsigned long long context_id = 0;
   check(api.cuCtxGetId(nullptr, &context_id), "releasing device memory");
-  {
-    OwnStreams& own = own_streams();
-    std::lock_guard<std::mutex> lock(own.mutex);
-    for (const OwnStream& entry : own.entries) {
-      if (entry.context_id == context_id && !wait_unless_captured(api, queue.stream, entry.stream, entry.event)) return;
-    }
+  OwnStreams& own = own_streams();
+  std::lock_guard<std::mutex> lock(own.mutex);
+  for (const OwnStream& entry : own.entries) {
+    if (entry.context_id != context_id) continue;
+    if (!wait_unless_captured(api, queue.stream, entry.stream, entry.event)) return false;
   }
+  return true;
+}
+
+/// Frees queue.pending behind those streams and the readers that it names. As above.
+void drain(const DriverApi& api, ReleaseQueue& queue) {
+  if (!wait_for_known_streams(api, queue)) return;
   for (; !queue.pending.empty(); queue.pending.pop_back()) {  // what is refused (not ours, context broken) is dropped
     const Returned& back = queue.pending.back();
     for (CUstream reader : back.readers) {
@@ -596,6 +610,19 @@ void release(void* pointer, int device, cudaStream_t stream) noexcept {
   }
 }
 
+Event Event::of_known_streams(int device, const std::vector<cudaStream_t>& readers) {
+  const DriverApi& api = driver();
+  ReleaseQueue& queue = release_queue(device);
+  std::lock_guard<std::mutex> lock(queue.mutex);
+  RelaxedCapture relaxed(api);
+  PrimaryContext current(api, device);
+  if (!wait_for_known_streams(api, queue)) return Event();
+  for (CUstream reader : readers) {
+    if (!wait_unless_captured(api, queue.stream, reader, queue.event)) return Event();
+  }
+  return Event(queue.stream);
+}
+
 void copy_to_device(void* device, const void* host, std::size_t bytes, cudaStream_t stream) {
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
@@ -606,6 +633,12 @@ void copy_to_host(void* host, const void* device, std::size_t bytes, cudaStream_
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
   check(api.cuMemcpyDtoHAsync(host, reinterpret_cast<CUdeviceptr>(device), bytes, stream), "copying to the host");
+}
+
+void copy_on_device(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  check(
+      driver().cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+      "copying on the device");
 }
 
 }  // namespace interop::cuda

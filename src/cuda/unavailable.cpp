@@ -26,6 +26,7 @@ DeviceGuard::DeviceGuard(int) { unavailable(); }
 DeviceGuard::~DeviceGuard() = default;
 
 std::optional<int> pointer_device(const void*) { unavailable(); }
+bool is_managed(const void*) { unavailable(); }
 
 void wait_stream(cudaStream_t, cudaStream_t) { unavailable(); }
 void synchronize(cudaStream_t) { unavailable(); }
@@ -36,6 +37,7 @@ cudaStream_t own_stream() { unavailable(); }
 Event::Event(cudaStream_t) { unavailable(); }
 Event::~Event() = default;  // only an empty event can exist
 Event& Event::operator=(Event&&) noexcept { return *this; }
+Event Event::of_known_streams(int, const std::vector<cudaStream_t>&) { unavailable(); }
 void Event::make_wait(cudaStream_t) const { unavailable(); }
 bool Event::done() const { unavailable(); }
 void Event::synchronize() const { unavailable(); }
@@ -46,6 +48,7 @@ void release(void*, int, cudaStream_t) noexcept {}
 
 void copy_to_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 void copy_to_host(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
+void copy_on_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 
 MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
 void launch_matmul(const Gemm&, const MatmulPlan&, void*, cudaStream_t) { unavailable(); }

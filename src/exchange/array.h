@@ -12,7 +12,12 @@
 
 namespace interop::exchange {
 
-/// The value behind `interop.Array`. `memory` owns the bytes; every export shares it, so views outlive the array.
+/// The value behind `interop.Array`. `memory` owns the bytes, or keeps their owner alive; every export shares it, so
+/// exports outlive the array.
+///
+/// Work on the memory may come from four sides, and whoever uses the array next waits for all of them: the last use
+/// that interop knows of (`last_use`); for a view of another library's array, what that library does now (`bound`, or
+/// the current stream of `producer`); consumers of the C exchange API, which work on the stream that it names (`lent`).
 struct Array {
   std::shared_ptr<void> memory;
   void* data = nullptr;
@@ -21,31 +26,43 @@ struct Array {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  ///< in elements
   bool read_only = false;
-  cudaStream_t stream = nullptr;     ///< where it was last used; null for host memory
+  int gpu = -1;                      ///< the CUDA device that may work on the memory; -1 for plain host memory
+  cudaStream_t stream = nullptr;     ///< where it was last used; null if no stream ever did
   cuda::Event last_use;              ///< passed when that use is done; empty if there was none
-  std::shared_ptr<Readers> readers;  ///< of device memory of our own
+  const Route* producer = nullptr;   ///< of a view: whose current stream is to be waited for
+  cudaStream_t bound = nullptr;      ///< of a view: the stream that the producer's array itself names
+  cudaStream_t lent = nullptr;       ///< of interop's own; lives for ever
+  std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
 
   DLTensor tensor() const;
   bool on_host() const { return device.device_type == kDLCPU; }
-  /// `waiter` waits for the last use.
+  /// Host, pinned and managed memory (whatever its producer calls it): the host may read it, once `make_host_wait`
+  /// returns.
+  bool host_readable() const;
+
+  /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
+  cudaStream_t producer_stream() const;
+  /// `waiter` waits for all work on the memory. Throws ValueError where a capture into a CUDA graph forbids that.
   void make_wait(cudaStream_t waiter) const;
-  /// Notes that work using the array was just queued on `stream`.
-  void used_on(cudaStream_t stream);
+  /// The same without the producer's stream, for a call that has joined that one itself.
+  void make_wait_for_uses(cudaStream_t waiter) const;
+  /// Blocks the host until all work on the memory is done; the GIL is released meanwhile.
+  void make_host_wait() const;
+  /// Notes that work using the array was just queued on `used`.
+  void used_on(cudaStream_t used);
+  /// Lets a consumer without further synchronisation work on interop's own stream of this thread and device.
+  void lend();
 };
 
 /// A new array: 64-byte aligned host memory, or device memory of the current device ordered on `stream`.
 /// Written by the caller before anybody else sees it.
 Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream);
-/// An `interop.Array` on the operand's memory, which keeps the operand's object alive. Host memory only.
-nb::object view_of(const Operand& operand);
-
-/// `__dlpack__`: keywords as the standard has them, None where they were not given.
-nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
-                         nb::handle copy);
-/// `__cuda_array_interface__`, version 3.
-nb::dict export_cai(const Array& array);
-/// Py_bf_getbuffer and Py_bf_releasebuffer of the type.
-int get_buffer(PyObject* self, Py_buffer* view, int flags);
-void release_buffer(PyObject* self, Py_buffer* view);
+/// `bytes` > 0 of host memory, 64-byte aligned, which is what JAX needs to take it as it is.
+std::shared_ptr<void> host_memory(size_t bytes);
+/// `bytes` > 0 of memory of the current device, which is `gpu`, ordered on `stream`; freed behind what `readers` notes.
+/// Made during a capture of `stream` it lives as long as the graph, too.
+std::shared_ptr<void> device_memory(size_t bytes, int gpu, cudaStream_t stream, std::shared_ptr<Readers> readers);
+/// The bytes of the elements themselves, without gaps between them.
+size_t byte_count(const Array& array);
 
 }  // namespace interop::exchange

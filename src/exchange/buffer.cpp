@@ -1,9 +1,9 @@
 /// Host arrays by the buffer protocol (PEP 3118), or by NumPy's `__array_interface__`.
 #include "exchange/buffer.h"
 
-#include "exchange/array.h"
 #include "exchange/strides.h"
 #include "exchange/typestr.h"
+#include "exchange/view.h"
 
 namespace interop::exchange {
 namespace {

@@ -20,6 +20,9 @@ namespace {
 const exchange::Lookup kAscontiguousarray("numpy", "ascontiguousarray");
 const exchange::Lookup kCopyto("numpy", "copyto");
 
+/// Where an array would be allocated: as well aligned as any.
+void* const kSomewhere = reinterpret_cast<void*>(uintptr_t{1} << 20);
+
 bool is_none(nb::handle object) { return !object.is_valid() || object.is_none(); }
 
 /// "float32 array of shape (2, 3) on cuda:0"
@@ -51,7 +54,7 @@ bool is_dense(const DLTensor& tensor) {
 }  // namespace
 
 Call::Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options)
-    : function_(function) {
+    : function_(function), only_looks_(options.only_looks) {
   inspect(arguments, options.out);
   choose_device(options.execution);
   if (on_host()) {
@@ -67,7 +70,7 @@ Call::Call(const char* function, std::initializer_list<Argument> arguments, cons
   acquire();
   if (staged_) {
     if (has_out_) check_overlap();  // of the host arrays themselves
-    stage();
+    if (!only_looks_) stage();
   }
 }
 
@@ -161,12 +164,18 @@ void Call::choose_stream(nb::handle stream) {
   stream_given_ = !is_none(stream);
   if (stream_given_) {
     stream_ = exchange::stream_argument(stream, function_);
-  } else if (staged_ || first.route->own_stream()) {
+    stream_choice_ = StreamChoice::given;
+  } else if (staged_ || (first.route->own_stream() && !first.has_stream)) {
     stream_ = cuda::own_stream();
+    stream_choice_ = StreamChoice::own;
   } else if (first.has_stream) {
     stream_ = first.stream;
-  } else if (!first.route->current_stream(device_, &stream_)) {
+    stream_choice_ = StreamChoice::named;
+  } else if (first.route->current_stream(device_, &stream_)) {
+    stream_choice_ = StreamChoice::library;
+  } else {
     stream_ = cuda::kLegacyStream;
+    stream_choice_ = StreamChoice::legacy;
   }
 }
 
@@ -177,28 +186,38 @@ void Call::join(cudaStream_t other) {
   joined_.push_back(other);
 }
 
+cudaStream_t Call::other_stream(int i) const {
+  const Operand& operand = operands_[i];
+  if (staged_ || on_host()) return nullptr;
+  if (operand.has_stream) return operand.stream;
+  if (!stream_given_ && operand.route == lead().route) return nullptr;
+  cudaStream_t theirs = nullptr;
+  return operand.route->current_stream(device_, &theirs) ? theirs : nullptr;
+}
+
+bool Call::holds(int i) const {
+  const Operand& operand = operands_[i];
+  return operand.hold || (operand.resolved.is_valid() && stream_given_);
+}
+
 void Call::acquire() {
   for (int i = 0; i < operand_count_; ++i) {
     Operand& operand = operands_[i];
-    if (staged_ || on_host()) {
-      operand.route->acquire(operand, nullptr);
-      continue;
-    }
-    cudaStream_t theirs = nullptr;
-    if (operand.has_stream) {
-      theirs = operand.stream;
-    } else if (stream_given_ || operand.route != lead().route) {
-      if (!operand.route->current_stream(device_, &theirs)) theirs = nullptr;
-    }
+    const cudaStream_t theirs = other_stream(i);
     // With `stream=`, the caller wants the result there alone: the library's own stream does not wait for it, and what
     // the work reads is held instead.
+    if (theirs && stream_given_) operand.hold = operand.hold || theirs != stream_;
+    if (only_looks_) {
+      const bool complete = operand.tensor.shape != nullptr;
+      if (!complete) operand.route->acquire(operand, on_host() || staged_ ? nullptr : stream_);
+      continue;
+    }
     if (theirs && stream_given_) {
       cuda::wait_stream(stream_, theirs);
-      operand.hold = operand.hold || theirs != stream_;
     } else if (theirs) {
       join(theirs);
     }
-    operand.route->acquire(operand, stream_);
+    operand.route->acquire(operand, on_host() || staged_ ? nullptr : stream_);
   }
 }
 
@@ -222,12 +241,15 @@ const DLTensor& Call::output(const Shape& shape, DLDataType dtype) {
     result_tensor_ = operands_[argument_count_].tensor;
   } else {
     const DLDevice device = on_host() || staged_ ? DLDevice{kDLCPU, 0} : DLDevice{kDLCUDA, device_};
-    exchange::Made made = lead().route->empty(shape, dtype, device, stream_, stream_given_ && !staged_);
-    result_ = std::move(made.object);
-    result_tensor_ = {made.data, device, shape.ndim, dtype, output_shape_.sizes, output_strides_, 0};
+    result_tensor_ = {kSomewhere, device, shape.ndim, dtype, output_shape_.sizes, output_strides_, 0};
+    if (!only_looks_) {
+      exchange::Made made = lead().route->empty(shape, dtype, device, stream_, stream_given_ && !staged_);
+      result_ = std::move(made.object);
+      result_tensor_.data = made.data;
+    }
   }
   output_ = result_tensor_;
-  if (staged_) {
+  if (staged_ && !only_looks_) {
     // The kernel writes compact device memory, which is copied to the host array afterwards.
     output_ = {nullptr, {kDLCUDA, device_}, shape.ndim, dtype, output_shape_.sizes, output_strides_, 0};
     output_.data = device_copy(static_cast<size_t>(element_count(output_) * item_bytes(dtype)));
@@ -330,7 +352,7 @@ nb::object Call::hand_over() {
     for (int i = 0; i < operand_count_; ++i) {
       Operand& operand = operands_[i];
       operand.route->used(operand, stream_);
-      if (!operand.hold && !(operand.resolved.is_valid() && stream_given_)) continue;
+      if (!holds(i)) continue;
       held.push_back({nb::borrow(operand.object), std::move(operand.release)});
       if (operand.resolved.is_valid()) held.push_back({operand.resolved});
       if (operand.exported.is_valid()) held.push_back({operand.exported});

@@ -51,6 +51,27 @@ std::string take_error_text() {
   return text.substr(0, text.find('\n'));  // torch adds its C++ frames
 }
 
+void set_python_error() noexcept {
+  static const Lookup cuda_error("interop._core", "CudaError");
+  try {
+    throw;
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const TypeError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
+  } catch (const ValueError& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const BufferError& error) {
+    PyErr_SetString(PyExc_BufferError, error.what());
+  } catch (const CudaError& error) {
+    PyErr_SetString(cuda_error.get().ptr(), error.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
 int64_t to_int64(nb::handle value) {
   const long long result = PyLong_AsLongLong(value.ptr());
   if (result == -1 && PyErr_Occurred()) nb::raise_python_error();

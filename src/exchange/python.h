@@ -63,6 +63,9 @@ std::string type_text(nb::handle object);
 /// refusal (KeyboardInterrupt, MemoryError) is thrown on as it is.
 std::string take_error_text();
 
+/// In a catch block of a C function that Python calls: sets the Python error that the C++ exception stands for.
+void set_python_error() noexcept;
+
 /// An int that fits, or the Python error that says it does not.
 int64_t to_int64(nb::handle value);
 

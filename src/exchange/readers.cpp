@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "exchange/reaper.h"
-
 namespace interop::exchange {
 namespace {
 
@@ -62,6 +60,15 @@ void Readers::release(void* memory, int device) noexcept {
   }
   kept_.clear();
   if (!held.empty()) give_back_later(std::move(held));
+}
+
+void Readers::hold(std::vector<Held> owners, int device) {
+  for (nb::object& object : kept_) {
+    owners.emplace_back();
+    owners.back().object = std::move(object);
+  }
+  kept_.clear();
+  hold_behind_known_streams(device, std::move(owners), std::move(streams_));
 }
 
 }  // namespace interop::exchange

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exchange/python.h"
+#include "exchange/reaper.h"
 
 namespace interop::exchange {
 
@@ -21,6 +22,8 @@ class Readers {
   void note(cudaStream_t stream, int device);
   /// Frees `memory` of `device` behind all that is noted. Any thread, with or without the GIL; never throws.
   void release(void* memory, int device) noexcept;
+  /// Gives the owners of foreign memory on `device` back behind all that is noted. As `release`.
+  void hold(std::vector<Held> owners, int device);
 
  private:
   std::mutex mutex_;

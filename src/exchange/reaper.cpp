@@ -16,7 +16,12 @@ struct Entry {
   cuda::Event event;  // none: nothing to wait for
   int device = 0;
   std::vector<Held> held;
+  bool behind_known_streams =
+      false;  // the event is yet to be recorded: by the thread, which can wait for a capture to end
+  std::vector<cudaStream_t> readers;  // to be waited for as well
 };
+
+constexpr auto kCapturePoll = std::chrono::milliseconds(5);
 
 struct Reaper {
   std::mutex mutex;
@@ -56,6 +61,15 @@ void run(Reaper& state) {
     lock.unlock();
     const size_t owners = entry.held.size();
     try {
+      if (entry.behind_known_streams) {
+        entry.event = cuda::Event::of_known_streams(entry.device, entry.readers);
+        if (!entry.event) {  // a capture is in the way: the others first
+          lock.lock();
+          state.entries.push_back(std::move(entry));
+          state.changed.wait_for(lock, kCapturePoll);
+          continue;
+        }
+      }
       if (entry.event) {
         const cuda::DeviceGuard guard(entry.device);
         entry.event.synchronize();
@@ -78,6 +92,8 @@ void run(Reaper& state) {
 
 /// Hands an entry to the thread, which is started if need be.
 void enqueue(Entry entry) {
+  static const int registered = pthread_atfork(nullptr, nullptr, &start_afresh_in_child);
+  (void)registered;
   Reaper& state = *reaper;
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.count += entry.held.size();
@@ -99,17 +115,19 @@ void graph_is_gone(void* data) {
 }  // namespace
 
 void hold_for(cudaStream_t stream, int device, std::vector<Held> held) {
-  static const int registered = pthread_atfork(nullptr, nullptr, &start_afresh_in_child);
-  (void)registered;
   auto owned = std::make_unique<std::vector<Held>>(std::move(held));
   if (cuda::give_to_graph(stream, owned.get(), &graph_is_gone)) {
     owned.release();
     return;
   }
-  enqueue({cuda::Event(stream), device, std::move(*owned)});
+  enqueue({cuda::Event(stream), device, std::move(*owned), false, {}});
 }
 
-void give_back_later(std::vector<Held> held) { enqueue({cuda::Event(), 0, std::move(held)}); }
+void hold_behind_known_streams(int device, std::vector<Held> held, std::vector<cudaStream_t> readers) {
+  enqueue({cuda::Event(), device, std::move(held), true, std::move(readers)});
+}
+
+void give_back_later(std::vector<Held> held) { enqueue({cuda::Event(), 0, std::move(held), false, {}}); }
 
 size_t held_count() {
   const std::lock_guard<std::mutex> lock(reaper->mutex);

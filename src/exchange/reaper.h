@@ -18,6 +18,10 @@ struct Held {
 /// the graph is gone. Returns at once; one background thread waits.
 void hold_for(cudaStream_t stream, int device, std::vector<Held> held);
 
+/// The same for memory of which it is not known on what stream of `device` it is in use: behind the streams that are
+/// known to exist, and `readers`, which must (`cuda::Event::of_known_streams`). Makes no CUDA call itself; any thread,
+/// with or without the GIL.
+void hold_behind_known_streams(int device, std::vector<Held> held, std::vector<cudaStream_t> readers);
 /// Gives `held` back soon, on the background thread: for threads without the GIL.
 void give_back_later(std::vector<Held> held);
 

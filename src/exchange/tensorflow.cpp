@@ -6,6 +6,7 @@
 
 #include "exchange/array.h"
 #include "exchange/dlpack.h"
+#include "exchange/export.h"
 
 namespace interop::exchange {
 namespace {

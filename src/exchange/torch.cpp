@@ -168,12 +168,14 @@ void TorchRoute::resolve(Operand& operand, const Lookup& function) {
                     "through; accepted: a plain tensor");
   }
   operand.resolved = function.get()(operand.memory());
+  operand.copied = "a lazily negated or conjugated tensor";
 }
 
 void TorchRoute::check_memory(Operand& operand) {
   // Zeros that torch's derivatives never stored; nothing else here has a value to read.
   if (is_true(method0(operand.object, kIsZeroTensor)) && !operand.is_output) {
     operand.resolved = kClone.get()(operand.object);
+    operand.copied = "a tensor of zeros that torch never stored";
     return;
   }
   throw TypeError(operand.label() + ": this torch.Tensor" + kNoBuffer + " (a fake or functionalised tensor)");

@@ -1,6 +1,7 @@
 /// tvm-ffi's own tensors, by `__dlpack__`, which there ignores the stream: calls join its environment's stream.
 #include "exchange/array.h"
 #include "exchange/dlpack.h"
+#include "exchange/export.h"
 #include "exchange/stream.h"
 
 namespace interop::exchange {

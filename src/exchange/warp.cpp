@@ -1,6 +1,7 @@
 /// Warp arrays, by `__dlpack__`, without Warp's own event wait: calls join the current stream of Warp's device.
 #include "exchange/array.h"
 #include "exchange/dlpack.h"
+#include "exchange/export.h"
 #include "exchange/stream.h"
 
 namespace interop::exchange {

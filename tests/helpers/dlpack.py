@@ -65,6 +65,7 @@ def _python(name: str, result: Any, *arguments: Any) -> Any:
 
 
 _new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_increment = _python("Py_IncRef", None, ctypes.py_object)
 _name_of = _python("PyCapsule_GetName", ctypes.c_char_p, ctypes.py_object)
 _rename = _python("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 _pointer_of = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
@@ -257,3 +258,107 @@ class Cai:
         interface = {} if x is None else dict(x.__cuda_array_interface__)
         interface.update(fields)
         self.__cuda_array_interface__ = {key: value for key, value in interface.items() if value is not ABSENT}
+
+
+# ---- the C exchange API ----
+
+Allocator = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(Tensor), ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_void_p
+)
+FromPy = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))
+ToPy = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+ViewFromPy = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
+WorkStream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+SetError = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+
+
+class ExchangeApi(ctypes.Structure):
+    """The table of C functions behind `__dlpack_c_exchange_api__`, as DLPack 1.3 has it."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocator", Allocator),
+        ("managed_from_py", FromPy),
+        ("managed_to_py", ToPy),
+        ("view_from_py", ViewFromPy),
+        ("current_work_stream", WorkStream),
+    )
+
+
+EXCHANGE_API = b"dlpack_exchange_api"
+
+
+def exchange_api_of(type_: type) -> ExchangeApi:
+    """Return the table of a type."""
+    return ExchangeApi.from_address(_pointer_of(type_.__dlpack_c_exchange_api__, EXCHANGE_API))
+
+
+class ApiArray:
+    """An array whose type has the C exchange API, over NumPy's memory, and whose library makes arrays of this type."""
+
+    refuses = False
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.array = x
+        self.fake = Fake(x)
+
+
+def _managed_of(x: ApiArray) -> int:
+    return capsule_pointer(_kept(x.fake.capsule()))
+
+
+def _kept(capsule: Any) -> Any:
+    _rename(capsule, _USED[VERSIONED])  # its deleter is now the consumer's to call
+    return capsule
+
+
+@FromPy
+def _api_from_py(x: ApiArray, out: Any) -> int:
+    if x.refuses:
+        return -1  # with no Python error set, which ctypes cannot do in a callback
+    out[0] = _managed_of(x)
+    return 0
+
+
+@Allocator
+def _api_allocate(prototype: Any, out: Any, context: int, set_error: int) -> int:
+    tensor = prototype.contents
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    assert (tensor.device.type, tensor.dtype.code) == (CPU, CODES["f"])
+    out[0] = _managed_of(ApiArray(np.empty(shape, f"f{tensor.dtype.bits // 8}")))
+    return 0
+
+
+@ToPy
+def _api_to_py(managed: int, out: Any) -> int:
+    exported = _exports[managed][0]
+    made = ApiArray(exported.array)
+    ManagedVersioned.from_address(managed).deleter(managed)
+    _increment(made)
+    out[0] = id(made)
+    return 0
+
+
+@WorkStream
+def _api_stream(device_type: int, device_id: int, out: Any) -> int:
+    out[0] = None
+    return 0
+
+
+_API = ExchangeApi(1, 3, None, _api_allocate, _api_from_py, _api_to_py, ViewFromPy(), _api_stream)
+_NEWER_API = ExchangeApi(2, 0, ctypes.addressof(_API))  # of a future version, which names the older one behind it
+
+
+def _api_capsule(table: ExchangeApi) -> Any:
+    return _new(ctypes.addressof(table), EXCHANGE_API, None)
+
+
+ApiArray.__dlpack_c_exchange_api__ = _api_capsule(_API)
+
+
+class NewerApiArray(ApiArray):
+    """The same of a library that is ahead of us."""
+
+    __dlpack_c_exchange_api__ = _api_capsule(_NEWER_API)

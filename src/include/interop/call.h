@@ -22,6 +22,17 @@ struct CallOptions {
   nanobind::handle out;        ///< an array to write the result to
   nanobind::handle stream;     ///< where to queue the work
   nanobind::handle execution;  ///< "cuda" or "cuda:N": compute host arrays on that GPU
+  bool only_looks = false;     ///< for `explain`: decide all, but copy, allocate and queue nothing
+};
+
+/// Why a call goes on its stream.
+enum class StreamChoice {
+  none,     ///< a host call
+  given,    ///< `stream=`
+  own,      ///< interop's own, as neither the first array nor its library names one
+  named,    ///< named by the first array itself
+  library,  ///< the current one of the first array's library
+  legacy    ///< the legacy default stream, as nothing is known
 };
 
 /// A call reads every argument, decides, makes the result, launches, and hands over:
@@ -36,8 +47,8 @@ struct CallOptions {
 /// inside `launch`.
 class Call {
  public:
-  /// Reads the arguments and orders the call's stream behind them. Throws TypeError, ValueError, BufferError or
-  /// CudaError, naming the argument.
+  /// Reads the arguments and orders the call's stream behind them (if it `only_looks`, not: what shows itself only when
+  /// it is exported, is). Throws TypeError, ValueError, BufferError or CudaError, naming the argument.
   Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options);
   ~Call();
   Call(const Call&) = delete;
@@ -55,6 +66,14 @@ class Call {
   /// All that is known of argument `i`, for `explain`.
   const Operand& operand(int i) const { return operands_[i]; }
   int operand_count() const { return operand_count_; }
+  StreamChoice stream_choice() const { return stream_choice_; }
+  /// Host arrays, computed on the GPU because `execution` asks for it.
+  bool staged() const { return staged_; }
+  bool has_out() const { return has_out_; }
+  /// The stream of another library that argument `i` must be joined with; null if there is none.
+  cudaStream_t other_stream(int i) const;
+  /// Is argument `i` kept until the work is done?
+  bool holds(int i) const;
 
   /// The array to write: `out` after checks, or a new one of the caller's library.
   /// Throws ValueError for an `out` of another shape, or one that overlaps itself or an argument; TypeError for another
@@ -102,6 +121,8 @@ class Call {
   int device_ = -1;      // -1: a host call
   bool staged_ = false;  // host arrays, computed on the GPU because `execution` asked for it
   bool stream_given_ = false;
+  bool only_looks_ = false;
+  StreamChoice stream_choice_ = StreamChoice::none;
   cudaStream_t stream_ = nullptr;
   std::optional<cuda::DeviceGuard> guard_;
   std::vector<cudaStream_t> joined_;  // other libraries' streams: they wait for the work in turn

@@ -34,9 +34,10 @@ struct Operand {
   bool hold = false;              ///< its memory is not ordered on the call's stream: hold it until done there
   bool has_stream = false;        ///< `stream` is set: the array itself names the stream it is ready on
   cudaStream_t stream = nullptr;  ///< never 0: the legacy default stream is 1
-  nanobind::object resolved;      ///< what stands in for `object` where its producer had to resolve a lazy view
   nanobind::object exported;      ///< what a registered library exports in place of `object`
   const exchange::Route* exported_route = nullptr;  ///< how that is read
+  nanobind::object resolved;                        ///< what stands in for `object` where that itself cannot be read
+  const char* copied = nullptr;  ///< why `resolved` has other memory than `object`; null where it has not
   Release release{nullptr, [](void*) {}};
 
   Operand() = default;

@@ -61,6 +61,8 @@ class DeviceGuard {
 
 /// The device that `pointer` belongs to; none if CUDA does not know the pointer. Not for null pointers.
 std::optional<int> pointer_device(const void* pointer);
+/// Is it managed memory, which the host can read, too? Not for null pointers.
+bool is_managed(const void* pointer);
 
 // ---- streams and events: the current context is the streams' own ----
 
@@ -88,6 +90,9 @@ class Event {
   Event(Event&& other) noexcept : event_(other.event_) { other.event_ = nullptr; }
   Event& operator=(Event&& other) noexcept;
   explicit operator bool() const { return event_ != nullptr; }
+  /// Behind all that is queued by now on our own streams, the legacy stream, all blocking streams and `readers` of
+  /// `device`, as `release` waits for them. Empty while a capture is in the way. Any current context will do.
+  static Event of_known_streams(int device, const std::vector<cudaStream_t>& readers);
   /// `stream` waits for the recorded point.
   void make_wait(cudaStream_t stream) const;
   /// Has the point been passed? Safe while another thread captures a graph.
@@ -116,5 +121,7 @@ void release(void* pointer, int device, cudaStream_t stream) noexcept;
 /// Copies queued on `stream`; the host side may be pageable.
 void copy_to_device(void* device, const void* host, std::size_t bytes, cudaStream_t stream);
 void copy_to_host(void* host, const void* device, std::size_t bytes, cudaStream_t stream);
+/// A copy from memory to memory of the current device, queued on `stream`.
+void copy_on_device(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
 
 }  // namespace interop::cuda

@@ -1,0 +1,76 @@
+/// What `interop.asarray` and `interop.convert` need of the compiled half: views, and exports for one importer.
+#include <nanobind/stl/optional.h>
+#include "bindings/bindings.h"
+#include "exchange/array.h"
+#include "exchange/closing.h"
+#include "exchange/export.h"
+#include "exchange/stream.h"
+#include "exchange/view.h"
+
+namespace interop::bindings {
+namespace {
+
+using exchange::Array;
+
+cudaStream_t from_int(const std::optional<int64_t>& handle) {
+  return handle ? exchange::stream_from_handle(*handle) : nullptr;
+}
+
+nb::object asarray(nb::handle x, const char* function, std::optional<int64_t> stream) {
+  const exchange::CallGuard guard;
+  return exchange::asarray(x, function, from_int(stream));
+}
+
+nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
+                         bool to_immutable) {
+  const exchange::CallGuard guard;
+  return exchange::export_dlpack(array, stream, max_version, dl_device, nb::none(), to_immutable);
+}
+
+nb::dict export_cai(const Array& array, int64_t stream) {
+  const exchange::CallGuard guard;
+  return exchange::export_cai(array, exchange::stream_from_handle(stream));
+}
+
+/// The same memory as unsigned integers, for NumPy, which knows some dtypes by the bits only.
+Array as_bits(const Array& array) {
+  array.make_host_wait();
+  Array bits;
+  bits.memory = array.memory;
+  bits.data = array.data;
+  bits.device = array.device;
+  bits.dtype = {kDLUInt, static_cast<uint8_t>(8 * item_bytes(array.dtype)), 1};
+  bits.shape = array.shape;
+  bits.strides = array.strides;
+  bits.read_only = array.read_only;
+  return bits;
+}
+
+int64_t stream_handle(nb::handle stream, const char* function) {
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, function)));
+}
+
+}  // namespace
+
+void bind_convert(nb::module_& m) {
+  m.def("asarray", &asarray, nb::arg("x").none(), nb::arg("function"), nb::arg("stream") = nb::none(),
+        nb::sig("def asarray(x: typing.Any, function: str, stream: int | None = None) -> Array"),
+        "The array itself if it is an Array, else one on its memory, ready on `stream`, or on its producer's own.");
+  m.def("export_dlpack", &export_dlpack, nb::arg("array"), nb::arg("stream").none(), nb::arg("max_version").none(),
+        nb::arg("dl_device"), nb::arg("to_immutable"),
+        nb::sig("def export_dlpack(array: Array, stream: int | None, max_version: tuple[int, int] | None, "
+                "dl_device: tuple[int, int], to_immutable: bool) -> typing.Any"),
+        "Array.__dlpack__ for one importer: as memory of that device, also where the array says another.");
+  m.def("export_cai", &export_cai, nb::arg("array"), nb::arg("stream"),
+        nb::sig("def export_cai(array: Array, stream: int) -> dict[str, typing.Any]"),
+        "Array.__cuda_array_interface__, ready on that stream.");
+  m.def("as_bits", &as_bits, nb::arg("array"), "The same host memory as an Array of unsigned integers.");
+  m.def("readable_by_host", &Array::host_readable, nb::arg("array"), "Can the host read the array where it is?");
+  m.def("readable_by_gpu", &exchange::readable_by_gpu, nb::arg("array"),
+        "The CUDA device whose kernels can read the array where it is, or None.");
+  m.def("stream_handle", &stream_handle, nb::arg("stream").none(), nb::arg("function"),
+        nb::sig("def stream_handle(stream: typing.Any, function: str) -> int"),
+        "The handle that a `stream=` argument names.");
+}
+
+}  // namespace interop::bindings

@@ -1,0 +1,129 @@
+/// The DLPack C exchange API of `interop.Array`: a table of C functions for kernel libraries that work on our stream.
+#include "exchange/own_table.h"
+
+#include <algorithm>
+
+#include "exchange/dlpack.h"
+#include "exchange/export.h"
+#include "exchange/stream.h"
+#include "exchange/view.h"
+
+namespace interop::exchange {
+namespace {
+
+constexpr const char* kTableName = "dlpack_exchange_api";
+
+/// Runs `body` as a C function of the table: 0, or -1 with the Python error set.
+template <class Body>
+int as_c(Body&& body) noexcept {
+  try {
+    body();
+    return 0;
+  } catch (...) {
+    set_python_error();
+    return -1;
+  }
+}
+
+Array& array_of(void* object) { return nb::cast<Array&>(nb::handle(static_cast<PyObject*>(object))); }
+
+Array allocate_like(const DLTensor& prototype) {
+  if (prototype.ndim < 0 || prototype.ndim > kMaxDims) {
+    throw ValueError("interop: allocator: ndim is " + std::to_string(prototype.ndim) + "; accepted: up to " +
+                     std::to_string(kMaxDims));
+  }
+  Shape shape;
+  shape.ndim = prototype.ndim;
+  std::copy(prototype.shape, prototype.shape + prototype.ndim, shape.sizes);
+  if (prototype.device.device_type == kDLCPU) return new_array(shape, prototype.dtype, {kDLCPU, 0}, nullptr);
+  if (prototype.device.device_type != kDLCUDA) {
+    throw ValueError("interop: allocator: device is " + device_text(prototype.device) +
+                     "; accepted: host memory and CUDA devices");
+  }
+  const cuda::DeviceGuard guard(prototype.device.device_id);
+  return new_array(shape, prototype.dtype, prototype.device, cuda::own_stream());
+}
+
+using SetError = void (*)(void*, const char*, const char*);
+
+int allocate_managed(DLTensor* prototype, DLManagedTensorVersioned** out, void* context, SetError set_error) {
+  const char* kind = "RuntimeError";
+  try {
+    *out = export_managed(allocate_like(*prototype));
+    return 0;
+  } catch (const std::bad_alloc&) {
+    set_error(context, "MemoryError", "interop: out of memory");
+    return -1;
+  } catch (const ValueError& error) {
+    kind = "ValueError";
+    set_error(context, kind, error.what());
+    return -1;
+  } catch (const std::exception& error) {
+    set_error(context, kind, error.what());
+    return -1;
+  }
+}
+
+int managed_from_py(void* object, DLManagedTensorVersioned** out) {
+  return as_c([&] {
+    Array& array = array_of(object);
+    array.lend();
+    *out = export_managed(array);
+  });
+}
+
+int managed_to_py(DLManagedTensorVersioned* managed, void** out) {
+  return as_c([&] {
+    Operand operand;
+    operand.function = "interop.Array";
+    operand.name = "the tensor";
+    operand.object = Py_None;  // for messages
+    operand.release = Release(managed, [](void* pointer) {
+      auto* owned = static_cast<DLManagedTensorVersioned*>(pointer);
+      if (owned->deleter) owned->deleter(owned);
+    });
+    operand.read_only = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+    read_dltensor(operand, managed->dl_tensor);
+    Array array = take_view(operand);
+    if (array.gpu >= 0) {  // by the rules of the API, work on it goes on our stream of this thread
+      const cuda::DeviceGuard guard(array.gpu);
+      array.stream = array.lent = cuda::own_stream();
+    }
+    *out = nb::cast(std::move(array)).release().ptr();
+  });
+}
+
+int dltensor_from_py(void* object, DLTensor* out) {
+  return as_c([&] {
+    Array& array = array_of(object);
+    array.lend();
+    *out = array.tensor();
+    if (byte_count(array) == 0) out->data = nullptr;
+  });
+}
+
+int own_work_stream(DLDeviceType type, int32_t device, void** out) {
+  return as_c([&] {
+    *out = nullptr;
+    if (type != kDLCUDA && type != kDLCUDAManaged) return;
+    const cuda::DeviceGuard guard(device);
+    *out = cuda::own_stream();
+  });
+}
+
+const DLPackExchangeAPI kOwnApi{{{DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}, nullptr},
+                                &allocate_managed,
+                                &managed_from_py,
+                                &managed_to_py,
+                                &dltensor_from_py,
+                                &own_work_stream};
+
+}  // namespace
+
+nb::object own_exchange_api() {
+  PyObject* capsule = PyCapsule_New(const_cast<DLPackExchangeAPI*>(&kOwnApi), kTableName, nullptr);
+  if (!capsule) nb::raise_python_error();
+  return nb::steal(capsule);
+}
+
+}  // namespace interop::exchange

@@ -1,0 +1,149 @@
+/// `interop.Array` on the memory of other libraries' arrays: `interop.asarray`.
+#include "exchange/view.h"
+
+#include "exchange/reaper.h"
+
+namespace interop::exchange {
+namespace {
+
+/// Owns the owners. The last view or export lets them go, wherever that happens: a thread without the GIL does not wait
+/// for it, and memory that a GPU may still be using is held until it is not.
+std::shared_ptr<void> keep_alive(std::vector<Held> owners, int gpu, std::shared_ptr<Readers> readers) {
+  auto* kept = new std::vector<Held>(std::move(owners));
+  return std::shared_ptr<void>(kept, [gpu, readers = std::move(readers)](void* pointer) {
+    const std::unique_ptr<std::vector<Held>> box(static_cast<std::vector<Held>*>(pointer));
+    if (readers) {
+      readers->hold(std::move(*box), gpu);
+    } else if (interpreter_is_gone() || !PyGILState_Check()) {
+      give_back_later(std::move(*box));
+    }
+  });
+}
+
+/// The operand's memory, with no owner yet.
+Array describe(const Operand& operand) {
+  const DLTensor& tensor = operand.tensor;
+  Array array;
+  array.data = tensor.data;
+  array.device = tensor.device;
+  array.dtype = tensor.dtype;
+  array.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  array.strides.assign(tensor.strides, tensor.strides + tensor.ndim);
+  array.read_only = operand.read_only;
+  return array;
+}
+
+/// The device that CUDA knows a pointer by; -1 if there is no such, or no CUDA.
+int find_gpu(const void* pointer) {
+  try {
+    return pointer ? cuda::pointer_device(pointer).value_or(-1) : -1;
+  } catch (const CudaError&) {
+    return -1;
+  }
+}
+
+/// The stream on which the operand's producer would work on it now; null if it names none.
+cudaStream_t producer_stream(const Operand& operand, int gpu) {
+  if (operand.has_stream) return operand.stream;
+  cudaStream_t current = nullptr;
+  return operand.route->current_stream(gpu, &current) ? current : nullptr;
+}
+
+/// Makes an operand on a GPU ready: on `stream` if one is given, else where its producer has it ready. Returns which.
+cudaStream_t acquire_on_gpu(Operand& operand, int gpu, cudaStream_t stream) {
+  const cuda::DeviceGuard guard(gpu);
+  const cudaStream_t theirs = producer_stream(operand, gpu);
+  if (!stream) {
+    // Whoever exports for the stream that we name may as well have ours. What was read without a word on streams is
+    // ready on the legacy default stream, if anywhere.
+    const bool exports = !operand.tensor.shape;
+    stream = theirs ? theirs : exports ? cuda::own_stream() : cuda::kLegacyStream;
+  }
+  if (theirs) cuda::wait_stream(stream, theirs);
+  operand.route->acquire(operand, stream);
+  return stream;
+}
+
+}  // namespace
+
+Array take_view(Operand& operand) {
+  Array array = describe(operand);
+  DLDevice& device = array.device;
+  if (device.device_type == kDLCUDA) {
+    array.gpu = device.device_id;
+  } else if (device.device_type != kDLCPU) {
+    array.gpu = find_gpu(array.data);
+    device.device_id = 0;  // what DLPack says of pinned and managed memory
+  }
+  std::vector<Held> owners(2);
+  if (operand.object.is_valid()) owners[0].object = nb::borrow(operand.object);
+  owners[0].release = std::move(operand.release);
+  owners[1].object = operand.resolved;
+  if (array.gpu >= 0) array.readers = std::make_shared<Readers>();
+  array.memory = keep_alive(std::move(owners), array.gpu, array.readers);
+  return array;
+}
+
+nb::object view_of(const Operand& operand) {
+  Array array = describe(operand);
+  std::vector<Held> owners(1);
+  owners[0].object = nb::borrow(operand.memory());
+  array.memory = keep_alive(std::move(owners), -1, nullptr);
+  array.device = {kDLCPU, 0};
+  return nb::cast(std::move(array));
+}
+
+nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
+  const auto refuse_stream = [&] {
+    throw ValueError(std::string(function) +
+                     ": stream is given, but x is in host memory, which has none; accepted: None");
+  };
+  if (nb::isinstance<Array>(x)) {
+    const Array& array = nb::cast<const Array&>(x);
+    if (stream && array.gpu < 0) refuse_stream();
+    if (stream) array.make_wait(stream);
+    return nb::borrow(x);
+  }
+  Operand operand;
+  operand.function = function;
+  operand.name = "x";
+  operand.object = x;
+  operand.route = &route_of(x, function, "x");
+  operand.route->enter(function);
+  operand.route->inspect(operand);
+  if (operand.copied) {
+    throw BufferError(operand.label() + " is " + operand.copied +
+                      "; accepted: an array with its values in memory, as "
+                      "a view of this one is a copy (pass x.resolve_conj().resolve_neg())");
+  }
+  DLDevice& device = operand.tensor.device;
+  const bool on_gpu = device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged;
+  if (!on_gpu) {
+    if (stream) refuse_stream();
+    operand.route->acquire(operand, nullptr);
+    return nb::cast(take_view(operand));
+  }
+  if (device.device_type == kDLCUDAManaged) {
+    device.device_id = std::max(0, find_gpu(operand.tensor.data));  // DLPack says 0 for all of them
+  }
+  const cudaStream_t ready = acquire_on_gpu(operand, device.device_id, stream);
+  Array view = take_view(operand);
+  if (operand.has_stream) {
+    view.bound = operand.stream;
+  } else {
+    view.producer = operand.route;
+  }
+  if (view.gpu >= 0) {
+    const cuda::DeviceGuard guard(view.gpu);
+    view.used_on(ready);
+  }
+  return nb::cast(std::move(view));
+}
+
+std::optional<int> readable_by_gpu(const Array& array) {
+  // Pinned memory is not always called so: torch's exchange API says CPU.
+  const int gpu = array.gpu >= 0 ? array.gpu : find_gpu(array.data);
+  return gpu >= 0 ? std::optional<int>(gpu) : std::nullopt;
+}
+
+}  // namespace interop::exchange

@@ -1,0 +1,23 @@
+/// `interop.Array` on the memory of other libraries' arrays.
+#pragma once
+
+#include "exchange/array.h"
+#include "exchange/route.h"
+
+namespace interop::exchange {
+
+/// A view of an operand's memory, which keeps its owner alive: taken over from the operand, `release` included. The
+/// operand is complete. The owner is let go on any thread, with or without the GIL; if a GPU may use the memory, once
+/// all that its context had queued by then is done.
+Array take_view(Operand& operand);
+/// An `interop.Array` on the memory of an operand that stays in use. Host memory only.
+nb::object view_of(const Operand& operand);
+
+/// `interop.asarray` for messages of `function`: the array itself, or a view of it, never a copy. Device memory is
+/// ready on `stream`, or (null) on the producer's own.
+nb::object asarray(nb::handle x, const char* function, cudaStream_t stream);
+
+/// The CUDA device whose kernels can read the array where it is; none for memory of the host alone.
+std::optional<int> readable_by_gpu(const Array& array);
+
+}  // namespace interop::exchange

@@ -1,0 +1,305 @@
+"""What `interop.Array` hands to others: every keyword of `__dlpack__`, copies, the buffer, the C exchange API.
+
+In host memory here; on a GPU: tests/gpu/test_convert.py. Results of calls, their lifetime and errors: test_array.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+from helpers import dlpack
+from helpers.dlpack import CPU, CUDA, MANAGED, PINNED, ApiArray, Fake, NewerApiArray, consume, read_capsule
+
+import interop
+
+IS_COPIED = 2
+VALUES = np.arange(24, dtype="float32").reshape(4, 6)
+LAYOUTS = {
+    "compact": VALUES,
+    "transposed": VALUES.T,
+    "every other": VALUES[::2, 1::3],
+    "reversed": VALUES[::-1, ::-2],
+    "broadcast": np.broadcast_to(VALUES[0], (3, 6)),
+    "no element": VALUES[:0],
+    "no dimension": VALUES[1, 1, ...],
+}
+layouts = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def eventually(condition):
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+def pointer_of(x):
+    return np.asarray(x).__array_interface__["data"][0]
+
+
+# ---- copies ----
+
+
+@layouts
+@pytest.mark.parametrize("device", [None, (1, 0)])
+def test_a_copy_is_a_copy(layout, device):
+    x = LAYOUTS[layout]
+    array = interop.asarray(x)
+    capsule = array.__dlpack__(copy=True, dl_device=device, max_version=(1, 0))
+    managed = read_capsule(capsule)
+    assert managed.flags == IS_COPIED
+    assert managed.tensor.device.type == CPU
+    copied = interop.asarray(capsule)
+    assert np.array_equal(np.asarray(copied), x)
+    assert x.size == 0 or not np.shares_memory(np.asarray(copied), x)
+    assert copied.shape == x.shape
+
+
+def test_a_copy_is_writable_and_its_own():
+    frozen = VALUES.copy()
+    frozen.flags.writeable = False
+    array = interop.asarray(frozen)
+    copied = np.from_dlpack(array, copy=True)
+    copied[0, 0] = 99
+    assert frozen[0, 0] == 0
+    legacy = array.__dlpack__(copy=True)  # an unversioned capsule cannot say read-only, and need not
+    assert dlpack.capsule_name(legacy) == "dltensor"
+
+
+def test_a_copy_outlives_the_array():
+    x = VALUES.copy()
+    capsule = interop.asarray(x).__dlpack__(copy=True)
+    x[...] = -1
+    del x
+    gc.collect()
+    assert np.array_equal(np.asarray(interop.asarray(capsule)), VALUES)
+
+
+@pytest.mark.parametrize("copy", [None, False])
+def test_no_copy_where_none_is_needed(copy):
+    x = VALUES.copy()
+    capsule = interop.asarray(x).__dlpack__(copy=copy, dl_device=(1, 0), max_version=(1, 0))
+    managed = read_capsule(capsule)
+    assert managed.flags == 0
+    assert managed.tensor.data == pointer_of(x)
+
+
+# ---- devices ----
+
+
+def test_pinned_memory_is_host_memory_to_who_asks_for_that():
+    x = VALUES.copy()
+    array = interop.asarray(Fake(x, device_type=PINNED))
+    assert array.__dlpack_device__() == (PINNED, 0)
+    assert array.device == "pinned host memory"
+    for keywords, device in (({}, PINNED), ({"dl_device": (PINNED, 0)}, PINNED), ({"dl_device": (CPU, 0)}, CPU)):
+        capsule = array.__dlpack__(**keywords)
+        tensor = read_capsule(capsule).tensor
+        assert (tensor.device.type, tensor.device.id, tensor.data) == (device, 0, pointer_of(x))
+    assert np.shares_memory(np.from_dlpack(array), x)
+    assert memoryview(array).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("device", [(CUDA, 0), (MANAGED, 0), (PINNED, 0), (CPU, 1), (4, 0)])
+def test_host_memory_is_not_brought_to_a_device(device):
+    array = interop.asarray(VALUES)
+    for copy in (None, True, False):
+        with pytest.raises(BufferError, match=r"dl_device is .*; accepted: None, or the array's own device, cpu"):
+            array.__dlpack__(dl_device=device, copy=copy)
+
+
+def test_device_types_may_be_enums():
+    import enum
+
+    class Device(enum.IntEnum):
+        CPU = 1
+
+    assert interop.asarray(VALUES).__dlpack__(dl_device=(Device.CPU, 0))
+
+
+# ---- attributes ----
+
+
+def test_len_and_stream():
+    array = interop.asarray(VALUES)
+    assert len(array) == 4
+    assert array.stream is None
+    with pytest.raises(TypeError, match="a 0-d array has no len"):
+        len(interop.asarray(np.array(1.0)))
+
+
+def test_read_only_arrays_have_read_only_buffers():
+    view = memoryview(interop.asarray(memoryview(b"abc")))
+    assert view.readonly
+    with pytest.raises(TypeError, match="not writable"):
+        ctypes.c_char.from_buffer(interop.asarray(memoryview(b"abc")))
+
+
+def test_numpy_is_told_why_it_cannot_read(torch):
+    array = interop.asarray(torch.ones(3, dtype=torch.bfloat16))
+    with pytest.raises(TypeError, match=r"NumPy has no bfloat16 of its own; interop.convert\(x, 'numpy'\)"):
+        np.asarray(array)
+    with pytest.raises(BufferError, match="no such dtype, bfloat16"):
+        memoryview(array)
+
+
+# ---- the C exchange API, as a producer ----
+
+
+@pytest.fixture
+def api():
+    return dlpack.exchange_api_of(interop.Array)
+
+
+def test_the_table_is_complete(api):
+    assert (api.major, api.minor, api.previous) == (1, 3, None)
+    for name in ("allocator", "managed_from_py", "managed_to_py", "view_from_py", "current_work_stream"):
+        assert ctypes.cast(getattr(api, name), ctypes.c_void_p).value
+    assert not hasattr(interop.asarray(VALUES), "__c_dlpack_exchange_api__")
+
+
+@layouts
+def test_a_view_by_the_table(api, layout):
+    x = LAYOUTS[layout]
+    array = interop.asarray(x)
+    tensor = dlpack.Tensor()
+    assert api.view_from_py(array, ctypes.byref(tensor)) == 0
+    assert tuple(tensor.shape[: tensor.ndim]) == x.shape
+    assert tuple(tensor.strides[: tensor.ndim]) == array.strides
+    assert tensor.data == (pointer_of(x) if x.size else None)
+    assert (tensor.device.type, tensor.byte_offset) == (CPU, 0)
+
+
+def test_an_owning_export_by_the_table_and_back(api):
+    fake = Fake(VALUES.copy())
+    managed = ctypes.c_void_p()
+    assert api.managed_from_py(interop.asarray(fake), ctypes.byref(managed)) == 0
+    gc.collect()
+    assert not fake.balanced  # the export keeps it
+    made = ctypes.c_void_p()
+    assert api.managed_to_py(managed, ctypes.byref(made)) == 0
+    array = ctypes.cast(made, ctypes.py_object).value
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(array))
+    assert type(array) is interop.Array
+    assert np.shares_memory(np.asarray(array), fake.array)
+    assert not fake.balanced
+    del array
+    assert fake.balanced
+
+
+def test_the_allocator_of_the_table(api):
+    shape = (ctypes.c_int64 * 2)(3, 5)
+    prototype = dlpack.Tensor(None, dlpack.Device(CPU, 0), 2, dlpack.DataType(2, 32, 1), shape, None, 0)
+    managed = ctypes.c_void_p()
+    assert api.allocator(ctypes.byref(prototype), ctypes.byref(managed), None, None) == 0
+    made = dlpack.ManagedVersioned.from_address(managed.value)
+    assert (made.major, made.minor, made.flags) == (1, 3, 0)
+    assert tuple(made.tensor.shape[:2]) == (3, 5)
+    assert tuple(made.tensor.strides[:2]) == (5, 1)
+    assert made.tensor.data % 64 == 0
+    made.deleter(managed.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"ndim": 65}, "ndim is 65"), ({"ndim": -1}, "ndim is -1"), ({"device": dlpack.Device(4, 0)}, "device type 4")],
+    ids=["65 dimensions", "-1 dimensions", "OpenCL"],
+)
+def test_what_the_allocator_refuses(api, fields, words):
+    said = []
+
+    @dlpack.SetError
+    def set_error(context, kind, message):
+        said.append((kind.decode(), message.decode()))
+
+    shape = (ctypes.c_int64 * 65)(*[1] * 65)
+    prototype = dlpack.Tensor(None, dlpack.Device(CPU, 0), 1, dlpack.DataType(2, 32, 1), shape, None, 0)
+    for name, value in fields.items():
+        setattr(prototype, name, value)
+    managed = ctypes.c_void_p()
+    error = ctypes.cast(set_error, ctypes.c_void_p)
+    assert api.allocator(ctypes.byref(prototype), ctypes.byref(managed), None, error) == -1
+    ((kind, message),) = said
+    assert kind == "ValueError"
+    assert words in message
+
+
+def test_the_work_stream_of_the_host(api):
+    stream = ctypes.c_void_p(1)
+    assert api.current_work_stream(CPU, 0, ctypes.byref(stream)) == 0
+    assert stream.value is None
+
+
+def test_what_is_no_array_is_a_python_error(api):
+    with pytest.raises(RuntimeError):
+        api.view_from_py(VALUES, ctypes.byref(dlpack.Tensor()))
+
+
+def test_tvm_ffi_reads_and_makes_arrays_by_the_table():
+    tvm_ffi = pytest.importorskip("tvm_ffi")
+    x = VALUES.copy()
+    echoed = tvm_ffi.get_global_func("testing.echo")(interop.asarray(x))
+    assert type(echoed) is interop.Array
+    assert np.shares_memory(np.asarray(echoed), x)
+
+
+# ---- the C exchange API, as a consumer ----
+
+
+@pytest.mark.parametrize("kind", [ApiArray, NewerApiArray])
+def test_arrays_of_a_type_with_the_table(kind):
+    x = kind(VALUES.copy())
+    assert interop._core.route(x) == ("helpers", "__dlpack_c_exchange_api__")
+    product = interop.matmul(x, np.eye(6, dtype="float32"))
+    assert type(product) is ApiArray  # made by its own allocator
+    assert np.array_equal(product.array, VALUES)
+    view = interop.asarray(x)
+    assert np.shares_memory(np.asarray(view), x.array)
+    assert not x.fake.balanced
+    del view
+    assert x.fake.balanced
+
+
+def test_a_refusal_by_the_table_is_an_error():
+    x = ApiArray(VALUES.copy())
+    x.refuses = True
+    with pytest.raises(BufferError, match="interop.matmul: a: helpers.dlpack.ApiArray refuses to export: no reason"):
+        interop.matmul(x, VALUES.T)
+
+
+# ---- deleters ----
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_the_owner_of_a_view_is_let_go_on_a_thread_without_the_gil(version):
+    fake = Fake(VALUES.copy())
+    managed = consume(interop.asarray(fake).__dlpack__(max_version=version))
+    assert not fake.balanced
+    address = ctypes.cast(managed.deleter, ctypes.c_void_p).value
+    delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)  # lets the GIL go for the call
+    thread = threading.Thread(target=delete, args=(ctypes.addressof(managed),))
+    thread.start()
+    thread.join()
+    assert eventually(lambda: fake.balanced)
+
+
+def test_many_exports_dropped_by_many_threads():
+    fakes = [Fake(VALUES.copy()) for _ in range(200)]
+    exports = [consume(interop.asarray(fake).__dlpack__(max_version=(1, 0))) for fake in fakes]
+
+    def drop(part):
+        for managed in part:
+            address = ctypes.cast(managed.deleter, ctypes.c_void_p).value
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(managed))
+
+    threads = [threading.Thread(target=drop, args=(exports[i::8],)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert eventually(lambda: all(fake.balanced for fake in fakes))
