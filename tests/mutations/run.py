@@ -13,14 +13,17 @@ Needs what the build needs (cmake, ninja, nanobind, apache-tvm-ffi, jaxlib), git
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import filecmp
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,9 +103,17 @@ class Workshop:
         module = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
         (package / module).symlink_to(self.build / module)
 
-    def patch(self, mutation: Mutation, *, reverse: bool = False) -> None:
-        options = ["-R"] if reverse else []
-        _run(["git", "apply", "--unidiff-zero", "--recount", *options, mutation.path], cwd=self.tree)
+    @contextlib.contextmanager
+    def without_rule(self, mutation: Mutation) -> Iterator[None]:
+        """Apply the patch, then put the files back: a patch without context cannot be applied backwards safely."""
+        files = [self.tree / name for name in re.findall(r"^--- a/(.+)$", mutation.path.read_text(), re.MULTILINE)]
+        originals = [file.read_bytes() for file in files]
+        _run(["git", "apply", "--unidiff-zero", "--recount", mutation.path], cwd=self.tree)
+        try:
+            yield
+        finally:
+            for file, original in zip(files, originals, strict=True):
+                file.write_bytes(original)
 
     def test(self, tests: tuple[str, ...]) -> tuple[int, str]:
         """Run these tests; pytest's exit status (1: some failed), or the signal that ended it, and the last lines."""
@@ -125,8 +136,7 @@ def _run(command: list, cwd: Path | None = None) -> None:
 
 def prove(workshop: Workshop, mutation: Mutation) -> str:
     """Return "" if every named test fails without the rule, else what went wrong."""
-    workshop.patch(mutation)
-    try:
+    with workshop.without_rule(mutation):
         workshop.make()
         for test in mutation.tests:
             status, tail = workshop.test((test,))
@@ -134,8 +144,6 @@ def prove(workshop: Workshop, mutation: Mutation) -> str:
                 return f"SURVIVED: {test} passes without the rule"
             if status > 1:  # interrupted, misused, nothing collected: that proves nothing
                 return f"ERROR: pytest exited with {status}\n{tail}"
-    finally:
-        workshop.patch(mutation, reverse=True)
     return ""
 
 

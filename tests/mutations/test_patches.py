@@ -30,6 +30,12 @@ def test_patch_fits_and_names_tests(patch, tmp_path):
     )
     assert done.returncode == 0, f"write it anew: {done.stderr}"
 
+    # With no context a patch survives edits around it, so what it takes out must be there once.
+    for hunk in re.split(r"^@@.*\n", text, flags=re.MULTILINE)[1:]:
+        taken = "".join(line[1:] + "\n" for line in hunk.splitlines() if line.startswith("-"))
+        assert taken
+        assert (ROOT / files[0]).read_text().count(taken) == 1
+
     named = re.findall(r"^Then fails: (\S+)::(\w+)$", text, re.MULTILINE)
     assert named
     for file, function in named:
