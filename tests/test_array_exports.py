@@ -268,7 +268,9 @@ def test_arrays_of_a_type_with_the_table(kind):
 def test_a_refusal_by_the_table_is_an_error():
     x = ApiArray(VALUES.copy())
     x.refuses = True
-    with pytest.raises(BufferError, match="interop.matmul: a: helpers.dlpack.ApiArray refuses to export: it gives no reason"):
+    with pytest.raises(
+        BufferError, match="interop.matmul: a: helpers.dlpack.ApiArray refuses to export: it gives no reason"
+    ):
         interop.matmul(x, VALUES.T)
 
 
