@@ -93,15 +93,8 @@ void matmul_on_host(const Call& call) {
   }
   nb::dict quiet;
   quiet["all"] = "ignore";
-  const nb::object guard = kErrstate.get()(**quiet);
-  guard.attr("__enter__")();
-  try {
-    kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
-  } catch (...) {
-    guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
-    throw;
-  }
-  guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
+  const exchange::Within guard(kErrstate.get()(**quiet));
+  kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
 }
 
 /// Tells the CUDA layer, once, where cuda-pathfinder finds cuBLASLt. Not at import: it takes a while.

@@ -52,17 +52,8 @@ class CupyRoute final : public Route {
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
     if (!foreign) return allocate(shape, dtype);
     // CuPy's pool keeps memory apart by the stream that is current.
-    const nb::object guard = kStreamOf.get()(reinterpret_cast<uintptr_t>(stream), device.device_id);
-    guard.attr("__enter__")();
-    Made made;
-    try {
-      made = allocate(shape, dtype);
-    } catch (...) {
-      guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
-      throw;
-    }
-    guard.attr("__exit__")(nb::none(), nb::none(), nb::none());
-    return made;
+    const Within guard(kStreamOf.get()(reinterpret_cast<uintptr_t>(stream), device.device_id));
+    return allocate(shape, dtype);
   }
   nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
 

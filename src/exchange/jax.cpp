@@ -40,17 +40,8 @@ class JaxArrayRoute : public Route {
     const nb::object array = Route::hand_over(made, stream);
     if (item_bytes(nb::cast<const Array&>(array).dtype) < 8) return kFromDlpack.get()(array);
     // Outside its x64 mode JAX would narrow the result, and the caller's operands were 64 bits wide.
-    const nb::object wide = kEnableX64.get()(true);
-    wide.attr("__enter__")();
-    nb::object result;
-    try {
-      result = kFromDlpack.get()(array);
-    } catch (...) {
-      wide.attr("__exit__")(nb::none(), nb::none(), nb::none());
-      throw;
-    }
-    wide.attr("__exit__")(nb::none(), nb::none(), nb::none());
-    return result;
+    const Within wide(kEnableX64.get()(true));
+    return kFromDlpack.get()(array);
   }
 };
 

@@ -78,12 +78,7 @@ int managed_to_py(DLManagedTensorVersioned* managed, void** out) {
     operand.function = "interop.Array";
     operand.name = "the tensor";
     operand.object = Py_None;  // for messages
-    operand.release = Release(managed, [](void* pointer) {
-      auto* owned = static_cast<DLManagedTensorVersioned*>(pointer);
-      if (owned->deleter) owned->deleter(owned);
-    });
-    operand.read_only = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-    read_dltensor(operand, managed->dl_tensor);
+    read_managed(operand, managed);
     Array array = take_view(operand);
     if (array.gpu >= 0) {  // by the rules of the API, work on it goes on our stream of this thread
       const cuda::DeviceGuard guard(array.gpu);
