@@ -83,6 +83,12 @@ def _torch(device: str) -> Make:
     return make
 
 
+def _torch_cai(torch: Any, values: np.ndarray) -> Any:
+    if values.dtype.name.startswith("float8"):
+        return None  # its property raises KeyError
+    return _shown(OnlyCudaArrayInterface, _torch("cuda")(torch, values))
+
+
 def _jax(platform: str) -> Make:
     def make(jax: Any, values: np.ndarray) -> Any:
         if not values.flags.c_contiguous:
@@ -218,7 +224,7 @@ PRODUCERS = (
         CAI + " (version 2)",
         "device",
         "torch",
-        lambda torch, x: _shown(OnlyCudaArrayInterface, _torch("cuda")(torch, x)),
+        _torch_cai,
     ),
     Producer("JAX", DLPACK, "device", "jax", _jax("cuda")),
     Producer("Numba", CAI, "device", "numba.cuda", _numba),

@@ -161,6 +161,13 @@ def jax():
 
 
 @pytest.fixture
+def host_jax(jax):
+    """JAX whose new arrays lie in host memory, where a GPU would be the default, too."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield jax
+
+
+@pytest.fixture
 def cupy(cuda_device):
     return machine.need("cupy")
 

@@ -187,10 +187,10 @@ def test_64_bits_stay_64_bits_with_jaxs_x64_mode_off(jax):
 # ---- read-only memory ----
 
 
-def test_read_only_memory_stays_so(jax):
+def test_read_only_memory_stays_so(host_jax):
     frozen = aligned(VALUES)
     frozen.flags.writeable = False
-    for x in (frozen, memoryview(b"abc"), jax.numpy.ones(3)):
+    for x in (frozen, memoryview(b"abc"), host_jax.numpy.ones(3)):
         y = interop.convert(x, "numpy")
         assert not y.flags.writeable or y is x
         with pytest.raises(TypeError, match="out .*read-only"):

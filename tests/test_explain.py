@@ -33,13 +33,13 @@ def test_host_arrays():
     assert (plan.algorithm, plan.workspace_bytes) == ("numpy.matmul, on views of the arrays", 0)
 
 
-def test_arrays_of_other_libraries(torch, jax):
+def test_arrays_of_other_libraries(torch, host_jax):
     plan = explain(torch.from_numpy(A), memoryview(B))
     assert [x.library for x in plan.arguments] == ["torch", "interop"]
     assert plan.arguments[0].protocol == "__dlpack_c_exchange_api__"
     assert plan.allocator == "torch's own, in host memory"
     assert explain(memoryview(A), B).allocator == "interop's, 64-byte aligned host memory"
-    plan = explain(jax.numpy.asarray(A), B)
+    plan = explain(host_jax.numpy.asarray(A), B)
     assert plan.result_library == "jax"
     assert plan.arguments[0].read_only
     assert plan.allocator == "interop's, 64-byte aligned host memory, handed to JAX without a copy"
@@ -61,8 +61,8 @@ def test_lazy_views_are_copies(torch):
     assert plan.copies == ("a: a lazily negated or conjugated tensor, resolved by its library",)
 
 
-def test_jax_arrays_alone(jax):
-    a, b = jax.numpy.asarray(A), jax.numpy.asarray(B)
+def test_jax_arrays_alone(host_jax):
+    a, b = host_jax.numpy.asarray(A), host_jax.numpy.asarray(B)
     plan = explain(a, b)
     assert plan.arguments[0].pointer == a.unsafe_buffer_pointer()
     assert (plan.arguments[0].device, plan.device) == ("cpu", "cpu")
@@ -70,7 +70,7 @@ def test_jax_arrays_alone(jax):
     assert (plan.stream, plan.workspace_bytes, plan.allocator) == (None, None, "XLA's")
     assert plan.algorithm == "the JAX primitive interop_matmul: jax.numpy.matmul"
     plans = []
-    jax.jit(lambda a, b: plans.append(explain(a, b)) or a)(a, b)
+    host_jax.jit(lambda a, b: plans.append(explain(a, b)) or a)(a, b)
     assert plans[0].arguments[0].pointer is None
     assert plans[0].arguments[0].device == "the device of jax.jit"
     assert "jax.numpy.matmul on the CPU, the XLA FFI handler interop_matmul" in plans[0].algorithm

@@ -202,8 +202,9 @@ def test_import_of_a_source_tree_alone_says_what_to_do(tmp_path):
     shutil.copytree(
         ROOT / "interop", tmp_path / "interop", ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
     )
-    code = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; import interop"
-    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # where it may be installed
+    command = [sys.executable, "-S", "-c", "import interop"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean)
     assert done.returncode == 1
     assert "ImportError: interop: the compiled half (interop._core) cannot be imported" in done.stderr
     assert "'pip install .'" in done.stderr

@@ -33,6 +33,9 @@ void check_dtype(const Operand& operand, DLDataType dtype) {
   if (dtype.code > kDLFloat4_e2m1fn || dtype.code == kDLOpaqueHandle) {
     throw TypeError(operand.label() + " has the unknown " + dtype_name(dtype));
   }
+  if (dtype.code == kDLFloat && dtype.bits == 8) {  // which of the float8 types? CuPy exports float8_e5m2 so
+    throw TypeError(operand.label() + " has the unknown " + dtype_name(dtype));
+  }
   if (dtype.bits == 0 || dtype.bits % 8 != 0 || dtype.bits > 128) {
     throw TypeError(operand.label() + " has " + dtype_name(dtype) + "; accepted: whole bytes, up to 16");
   }

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import libraries
 from helpers.dlpack import Cai, Fake, OldFake
 
 import interop
@@ -61,9 +62,9 @@ def test_reads_what_is_exported(export):
     assert (facts["library"], facts["protocol"]) == ("boxes", "interop.register")
 
 
-def test_reads_torch_and_jax_inside(torch, jax):
+def test_reads_torch_and_jax_inside(torch, host_jax):
     kind = new_box(export=unpack)
-    x, y = torch.from_numpy(X.astype("f4")), jax.numpy.asarray(Y, "float32")
+    x, y = torch.from_numpy(X.astype("f4")), host_jax.numpy.asarray(Y, "float32")
     assert np.array_equal(np.asarray(interop.matmul(kind(x), kind(y))), X @ Y)
     leaf = x.clone().requires_grad_()
     with pytest.raises(BufferError, match="a requires grad"):  # the checks of torch are made all the same
@@ -347,7 +348,7 @@ def test_device_calls_run_on_the_registered_stream(cupy, device_box):
 
     stream = device.new_stream()
     kind, asked = device_box(stream)
-    external = cupy.cuda.ExternalStream(stream)
+    external = libraries.by_name("cupy", "cuda").stream(stream)
     x, y = cupy.asarray(X), cupy.asarray(Y)
     late = cupy.zeros_like(x)
     cupy.cuda.Device().synchronize()
@@ -372,7 +373,7 @@ def test_device_calls_are_joined_with_the_registered_stream(cupy, device_box):
     late = cupy.zeros_like(y)
     interop.matmul(x, kind(y))
     cupy.cuda.Device().synchronize()
-    with cupy.cuda.ExternalStream(stream):
+    with libraries.by_name("cupy", "cuda").stream(stream):
         device.delay(stream)
         cupy.copyto(late, y)
     c = interop.matmul(x, kind(late))  # on CuPy's stream, behind the box's

@@ -560,10 +560,11 @@ def test_b80_all_keywords_of_dlpack(cp):
         {"max_version": None, "copy": False},
     ):
         o.__dlpack__(**keywords)
-    with pytest.raises(BufferError, match="dl_device"):
-        o.__dlpack__(dl_device=(1, 0))
-    with pytest.raises(BufferError, match="copy"):
-        o.__dlpack__(copy=True)
+    for keywords in ({"dl_device": (1, 0)}, {"dl_device": (1, 0), "copy": True}):  # a copy on the host, asked for
+        capsule = o.__dlpack__(max_version=(1, 0), **keywords)
+        assert np.array_equal(interop.matmul(capsule, np.eye(4, dtype="f4")), np.full((4, 4), 4, "f4"))
+    with pytest.raises(BufferError, match="copy is False"):
+        o.__dlpack__(dl_device=(1, 0), copy=False)
 
 
 # ---- kernel limits, aliasing, errors ----

@@ -562,7 +562,7 @@ def test_a_view_keeps_the_memory_from_its_librarys_allocator(torch):
 
 def test_convert_in_a_capture(torch, cupy):
     stream = torch.cuda.Stream()
-    cupys = cupy.cuda.ExternalStream(stream.cuda_stream)
+    cupys = libraries.by_name("cupy", "cuda").stream(stream.cuda_stream)
     x = torch.ones(N, N, device="cuda")
     out = torch.zeros(N, N, device="cuda")
     synchronize()
@@ -589,7 +589,7 @@ def test_the_host_cannot_wait_in_a_capture(torch, cupy):
     x += 1  # compiled ahead of the capture
     synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream), cupy.cuda.ExternalStream(stream.cuda_stream):
+    with torch.cuda.graph(graph, stream=stream), libraries.by_name("cupy", "cuda").stream(stream.cuda_stream):
         with pytest.raises(
             ValueError, match="the host cannot wait for an interop.Array whose stream is being captured"
         ):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from helpers import device, libraries
 from helpers.device import DELAY_MS, Side, Snapshot, delay, fill, is_busy, synchronize
-from helpers.dlpack import Cai, Fake, OldFake
+from helpers.dlpack import Cai, CudaStream, Fake, OldFake
 
 import interop
 
@@ -273,7 +273,7 @@ def test_a_call_led_by_jax_waits_and_is_waited_for(name):
 def test_equal_streams_of_two_libraries_cost_no_wait(torch, cupy):
     """Shown in a capture of one stream, in which an event on any other would be an error."""
     stream = torch.cuda.Stream()
-    cupys = cupy_stream(cupy, stream.cuda_stream)
+    cupys = on_gpu("cupy").stream(stream.cuda_stream)
     a = torch.ones(N, N, device="cuda")
     b = cupy.ones((N, N), "float32")
     out = torch.zeros(N, N, device="cuda")
@@ -408,29 +408,15 @@ def interop_pointer(c):
 # ---- stream= ----
 
 
-class WithProtocol:
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __cuda_stream__(self):
-        return (0, self.handle)
-
-
-def cupy_stream(cupy, handle):
-    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14
-        return cupy.cuda.Stream.from_external(WithProtocol(handle))
-    return cupy.cuda.ExternalStream(handle)
-
-
 def named(kind, handle):
     if kind == "int":
         return handle
     if kind == "__cuda_stream__":
-        return WithProtocol(handle)
+        return CudaStream(handle)
     if kind == "torch":
         return on_gpu("torch").module.cuda.ExternalStream(handle)
     if kind == "cupy":
-        return cupy_stream(on_gpu("cupy").module, handle)
+        return on_gpu("cupy").stream(handle)
     return on_gpu("numba").module.external_stream(handle)
 
 

@@ -54,6 +54,16 @@ class ManagedVersioned(ctypes.Structure):
     )
 
 
+class CudaStream:
+    """A stream that someone else owns, by the CUDA stream protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
 LEGACY, VERSIONED = b"dltensor", b"dltensor_versioned"
 
 _Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from helpers import machine
+from helpers.dlpack import CudaStream
 
 
 class Library:
@@ -137,10 +138,12 @@ class Jax(Library):
         self.module = machine.need("jax")
         if self.device == "cuda":
             machine.need_gpu()
+            context = machine.current_context()
             try:
                 self.module.devices("cuda")
             except RuntimeError as error:
                 machine.skip("jax+cuda", f"this JAX sees no GPU: {error}")
+            machine.make_current(context)  # XLA starts with every GPU, and leaves the last one current
 
     def x64(self) -> Any:
         """Return a context in which JAX keeps 64-bit types, in whichever way this version spells it."""
@@ -184,6 +187,12 @@ class CuPy(Library):
 
     def to_numpy(self, x: Any) -> np.ndarray:
         return x.get()
+
+    def stream(self, handle: int) -> Any:
+        """Return the library's stream object of a handle; as a context, it makes the stream current."""
+        if hasattr(self.module.cuda.Stream, "from_external"):  # CuPy 14, which deprecates the other
+            return self.module.cuda.Stream.from_external(CudaStream(handle))
+        return self.module.cuda.ExternalStream(handle)
 
     def is_ours(self, x: Any) -> bool:
         return type(x) is self.module.ndarray

@@ -60,6 +60,11 @@ def current_context() -> int:
     return context.value or 0
 
 
+def make_current(context: int) -> None:
+    """Make this context, as `current_context` gave it, current again."""
+    assert driver().cuCtxSetCurrent(ctypes.c_void_p(context)) == 0
+
+
 def skip(names: str, reason: str) -> None:
     """Skip for want of something that `--require` knows ("jax", or "jax+cuda" if only both together are at fault)."""
     pytest.skip(f"needs {names}: {reason}")
