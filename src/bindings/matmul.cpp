@@ -221,6 +221,12 @@ int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle
   return plan_compact(a_shape, a_dtype, b_shape, b_dtype).gemm.batch_ndim;
 }
 
+std::size_t matmul_workspace(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
+                             const std::string& b_dtype, nb::handle backend, nb::handle precision) {
+  const ops::MatmulResult result = plan_compact(a_shape, a_dtype, b_shape, b_dtype);
+  return cuda::largest_workspace(result.gemm, read_options(backend, precision));
+}
+
 }  // namespace
 
 void bind_matmul(nb::module_& m) {
@@ -256,6 +262,11 @@ void bind_matmul(nb::module_& m) {
         nb::sig("def matmul_batch_ndim(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) "
                 "-> int"),
         "Over how many strides the batch of a product of compact arrays runs, once collapsed.");
+  m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg().none(),
+        nb::sig("def matmul_workspace(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str, "
+                "backend: str | None, precision: str | None, /) -> int"),
+        "The most bytes of workspace that a product of compact arrays can need on a GPU.");
 }
 
 }  // namespace interop::bindings
