@@ -15,7 +15,7 @@ import threading
 import numpy as np
 import pytest
 from helpers import device, libraries, products
-from helpers.device import Side, delay, eventually, fill, free_bytes, is_busy, synchronize
+from helpers.device import DELAY_MS, Side, delay, eventually, fill, free_bytes, is_busy, synchronize
 from helpers.dlpack import Cai, Fake, consume
 
 import interop
@@ -345,7 +345,7 @@ def test_memory_of_dropped_results_waits_for_its_readers(cupy, torch):
         warm(Cai(x), Cai(x))
         c = interop.matmul(Cai(x), Cai(x))
         tensor = torch.from_dlpack(c)
-        delay(reader.handle)
+        delay(reader.handle, 5 * DELAY_MS)
         seen = tensor.clone()
         del c, tensor
         junk = [interop.matmul(Cai(x * 7), Cai(x)) for _ in range(8)]

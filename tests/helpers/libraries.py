@@ -138,12 +138,10 @@ class Jax(Library):
         self.module = machine.need("jax")
         if self.device == "cuda":
             machine.need_gpu()
-            context = machine.current_context()
             try:
                 self.module.devices("cuda")
             except RuntimeError as error:
                 machine.skip("jax+cuda", f"this JAX sees no GPU: {error}")
-            machine.make_current(context)  # XLA starts with every GPU, and leaves the last one current
 
     def x64(self) -> Any:
         """Return a context in which JAX keeps 64-bit types, in whichever way this version spells it."""
