@@ -52,6 +52,7 @@ struct CurrentContext {
   std::uint64_t id = 0;
 };
 CurrentContext current_context(const char* doing);
+std::uint64_t current_context_id(const char* doing);
 int current_device(const char* doing);
 int multiprocessors(int device);
 
