@@ -285,14 +285,6 @@ void throw_status(CUresult status, const char* doing) {
   throw CudaError(std::string("interop: ") + doing + ": " + error);
 }
 
-CurrentContext current_context(const char* doing) {
-  const DriverApi& api = driver();
-  CurrentContext current;
-  check(api.cuCtxGetDevice(&current.device), doing);
-  current.id = current_context_id(doing);
-  return current;
-}
-
 std::uint64_t current_context_id(const char* doing) {
   unsigned long long id = 0;
   check(driver().cuCtxGetId(nullptr, &id), doing);
