@@ -408,7 +408,7 @@ void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream
                                         plan.workspace_bytes, stream);
   };
   lt::Status status;
-  const uint64_t context = current_context("launching a product").id;
+  const uint64_t context = current_context_id("launching a product");
   if (plan.loaded_in.load(std::memory_order_relaxed) == context) {
     status = run();
   } else {

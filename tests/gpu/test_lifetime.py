@@ -15,7 +15,7 @@ import threading
 import numpy as np
 import pytest
 from helpers import device, libraries, products
-from helpers.device import DELAY_MS, Side, delay, eventually, fill, free_bytes, is_busy, synchronize
+from helpers.device import Side, delay, eventually, fill, free_bytes, is_busy, synchronize
 from helpers.dlpack import Cai, Fake, consume
 
 import interop
@@ -338,17 +338,17 @@ def test_the_deleter_runs_on_any_thread_without_the_gil(cupy):
 
 def test_memory_of_dropped_results_waits_for_its_readers(cupy, torch):
     """The array is dropped while a kernel of its consumer still has to read it."""
-    x = cupy.ones((N, N), "float32")
+    x, sevens = cupy.ones((N, N), "float32"), cupy.full((N, N), 7, "float32")
     synchronize()
     reader = Side(on_gpu("torch"))
     with reader.current():
         warm(Cai(x), Cai(x))
         c = interop.matmul(Cai(x), Cai(x))
         tensor = torch.from_dlpack(c)
-        delay(reader.handle, 5 * DELAY_MS)
+        delay(reader.handle)
         seen = tensor.clone()
         del c, tensor
-        junk = [interop.matmul(Cai(x * 7), Cai(x)) for _ in range(8)]
+        junk = [interop.matmul(Cai(sevens), Cai(x)) for _ in range(8)]
         assert is_busy(reader.handle)
     synchronize()
     assert (seen == N).all()
