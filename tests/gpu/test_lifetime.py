@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -348,6 +349,7 @@ def test_memory_of_dropped_results_waits_for_its_readers(cupy, torch):
         delay(reader.handle)
         seen = tensor.clone()
         del c, tensor
+        time.sleep(0.02)  # a free that waited for no reader is done by now, and its memory comes next
         junk = [interop.matmul(Cai(sevens), Cai(x)) for _ in range(8)]
         assert is_busy(reader.handle)
     synchronize()
