@@ -10,6 +10,7 @@ import gc
 import threading
 import time
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers import dlpack
@@ -140,12 +141,28 @@ def test_read_only_arrays_have_read_only_buffers():
         ctypes.c_char.from_buffer(interop.asarray(memoryview(b"abc")))
 
 
-def test_numpy_is_told_why_it_cannot_read(torch):
-    array = interop.asarray(torch.ones(3, dtype=torch.bfloat16))
-    with pytest.raises(TypeError, match=r"NumPy has no bfloat16 of its own; interop.convert\(x, 'numpy'\)"):
-        np.asarray(array)
+def test_numpy_reads_what_has_no_buffer(torch):
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16)
+    array = interop.asarray(x.T)
     with pytest.raises(BufferError, match="no such dtype, bfloat16"):
         memoryview(array)
+    y = np.asarray(array)
+    assert y.dtype == ml_dtypes.bfloat16
+    assert pointer_of(y) == x.data_ptr()
+    y[0, 1] = 7
+    assert x.tolist() == [[1, 2], [7, 4]]
+    assert np.asarray(array, dtype="float32").tolist() == [[1, 7], [2, 4]]
+    assert pointer_of(np.array(array)) != x.data_ptr()
+    frozen = np.ones(3, ml_dtypes.float8_e5m2)
+    frozen.flags.writeable = False
+    assert not np.asarray(interop.asarray(frozen)).flags.writeable
+
+
+def test_numpy_is_told_which_dtype_it_has_not():
+    array = interop.asarray(Fake(np.ones(3, "float32"), dtype_code=5))  # complex, of 32 bits
+    for read in (np.asarray, lambda x: interop.convert(x, "numpy")):
+        with pytest.raises(TypeError, match="NumPy has no dtype for complex32"):
+            read(array)
 
 
 # ---- the C exchange API, as a producer ----

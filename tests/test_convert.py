@@ -178,6 +178,55 @@ def test_dtypes_that_numpy_has_by_ml_dtypes(torch, jax, dtype):
     assert interop.convert(interop.convert(jaxs, "torch"), "jax").dtype == dtype
 
 
+SMALL_FLOATS = (
+    *("bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn"),
+    *("float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
+
+
+@pytest.mark.parametrize("dtype", [name for name in SMALL_FLOATS if hasattr(ml_dtypes, name)])
+@pytest.mark.parametrize("target", ["interop", "torch", "jax"])
+def test_dtypes_of_ml_dtypes_go_and_come_back(target, dtype):
+    module = load(target)
+    x = aligned(np.array([[1, 2], [4, 8]]).astype(getattr(ml_dtypes, dtype)))
+    if target == "torch" and not hasattr(module, dtype):
+        with pytest.raises(TypeError, match=f"torch does not take this array .x is {dtype}"):
+            interop.convert(x, target)
+        return
+    y = interop.convert(x, target)
+    assert str(y.dtype).removeprefix("torch.") == dtype
+    back = interop.convert(y, "numpy")
+    assert back.dtype == x.dtype
+    assert back.astype("float32").tolist() == [[1, 2], [4, 8]]
+    assert pointer_of(back) == pointer_of(x)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
+def test_layouts_of_ml_dtypes(dtype):
+    base = np.arange(24).reshape(4, 6).astype(getattr(ml_dtypes, dtype))
+    views = (base.T, base[::2, 1::3], base[::-1, ::-2], np.broadcast_to(base[0], (3, 6)), base[:0], base[1, 1, ...])
+    for view in views:
+        array = interop.asarray(view)
+        assert array.dtype == dtype
+        assert array.shape == view.shape
+        back = np.asarray(array)
+        assert np.array_equal(back, view)
+        assert view.size == 0 or pointer_of(back) == pointer_of(view)
+
+
+def test_dtypes_that_only_look_like_those_of_dlpack():
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    for dtype, name in [
+        (bfloat16.newbyteorder(), "[<>]V2"),
+        (np.dtype("V2"), r"\|V2"),
+        (np.dtype([("x", bfloat16)]), r"\[\('x', .*\)\]"),
+        (np.dtype(ml_dtypes.int4), "int4"),
+        (np.dtype(ml_dtypes.float8_e5m2).newbyteorder(), "[<>]f1"),
+    ]:
+        with pytest.raises(TypeError, match=f"x is {name}; accepted: .* in native byte order"):
+            interop.asarray(np.zeros((2, 2), dtype))
+
+
 def test_64_bits_stay_64_bits_with_jaxs_x64_mode_off(jax):
     assert not jax.config.jax_enable_x64
     y = interop.convert(aligned(np.arange(3.0)), "jax")

@@ -123,6 +123,18 @@ def test_device_memory_is_not_for_numpy():
             np.asarray(interop.asarray(make(name)))
 
 
+def test_bfloat16_of_cupy_goes_and_comes_back(torch, cupy):
+    if int(cupy.__version__.split(".")[0]) < 14:
+        pytest.skip("CuPy has bfloat16 since version 14")
+    x = torch.tensor([1.0, 2.0], device="cuda").bfloat16()
+    y = convert(x, "cupy")
+    assert interop.asarray(y).dtype == "bfloat16"
+    back = convert(y, "torch")
+    assert back.dtype == torch.bfloat16
+    assert back.data_ptr() == x.data_ptr()
+    assert back.tolist() == [1, 2]
+
+
 def test_numba_has_no_bfloat16(torch, numba):
     with pytest.raises(TypeError, match="Numba does not take this array .*bfloat16"):
         convert(torch.ones(3, device="cuda", dtype=torch.bfloat16), "numba")
