@@ -74,10 +74,9 @@ cuda::MatmulOptions options_of(std::string_view backend, bool allow_tf32) {
 }
 
 /// The shape that XLA allocated is what the module was compiled with; it may come from elsewhere than `interop.jax`.
-void check_result(const DLTensor& c, const ops::MatmulResult& result) {
-  if (c.ndim != result.ndim || !std::equal(c.shape, c.shape + c.ndim, result.shape)) {
-    throw ValueError("the product has shape " + shape_text(result.shape, result.ndim) + ", XLA's result has shape " +
-                     shape_text(c));
+void check_result(const DLTensor& c, const Shape& shape) {
+  if (c.ndim != shape.ndim || !std::equal(c.shape, c.shape + c.ndim, shape.sizes)) {
+    throw ValueError("the product has shape " + shape_text(shape) + ", XLA's result has shape " + shape_text(c));
   }
 }
 
@@ -96,12 +95,11 @@ ffi::Error queue_matmul(cudaStream_t stream, ffi::ScratchAllocator& scratch, ffi
   const Tensor left(a);
   const Tensor right(b);
   const Tensor out(c);
-  ops::MatmulResult result = ops::plan_matmul(*left, *right);
-  check_result(*out, result);
+  check_result(*out, ops::matmul_result(*left, *right).shape);
   if (element_count(*out) == 0) return ffi::Error::Success();
-  result.gemm.c = (*out).data;
 
-  const cuda::MatmulPlan plan = cuda::plan_matmul(result.gemm, options);
+  const Gemm gemm = ops::plan_matmul(*left, *right, *out);
+  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, options);
   void* workspace = nullptr;
   if (plan.workspace_bytes > 0) {
     const auto memory = scratch.Allocate(plan.workspace_bytes + kWorkspaceAlignment - 1);
@@ -112,7 +110,7 @@ ffi::Error queue_matmul(cudaStream_t stream, ffi::ScratchAllocator& scratch, ffi
     }
     workspace = align_up(*memory);
   }
-  cuda::launch_matmul(result.gemm, plan, workspace, stream);
+  cuda::launch_matmul(gemm, plan, workspace, stream);
   return ffi::Error::Success();
 }
 
