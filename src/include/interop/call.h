@@ -77,8 +77,8 @@ class Call {
   bool holds(int i) const;
 
   /// The array to write: `out` after checks, or a new one of the caller's library.
-  /// Throws ValueError for an `out` of another shape, or one that overlaps itself or an argument; TypeError for another
-  /// dtype or a read-only one.
+  /// Throws ValueError for a shape beyond all memory, for an `out` of another shape, or one that overlaps itself or an
+  /// argument; TypeError for another dtype or a read-only one.
   const DLTensor& output(const Shape& shape, DLDataType dtype);
   nanobind::object numpy_output() const;
   /// NumPy computes for another library: its floating-point warnings are not that library's.
