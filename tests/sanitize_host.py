@@ -53,7 +53,7 @@ def build(folder: Path) -> Path:
 
 
 def runtimes(module: Path) -> str:
-    """Return the libraries to load first: the sanitizer's, and libstdc++, whose functions it looks up when it starts."""
+    """Return the libraries to load first: the sanitizer's, and libstdc++, which it looks for when it starts."""
     found = re.findall(r"(?:libasan|libstdc\+\+)\.so\S* => (\S+)", run("ldd", module))
     if len(found) != 2:
         raise SystemExit(f"{module} is linked to no libasan.so: these tests need GCC as the compiler")
