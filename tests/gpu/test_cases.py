@@ -2,7 +2,7 @@
 
 The entries are threads of other projects; the comment over a test says what went wrong there. Those that were found
 with an elementwise operation are put as a matrix product here, on the same kind of memory. Those in host memory (B46,
-B48, B50, B53, B54) are in tests/test_cases.py. What waits for a later issue, while the exchange of its arrays is tested:
+B48, B50, B53, B54) are in tests/test_cases.py. What waits for a later issue, while the exchange of its arrays is here:
 
     entry                                                 issue
     B50 products of bool; B60 integer division by zero    4, elementwise operations

@@ -10,8 +10,9 @@ import warnings
 import numpy as np
 import pytest
 from helpers import device, dlpack, libraries
-from helpers.device import Side, Snapshot, delay, eventually, fill, is_busy, synchronize
+from helpers.device import Side, Snapshot, delay, eventually, fill, is_busy, slow_in_jax, synchronize
 from helpers.dlpack import CPU, CUDA, Cai, Fake, read_capsule
+from helpers.libraries import on_gpu
 
 import interop
 
@@ -25,10 +26,6 @@ IS_COPIED = 2
 PAIRS = pytest.mark.parametrize(
     ("source", "target"), [(x, y) for x in WITH_STREAMS for y in ("torch", "cupy", "numba") if x != y]
 )
-
-
-def on_gpu(name):
-    return libraries.by_name(name, "cuda")
 
 
 @contextlib.contextmanager
@@ -175,13 +172,7 @@ def test_jax_waits_for_the_producers_stream(source):
 @pytest.mark.parametrize("target", ["torch", "cupy", "numba"])
 def test_the_target_waits_for_a_pending_jax_array(jax, target):
     side = Side(on_gpu(target))
-    big = jax.device_put(np.ones((4096, 4096), "float32"), jax.devices("cuda")[0])
-
-    @jax.jit
-    def slow(x, scale):  # takes about as long as `delay`
-        y = jax.lax.fori_loop(0, 300, lambda _, y: (y @ big) / 4096, big)
-        return x * scale * y[0, 0]
-
+    slow = slow_in_jax(jax)
     x = on_gpu("jax").make(ONES)
     slow(x, 3.0).block_until_ready()
     snapshot = Snapshot((N, N))
@@ -377,12 +368,6 @@ def test_pinned_memory_is_the_hosts_and_the_gpus(torch, cupy, numba):
     shown = Fake(x, device_type=dlpack.PINNED)
     assert interop.convert(shown, "torch").data_ptr() == x.data_ptr()
     assert interop.convert(shown, "cupy").data.ptr == x.data_ptr()
-
-
-def test_pageable_memory_is_not_the_gpus(cupy, numba):
-    for target in ("cupy", "numba"):
-        with pytest.raises(TypeError, match="has arrays on the GPU only; x is float32 .* on cpu; copy it to the GPU"):
-            interop.convert(ONES, target)
 
 
 # ---- __dlpack__ on a GPU ----
