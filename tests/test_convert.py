@@ -9,6 +9,7 @@ import sys
 import textwrap
 import types
 import weakref
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -491,21 +492,34 @@ EXITS = {
     "in a builtin": "import builtins; builtins.kept = view, view.__dlpack__(), memoryview(view), np.asarray(view)",
     "in a cycle": "kept = [view, np.asarray(view)]; kept.append(kept)",
     "by another library": "np.kept = interop.convert(view, 'torch') if torch else view",
+    # A C library that lets its tensor go at the process's exit, after Python's.
+    "by C": """
+        import ctypes
+        from helpers.dlpack import consume
+        managed = consume(view.__dlpack__())
+        deleter = ctypes.cast(managed.deleter, ctypes.c_void_p)
+        at_exit = ctypes.CDLL(None).__cxa_atexit
+        at_exit.argtypes = [ctypes.c_void_p] * 3
+        assert at_exit(deleter, ctypes.addressof(managed), None) == 0
+    """,
 }
 
 
 @pytest.mark.parametrize("what", EXITS)
 def test_views_may_outlive_the_interpreter(tmp_path, what):
+    (tmp_path / "helpers").symlink_to(Path(machine.__file__).parent)
     code = f"""
+        import sys
+        sys.path.insert(0, sys.argv[1])
         import numpy as np, interop
         try:
             import torch
         except ImportError:
             torch = None
         view = interop.asarray(np.arange(6.0) if torch is None else torch.arange(6.0))
-        {EXITS[what]}
+        {EXITS[what].strip()}
         print("done")
     """
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
+    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
