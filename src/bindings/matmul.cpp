@@ -3,7 +3,6 @@
 #include <interop/cuda/matmul.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <cstring>
 
 #include "bindings/bindings.h"
@@ -164,19 +163,6 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle
   return explained;
 }
 
-/// The seconds that one launch of `a @ b` into `out` takes on the host, with everything before it done: the floor that
-/// `interop bench overhead` compares a whole call with.
-double time_launch(nb::handle a, nb::handle b, nb::handle out) {
-  Call call(kFunction, {{"a", a}, {"b", b}}, {out, nb::none(), nb::none()});
-  if (call.on_host()) throw ValueError("interop: time_launch is for device arrays");
-  const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
-  const Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), call.output(result.shape, result.dtype));
-  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, {cuda::MatmulBackend::tiled, false});
-  const auto start = std::chrono::steady_clock::now();
-  cuda::launch_matmul(gemm, plan, nullptr, call.stream());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// A compact array of this shape and dtype, without memory: all that is known of JAX's tracers.
 class Compact {
  public:
@@ -221,11 +207,20 @@ nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::han
   return exchange::shape_tuple(ops::matmul_result(*a, *b).shape);
 }
 
-int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
+Gemm plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
   const Compact a("a", a_shape, a_dtype);
   const Compact b("b", b_shape, b_dtype);
   const Compact c(ops::matmul_result(*a, *b));
-  return ops::plan_matmul(*a, *b, *c).batch_ndim;
+  return ops::plan_matmul(*a, *b, *c);
+}
+
+int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
+  return plan_compact(a_shape, a_dtype, b_shape, b_dtype).batch_ndim;
+}
+
+std::size_t matmul_workspace(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
+                             const std::string& b_dtype, nb::handle backend, nb::handle precision) {
+  return cuda::largest_workspace(plan_compact(a_shape, a_dtype, b_shape, b_dtype), read_options(backend, precision));
 }
 
 }  // namespace
@@ -252,9 +247,6 @@ void bind_matmul(nb::module_& m) {
               "backend: str | None = None, precision: str | None = None, execution: str | None = None) -> "
               "dict[str, typing.Any] | None"),
       "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates nothing.");
-  m.def("time_launch", &time_launch, nb::arg("a"), nb::arg("b"), nb::arg("out"),
-        nb::sig("def time_launch(a: typing.Any, b: typing.Any, out: typing.Any) -> float"),
-        "The seconds of one kernel launch on the host, for benchmarks.");
   m.def("matmul_result", &matmul_result,
         nb::sig("def matmul_result(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) -> "
                 "tuple[int, ...]"),
@@ -263,6 +255,11 @@ void bind_matmul(nb::module_& m) {
         nb::sig("def matmul_batch_ndim(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) "
                 "-> int"),
         "Over how many strides the batch of a product of compact arrays runs, once collapsed.");
+  m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg().none(),
+        nb::sig("def matmul_workspace(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str, "
+                "backend: str | None, precision: str | None, /) -> int"),
+        "The most bytes of workspace that a product of compact arrays can need on a GPU.");
 }
 
 }  // namespace interop::bindings

@@ -574,7 +574,7 @@ OperandArgs operand_args(const Operand& operand, int64_t mn, int64_t k, const Va
 /// launch that is being captured could not.
 CUfunction ready(Kernel& kernel) {
   const DriverApi& api = driver();
-  const uint64_t context = current_context("launching a product").id;
+  const uint64_t context = current_context_id("launching a product");
   if (kernel.loaded_in.load(std::memory_order_acquire) != context) {
     RelaxedCapture relaxed(api);
     cudaKernel_t handle = nullptr;

@@ -51,6 +51,7 @@ void copy_to_host(void*, const void*, std::size_t, cudaStream_t) { unavailable()
 void copy_on_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 
 MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
+std::size_t largest_workspace(const Gemm&, const MatmulOptions&) { return 0; }
 void launch_matmul(const Gemm&, const MatmulPlan&, void*, cudaStream_t) { unavailable(); }
 std::string describe(const Gemm&, const MatmulPlan&) { unavailable(); }
 std::string cublas_status() { return "not used: built without CUDA (-DINTEROP_CUDA=OFF)"; }

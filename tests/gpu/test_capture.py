@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -254,6 +255,31 @@ def test_an_interop_array_outlives_its_graph_and_the_other_way_round(cupy):
         gc.collect()
         graph.launch(stream)  # writes to memory that is the graph's own
         stream.synchronize()
+
+
+def test_calls_of_another_thread_do_not_break_a_capture(torch, cupy):
+    """Memory, streams, copies and waits of calls elsewhere, while this thread captures in the strictest mode."""
+    a = torch.ones(N, N, device="cuda")
+    x = cupy.ones((N, N), "float32")
+    warm(a, a)
+    results = []
+
+    def work():
+        results.append(interop.matmul(ONES, ONES, execution="cuda"))
+        with cupy.cuda.Stream(non_blocking=True):
+            results.append(interop.matmul(Cai(x), Cai(x)))
+
+    thread = threading.Thread(target=work)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        b = interop.matmul(a, a)
+        thread.start()
+        thread.join()
+        c = interop.matmul(b, a)
+    graph.replay()
+    assert (c == N * N).all()
+    assert (results[0] == N).all()
+    assert (torch.from_dlpack(results[1]) == N).all()
 
 
 def test_held_inputs_do_not_break_a_capture_elsewhere(torch, cupy):

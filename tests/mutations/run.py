@@ -5,9 +5,12 @@
     python tests/mutations/run.py --only join-after --only join-before
     python tests/mutations/run.py --list
 
-Each `*.patch` beside this file says which rule it takes out of src/ and which tests must fail then. The tree is copied,
-built and tested elsewhere, and the build folder is kept for the next run; the installed package is not touched.
-Needs what the build needs (cmake, ninja, nanobind, apache-tvm-ffi, jaxlib), git, and the tests' packages.
+Each `*.patch` beside this file says which rule it takes out of src/ and which tests must fail then. The tree is copied
+and built elsewhere, once for each patch, and the folder is kept for the next run; the installed package is not touched.
+Then each patch's tests must pass with the rule and fail without it, `--jobs` patches at a time. `--build-only` and
+`--test-only` do one half each: a machine with a GPU can test in the `--folder` that another machine has built.
+Building needs what the build needs (cmake, ninja, nanobind, apache-tvm-ffi, jaxlib) and git, testing the tests'
+packages.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,11 +68,14 @@ def gpu_count() -> int:
     return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
 
 
+INTACT = "intact"  # the name of the build with every rule in place
+
+
 class Workshop:
-    """A copy of the tree, its build, and the package laid out for Python to find first."""
+    """A copy of the tree, its build, and for each patch the package laid out for Python to find first."""
 
     def __init__(self, folder: Path, cuda: bool, cmake_options: list[str]) -> None:
-        self.tree, self.build, self.site = folder / "tree", folder / "build", folder / "site"
+        self.tree, self.build, self.sites = folder / "tree", folder / "build", folder / "sites"
         self.cmake_options = [f"-DINTEROP_CUDA={'ON' if cuda else 'OFF'}", *cmake_options]
         if cuda and not any("ARCHITECTURES" in option for option in cmake_options):
             self.cmake_options.append("-DCMAKE_CUDA_ARCHITECTURES=native")
@@ -93,15 +100,13 @@ class Workshop:
         command = ["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"]
         _run([*command, *self.cmake_options])
 
-    def make(self) -> None:
+    def make(self, name: str) -> None:
+        """Build the tree as it is now, and lay the package out under this name."""
         _run(["cmake", "--build", self.build, "--target", "_core"])
-        package = self.site / "interop"
+        package = self.sites / name / "interop"
         shutil.rmtree(package, ignore_errors=True)
-        package.mkdir(parents=True)
-        for file in (self.tree / "interop").glob("*.py"):
-            (package / file.name).symlink_to(file)
-        module = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
-        (package / module).symlink_to(self.build / module)
+        shutil.copytree(self.tree / "interop", package)
+        shutil.copy(self.build / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}", package)
 
     @contextlib.contextmanager
     def without_rule(self, mutation: Mutation) -> Iterator[None]:
@@ -115,10 +120,10 @@ class Workshop:
             for file, original in zip(files, originals, strict=True):
                 file.write_bytes(original)
 
-    def test(self, tests: tuple[str, ...]) -> tuple[int, str]:
-        """Run these tests; pytest's exit status (1: some failed), or the signal that ended it, and the last lines."""
-        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
-        environment = {**os.environ, "PYTHONPATH": str(self.site)}
+    def test(self, name: str, test: str) -> tuple[int, str]:
+        """Run a test on this build; pytest's exit status (1: some failed), or the signal, and the last lines."""
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", test]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.sites / name), *_python_path()])}
         try:
             done = subprocess.run(
                 command, cwd=self.tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT
@@ -128,6 +133,10 @@ class Workshop:
         return done.returncode, "\n".join(done.stdout.splitlines()[-15:])
 
 
+def _python_path() -> list[str]:
+    return [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+
+
 def _run(command: list, cwd: Path | None = None) -> None:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     if done.returncode != 0:
@@ -135,15 +144,16 @@ def _run(command: list, cwd: Path | None = None) -> None:
 
 
 def prove(workshop: Workshop, mutation: Mutation) -> str:
-    """Return "" if every named test fails without the rule, else what went wrong."""
-    with workshop.without_rule(mutation):
-        workshop.make()
-        for test in mutation.tests:
-            status, tail = workshop.test((test,))
-            if status == 0:
-                return f"SURVIVED: {test} passes without the rule"
-            if status > 1:  # interrupted, misused, nothing collected: that proves nothing
-                return f"ERROR: pytest exited with {status}\n{tail}"
+    """Return "" if every named test passes with the rule and fails without it, else what went wrong."""
+    for test in mutation.tests:
+        status, tail = workshop.test(INTACT, test)
+        if status != 0:
+            return f"ERROR: {test} fails although the rule is in place (pytest exited with {status})\n{tail}"
+        status, tail = workshop.test(mutation.name, test)
+        if status == 0:
+            return f"SURVIVED: {test} passes without the rule"
+        if status > 1:  # interrupted, misused, nothing collected: that proves nothing
+            return f"ERROR: pytest exited with {status}\n{tail}"
     return ""
 
 
@@ -156,6 +166,10 @@ def main() -> int:
     parser.add_argument(
         "--cmake", action="append", default=[], metavar="OPTION", help="passed to cmake, as -DNAME=VALUE"
     )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="patches whose tests run at a time (1)")
+    half = parser.add_mutually_exclusive_group()
+    half.add_argument("--build-only", action="store_true", help="build for every patch, whatever this machine has")
+    half.add_argument("--test-only", action="store_true", help="test what --folder holds already")
     options = parser.parse_args()
 
     mutations = [read(path) for path in sorted(HERE.glob("*.patch"))]
@@ -171,30 +185,31 @@ def main() -> int:
             print(f"{mutation.name:34}{('host', 'GPU', '2 GPUs')[mutation.gpus]:8}{mutation.rule}")
         return 0
 
-    gpus = gpu_count()
+    gpus = max(mutation.gpus for mutation in mutations) if options.build_only else gpu_count()
     possible = [mutation for mutation in mutations if mutation.gpus <= gpus]
     cuda = any(mutation.gpus for mutation in possible)
     default = Path(tempfile.gettempdir(), f"interop-mutations-{os.getuid()}-{'cuda' if cuda else 'host'}")
-    workshop = Workshop(options.folder or default, cuda, options.cmake)
-    print(f"building in {workshop.build.parent}", flush=True)
-    workshop.copy_tree()
-    workshop.configure()
-    workshop.make()
-
-    tests = tuple(dict.fromkeys(test for mutation in possible for test in mutation.tests))
-    status, tail = workshop.test(tests)
-    if status != 0:
-        print(f"the tests fail although every rule is in place (pytest exited with {status}):\n{tail}")
-        return 1
+    workshop = Workshop((options.folder or default).resolve(), cuda, options.cmake)
+    if not options.test_only:
+        print(f"building in {workshop.build.parent}", flush=True)
+        workshop.copy_tree()
+        workshop.configure()
+        workshop.make(INTACT)
+        for mutation in possible:
+            with workshop.without_rule(mutation):
+                workshop.make(mutation.name)
+    if options.build_only:
+        return 0
 
     failures = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        problems = [pool.submit(prove, workshop, mutation) for mutation in possible]
+        for mutation, problem in zip(possible, problems, strict=True):
+            failures += bool(problem.result())
+            print(f"{mutation.name:34}{problem.result() or 'noticed'}", flush=True)
     for mutation in mutations:
         if mutation not in possible:
             print(f"{mutation.name:34}not run: needs {mutation.gpus} GPU", flush=True)
-            continue
-        problem = prove(workshop, mutation)
-        failures += bool(problem)
-        print(f"{mutation.name:34}{problem or 'noticed'}", flush=True)
     print(f"{len(possible) - failures} of {len(possible)} noticed, {len(mutations) - len(possible)} not run")
     return 1 if failures else 0
 
