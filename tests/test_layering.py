@@ -14,7 +14,7 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 PYTHON = r"Python\.h|nanobind/.*|pytypedefs\.h|numpy/.*"
 CUDA = r"cuda.*|cublas.*|device_launch_parameters\.h|mma\.h|cooperative_groups.*"
-OWN = r"interop/(gemm|tensor|error)\.h"  # plain facts and errors, of use to every layer
+OWN = r"interop/(elementwise|gemm|tensor|error)\.h"  # plain facts and errors, of use to every layer
 
 # Of each layer: what it may include beside the standard library and <dlpack/dlpack.h>.
 ALLOWED = {
@@ -26,7 +26,7 @@ ALLOWED = {
     "src/include/interop": rf"interop/.*|{PYTHON}",
 }
 # Public headers that know neither Python nor CUDA, as the lower layers include them.
-PLAIN = ("tensor.h", "gemm.h", "error.h")
+PLAIN = ("elementwise.h", "tensor.h", "gemm.h", "error.h")
 STANDARD = re.compile(r"[a-z_0-9]+|dlpack/dlpack\.h|(dlfcn|link|pthread|unistd|sys/\w+)\.h")
 
 

@@ -1,6 +1,7 @@
 /// Host arrays by the buffer protocol (PEP 3118), or by NumPy's `__array_interface__`.
 #include "exchange/buffer.h"
 
+#include "exchange/numpy.h"
 #include "exchange/strides.h"
 #include "exchange/typestr.h"
 #include "exchange/view.h"
@@ -10,6 +11,10 @@ namespace {
 
 const Lookup kNumpyAsarray("numpy", "asarray");
 const Lookup kNumpyNdarray("numpy", "ndarray");
+const Lookup kUint16("numpy", "uint16");
+const Name kDtype("dtype");
+const Name kView("view");
+constexpr DLDataType kUint16Bits{kDLUInt, 16, 1};
 
 void release_buffer(void* pointer) {
   auto* view = static_cast<Py_buffer*>(pointer);
@@ -49,12 +54,26 @@ class BufferRoute final : public Route {
   }
 };
 
+/// A NumPy array of ml_dtypes' bfloat16, which no buffer format can express?
+bool is_bfloat16(nb::handle object) {
+  if (!nb::isinstance(object, kNumpyNdarray.get())) return false;
+  const auto dtype = dtype_of(attribute(object, kDtype));
+  return dtype && *dtype == kBfloat16;
+}
+
+nb::object view_as(nb::handle array, nb::handle dtype) { return attribute(array, kView)(dtype); }
+
 }  // namespace
 
 void read_buffer(Operand& operand, nb::handle object) {
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
     const std::string words = take_error_text();
+    if (is_bfloat16(object)) {
+      read_buffer(operand, view_as(object, kUint16.get()));
+      operand.tensor.dtype = kBfloat16;
+      return;
+    }
     if (nb::hasattr(object, "dtype")) refuse_dtype(operand, object, nullptr);  // a dtype that no buffer can express
     throw BufferError(operand.label() + ": " + type_text(object) + " refuses to export its buffer: " + words);
   }
@@ -78,7 +97,13 @@ void read_buffer(Operand& operand, nb::handle object) {
 nb::object numpy_view(const Operand& operand) {
   const nb::handle object = operand.memory();
   if (object.type().is(kNumpyNdarray.get())) return nb::borrow(object);
-  return kNumpyAsarray.get()(view_of(operand));
+  if (operand.tensor.dtype != kBfloat16) return kNumpyAsarray.get()(view_of(operand));
+  Operand bits;  // the same memory, as what NumPy knows
+  bits.object = operand.memory();
+  bits.tensor = operand.tensor;
+  bits.tensor.dtype = kUint16Bits;
+  bits.read_only = operand.read_only;
+  return view_as(kNumpyAsarray.get()(view_of(bits)), numpy_dtype(kBfloat16));
 }
 
 const Route& buffer_route() {

@@ -9,7 +9,9 @@ namespace {
 
 const Lookup kEmpty("numpy", "empty");
 const Lookup kDtype("numpy", "dtype");
+const Lookup kMlBfloat16("ml_dtypes", "bfloat16");
 const Name kStr("str");
+const Name kName("name");
 
 /// NumPy's own dtypes are singletons: each is made once, and then known by its address.
 struct Known {
@@ -45,8 +47,14 @@ nb::handle numpy_dtype(DLDataType dtype) {
     if (known[i].dtype == dtype) return known[i].object;
   }
   const std::string typestr = typestr_of(dtype);
-  if (typestr.empty()) throw TypeError("interop: NumPy has no dtype for " + dtype_name(dtype));
-  nb::object made = kDtype.get()(nb::str(typestr.c_str()));
+  nb::object made;
+  if (!typestr.empty()) {
+    made = kDtype.get()(nb::str(typestr.c_str()));
+  } else if (dtype == kBfloat16) {
+    made = kDtype.get()(kMlBfloat16.get());
+  } else {
+    throw TypeError("interop: NumPy has no dtype for " + dtype_name(dtype));
+  }
   known[known_count++] = {dtype, made.inc_ref().ptr()};  // one for each typestr: fewer than kMaxKnown
   return made;
 }
@@ -55,7 +63,8 @@ std::optional<DLDataType> dtype_of(nb::handle numpy_dtype_object) {
   for (int i = 0; i < known_count; ++i) {
     if (known[i].object == numpy_dtype_object.ptr()) return known[i].dtype;
   }
-  const auto found = dtype_from_typestr(nb::cast<std::string>(attribute(numpy_dtype_object, kStr)));
+  auto found = dtype_from_typestr(nb::cast<std::string>(attribute(numpy_dtype_object, kStr)));
+  if (!found && text_of(attribute(numpy_dtype_object, kName)) == "bfloat16") found = kBfloat16;  // of ml_dtypes
   if (found) numpy_dtype(*found);  // known by its address from now on
   return found;
 }
