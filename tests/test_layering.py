@@ -116,5 +116,5 @@ def test_the_package_imports_little():
     }
     assert imported <= {
         "interop",
-        *(f"interop.{name}" for name in ("_core", "_version", "_convert", "_explain", "_matmul", "_register")),
+        *(f"interop.{name}" for name in ("_core", "_version", "_convert", "_elementwise", "_explain", "_matmul", "_register")),
     }
