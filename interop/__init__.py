@@ -35,8 +35,8 @@ if _core.version != __version__:
 
 from interop._convert import asarray, convert
 from interop._core import Array, CudaError
-from interop._elementwise import (  # abs and pow: as the array API calls them
-    abs,
+from interop._elementwise import (
+    abs,  # noqa: A004 - the array API's name
     add,
     divide,
     equal,
@@ -50,7 +50,7 @@ from interop._elementwise import (  # abs and pow: as the array API calls them
     multiply,
     negative,
     not_equal,
-    pow,
+    pow,  # noqa: A004 - the array API's name
     remainder,
     subtract,
 )

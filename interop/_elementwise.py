@@ -240,7 +240,7 @@ def divide(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype; integers are divided in the library's default float
+    a, b : arrays that broadcast, or one of them a scalar; any dtype; integers as default floats
         Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
         of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
         0-d host array may join device arrays.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -93,11 +94,14 @@ def _torch(divides: bool, *operands: Any) -> str:
 
 
 def _jax(divides: bool, *operands: Any) -> str:
-    jnp = sys.modules["jax"].numpy
+    jax = sys.modules["jax"]
     dtypes = [_numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
-    common = jnp.result_type(*dtypes)
-    if divides and common.kind in "biu":
-        common = jnp.result_type(float)
+    # 64-bit arrays stay so in JAX's 32-bit mode, in which it would narrow the answer.
+    is_wide = any(isinstance(x, np.dtype) and x.itemsize >= 8 for x in dtypes)
+    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+        common = jax.numpy.result_type(*dtypes)
+        if divides and common.kind in "biu":
+            common = jax.numpy.result_type(float)
     return str(common.name)
 
 

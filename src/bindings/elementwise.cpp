@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "bindings/bindings.h"
+#include "bindings/elementwise.h"
 #include "exchange/closing.h"
 #include "exchange/explain.h"
 #include "exchange/numpy.h"
@@ -24,7 +25,7 @@ namespace {
 using exchange::Lookup;
 using exchange::Name;
 
-const Lookup kInJax("interop.jax", "elementwise");
+const Lookup kInJax("interop._jax_elementwise", "elementwise");
 const Lookup kOnHost("interop._host", "compute");
 const Lookup kPromote("interop._promotion", "promote");
 const Lookup kNumpyArray("numpy", "array");
@@ -95,7 +96,8 @@ Operands read_operands(const Operation& operation, nb::handle a, nb::handle b) {
   for (int k = 0; k < operands.count; ++k) {
     operands.kinds[k] = kind_of(operands.objects[k]);
     operands.place[k] = operands.kinds[k] == Kind::array ? operands.array_count : -1;
-    if (operands.place[k] >= 0) operands.arrays[operands.array_count++] = {operation.parameters[k], operands.objects[k]};
+    if (operands.place[k] >= 0)
+      operands.arrays[operands.array_count++] = {operation.parameters[k], operands.objects[k]};
   }
   if (operands.array_count == 0) exchange::route_of(a, operation.name, operation.parameters[0]);  // which says so
   return operands;
@@ -105,7 +107,8 @@ Operands read_operands(const Operation& operation, nb::handle a, nb::handle b) {
 bool is_jax_call(const Operation& operation, const Operands& operands, nb::handle execution) {
   bool traced = false;
   for (int k = 0; k < operands.array_count; ++k) {
-    const exchange::Route& route = exchange::route_of(operands.arrays[k].object, operation.name, operands.arrays[k].name);
+    const exchange::Route& route =
+        exchange::route_of(operands.arrays[k].object, operation.name, operands.arrays[k].name);
     if (std::strcmp(route.library(), "jax") != 0) return false;
     traced |= &route == &exchange::jax_tracer_route();
   }
@@ -114,9 +117,7 @@ bool is_jax_call(const Operation& operation, const Operands& operands, nb::handl
 
 // ---- dtypes ----
 
-bool is_integral(DLDataType dtype) {
-  return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool;
-}
+bool is_integral(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
 
 /// The strongest of Python's scalars that takes part in an array's own dtype.
 Kind kind_of(DLDataType dtype) {
@@ -145,8 +146,8 @@ DLDataType common_dtype(const Operation& operation, const Operands& operands, co
   const DLDataType first = call.tensor(0).dtype;
   bool alike = true;
   for (int k = 0; k < operands.count; ++k) {
-    alike &= operands.place[k] >= 0 ? call.tensor(operands.place[k]).dtype == first
-                                    : operands.kinds[k] <= kind_of(first);
+    alike &=
+        operands.place[k] >= 0 ? call.tensor(operands.place[k]).dtype == first : operands.kinds[k] <= kind_of(first);
   }
   if (alike && !(operation.op == ElementwiseOp::divide && is_integral(first))) return first;
   nb::object other = nb::none();
@@ -381,7 +382,10 @@ void on_gpu(const Operation& operation, Plan& plan, const DLTensor& out, nb::han
   });
 }
 
-const Operation& operation_of(int index) { return kOperations[index]; }
+const Operation& operation_of(int index) {
+  if (index < 0 || index >= static_cast<int>(std::size(kOperations))) throw ValueError("interop: no such operation");
+  return kOperations[index];
+}
 
 nb::object elementwise(int index, nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle execution,
                        nb::handle where_zero) {
@@ -417,8 +421,8 @@ nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle
   nb::dict explained = exchange::explain(call, result);
   explained["workspace_bytes"] = 0;
   if (call.on_host()) {
-    explained["algorithm"] = "NumPy's " + std::string(operation.short_name()) + ", on views of the arrays, in " +
-                             dtype_name(plan.dtype);
+    explained["algorithm"] =
+        "NumPy's " + std::string(operation.short_name()) + ", on views of the arrays, in " + dtype_name(plan.dtype);
     return explained;
   }
   Elementwise work;
@@ -490,7 +494,7 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
   return nb::make_tuple(dims, first, kNames[static_cast<int>(loop.layout)], loop.cross_dim);
 }
 
-nb::object broadcast(nb::handle a, nb::handle b) {
+nb::object broadcast(int index, nb::handle a, nb::handle b) {
   int64_t sizes[2][kMaxDims];
   DLTensor tensors[2];
   const nb::handle shapes[2] = {a, b};
@@ -500,10 +504,13 @@ nb::object broadcast(nb::handle a, nb::handle b) {
     tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
   }
   const ops::NamedTensor inputs[2] = {{"a", &tensors[0]}, {"b", &tensors[1]}};
-  return exchange::shape_tuple(ops::broadcast_shape("interop", inputs, 2));
+  return exchange::shape_tuple(ops::broadcast_shape(operation_of(index).name, inputs, 2));
 }
 
 }  // namespace
+
+ElementwiseOp elementwise_op(int index) { return operation_of(index).op; }
+const char* elementwise_name(int index) { return operation_of(index).name; }
 
 void bind_elementwise(nb::module_& m) {
   m.def("elementwise", &elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
@@ -531,7 +538,7 @@ void bind_elementwise(nb::module_& m) {
                 "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),
         "How the shape rules collapse a loop: its dimensions, first elements, class, and tiled dimension; for tests.");
   m.def("broadcast_shape", &broadcast,
-        nb::sig("def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...], /) -> tuple[int, ...]"),
+        nb::sig("def broadcast_shape(operation: int, a: tuple[int, ...], b: tuple[int, ...], /) -> tuple[int, ...]"),
         "The shape of two shapes broadcast against each other, or the error that they do not fit.");
 }
 

@@ -167,7 +167,9 @@ void launch_grid(Args& args, int64_t pieces, int unroll, Kernel& kernel, cudaStr
 class Launcher {
  public:
   Launcher(const Elementwise& operation, cudaStream_t stream)
-      : operation_(operation), choice_(choose(operation)), parts_(split(operation.loop, choice_.cross)),
+      : operation_(operation),
+        choice_(choose(operation)),
+        parts_(split(operation.loop, choice_.cross)),
         stream_(stream) {
     const KernelSet& set = kernels_of(stored_of(operation.dtype));
     const bool tiled = choice_.cross >= 0;
@@ -319,7 +321,9 @@ std::string describe(const Elementwise& operation) {
   if (choice.cross >= 0) {
     return "transposed, tiles of " + std::to_string(set.tile) + " x " + std::to_string(set.tile) + dtype;
   }
-  const char* name = layout == LayoutClass::contiguous ? "contiguous" : layout == LayoutClass::rows ? "rows" : "strided";
+  const char* name = layout == LayoutClass::contiguous ? "contiguous"
+                     : layout == LayoutClass::rows     ? "rows"
+                                                       : "strided";
   return std::string(name) + ", vectors of " + std::to_string(choice.same ? set.vector : set.mixed_vector) + dtype;
 }
 

@@ -27,10 +27,10 @@ using Memory = typename MemoryOf<T>::Type;
 
 template <typename T>
 INTEROP_DEVICE constexpr Stored stored_as();
-#define INTEROP_STORED(name, ...)                         \
-  template <>                                             \
+#define INTEROP_STORED(name, ...)                            \
+  template <>                                                \
   INTEROP_DEVICE constexpr Stored stored_as<__VA_ARGS__>() { \
-    return Stored::name;                                  \
+    return Stored::name;                                     \
   }
 INTEROP_STORED(b8, bool)
 INTEROP_STORED(i8, signed char)
@@ -60,19 +60,19 @@ INTEROP_DEVICE To convert(Memory<From> x) {
 
 /// Does promotion ever ask to read From as To?
 template <typename To, typename From>
-constexpr bool kConverts = Facts<To>::is_bool      ? Facts<From>::is_bool
-                           : Facts<To>::is_complex ? true
-                           : Facts<From>::is_complex
-                               ? false
-                               : !Facts<To>::is_integer || Facts<From>::is_integer || Facts<From>::is_bool;
+constexpr bool kConverts =
+    Facts<To>::is_bool        ? Facts<From>::is_bool
+    : Facts<To>::is_complex   ? true
+    : Facts<From>::is_complex ? false
+                              : !Facts<To>::is_integer || Facts<From>::is_integer || Facts<From>::is_bool;
 
 /// Calls `visit` with a value of the type that `stored` names, if it is one that converts to T.
 template <typename T, typename Visit>
 INTEROP_DEVICE void with_stored(Stored stored, Visit visit) {
   switch (stored) {
-#define INTEROP_CASE(name, ...)                               \
-  case Stored::name:                                          \
-    using Type_##name = __VA_ARGS__;                          \
+#define INTEROP_CASE(name, ...)                                           \
+  case Stored::name:                                                      \
+    using Type_##name = __VA_ARGS__;                                      \
     if constexpr (kConverts<T, Type_##name>) return visit(Type_##name{}); \
     break
     INTEROP_CASE(b8, bool);
@@ -102,8 +102,8 @@ INTEROP_DEVICE void map(F f, const T (&a)[N], const T (&b)[N], O (&out)[N]) {
   for (int i = 0; i < N; ++i) out[i] = f(a[i], b[i]);
 }
 
-#define INTEROP_OP(name, functor)  \
-  case ElementwiseOp::name:        \
+#define INTEROP_OP(name, functor) \
+  case ElementwiseOp::name:       \
     return map(functor, a, b, out)
 
 template <typename T>
@@ -512,13 +512,14 @@ const KernelSet& kernel_set() {
     made.mixed[static_cast<int>(Family::simple)] = mixed_kernel<T, Simple>();
     made.mixed[static_cast<int>(Family::comparisons)] = mixed_kernel<T, Comparisons>();
     made.tiled = kernel_of(&elementwise_tiled_kernel<T, Simple<T>, kTileOf<T>>);
-    if constexpr (Facts<T>::is_bool) return made;
+    if constexpr (Facts<T>::is_bool)
+      return made;
     else {
-    made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple>();
-    made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons>();
-    made.mixed[static_cast<int>(Family::divisions)] = mixed_kernel<T, Divisions>();
-    if constexpr (Facts<T>::is_complex) made.mixed[static_cast<int>(Family::parts)] = mixed_kernel<T, Parts>();
-    return made;
+      made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple>();
+      made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons>();
+      made.mixed[static_cast<int>(Family::divisions)] = mixed_kernel<T, Divisions>();
+      if constexpr (Facts<T>::is_complex) made.mixed[static_cast<int>(Family::parts)] = mixed_kernel<T, Parts>();
+      return made;
     }
   }();
   return set;

@@ -63,6 +63,17 @@ bool is_bfloat16(nb::handle object) {
 
 nb::object view_as(nb::handle array, nb::handle dtype) { return attribute(array, kView)(dtype); }
 
+/// By way of uint16, which NumPy knows to be memory.
+nb::object bfloat16_view(const Operand& operand) {
+  Operand bits;
+  bits.object = operand.memory();
+  bits.tensor = operand.tensor;
+  bits.tensor.dtype = kUint16Bits;
+  bits.read_only = operand.read_only;
+  const nb::object view = kNumpyAsarray.get()(view_of(bits));
+  return view_as(view, numpy_dtype(kBfloat16));
+}
+
 }  // namespace
 
 void read_buffer(Operand& operand, nb::handle object) {
@@ -97,13 +108,8 @@ void read_buffer(Operand& operand, nb::handle object) {
 nb::object numpy_view(const Operand& operand) {
   const nb::handle object = operand.memory();
   if (object.type().is(kNumpyNdarray.get())) return nb::borrow(object);
-  if (operand.tensor.dtype != kBfloat16) return kNumpyAsarray.get()(view_of(operand));
-  Operand bits;  // the same memory, as what NumPy knows
-  bits.object = operand.memory();
-  bits.tensor = operand.tensor;
-  bits.tensor.dtype = kUint16Bits;
-  bits.read_only = operand.read_only;
-  return view_as(kNumpyAsarray.get()(view_of(bits)), numpy_dtype(kBfloat16));
+  if (operand.tensor.dtype == kBfloat16) return bfloat16_view(operand);
+  return kNumpyAsarray.get()(view_of(operand));
 }
 
 const Route& buffer_route() {

@@ -145,9 +145,9 @@ Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count
 }
 
 DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype) {
-  const char* accepted =
-      is_served(dtype) ? refusal(op, dtype) : "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, "
-                                              "float64, complex64, complex128";
+  const char* accepted = is_served(dtype) ? refusal(op, dtype)
+                                          : "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, "
+                                            "float64, complex64, complex128";
   if (accepted) {
     throw TypeError(std::string(function) + ": the operands are " + dtype_name(dtype) + "; accepted: " + accepted);
   }
