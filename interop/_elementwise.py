@@ -64,10 +64,11 @@ def add(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype; bool is or
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype; bool is or
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -123,10 +124,11 @@ def subtract(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype but bool
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype but bool
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -181,10 +183,11 @@ def multiply(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype; bool is and
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype; bool is and
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -240,10 +243,11 @@ def divide(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype; integers as default floats
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype; integers as default floats
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -273,6 +277,10 @@ def divide(
     CudaError
         CUDA fails, or there is no GPU or no driver.
 
+    Notes
+    -----
+    Integers are divided in the library's default float. Floats follow IEEE 754: ``1 / 0`` is an infinity.
+
     Examples
     --------
     >>> import numpy as np
@@ -296,10 +304,11 @@ def floor_divide(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; integers and floats
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; integers and floats
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -355,10 +364,11 @@ def remainder(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; integers and floats
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; integers and floats
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -413,10 +423,11 @@ def minimum(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype but complex
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -443,6 +454,10 @@ def minimum(
         The producer of an array refuses to export it.
     CudaError
         CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Of two zeros, either may be returned.
 
     Examples
     --------
@@ -467,10 +482,11 @@ def maximum(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype but complex
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -498,6 +514,10 @@ def maximum(
     CudaError
         CUDA fails, or there is no GPU or no driver.
 
+    Notes
+    -----
+    Of two zeros, either may be returned.
+
     Examples
     --------
     >>> import numpy as np
@@ -521,10 +541,11 @@ def pow(  # noqa: A001
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype but bool
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype but bool
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -685,10 +706,11 @@ def equal(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -715,6 +737,10 @@ def equal(
         The producer of an array refuses to export it.
     CudaError
         CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    NaN equals nothing.
 
     Examples
     --------
@@ -739,10 +765,11 @@ def not_equal(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -769,6 +796,10 @@ def not_equal(
         The producer of an array refuses to export it.
     CudaError
         CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    NaN differs from everything, itself included.
 
     Examples
     --------
@@ -793,10 +824,11 @@ def less(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype but complex
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -823,6 +855,10 @@ def less(
         The producer of an array refuses to export it.
     CudaError
         CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Nothing is less than NaN.
 
     Examples
     --------
@@ -847,10 +883,11 @@ def less_equal(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype but complex
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -877,6 +914,10 @@ def less_equal(
         The producer of an array refuses to export it.
     CudaError
         CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Nothing is at most NaN.
 
     Examples
     --------
@@ -901,10 +942,11 @@ def greater(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype but complex
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -931,6 +973,10 @@ def greater(
         The producer of an array refuses to export it.
     CudaError
         CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Nothing is greater than NaN.
 
     Examples
     --------
@@ -955,10 +1001,11 @@ def greater_equal(
 
     Parameters
     ----------
-    a, b : arrays that broadcast, or one of them a scalar; any dtype but complex
-        Of any library, as for `interop.matmul`, on one device; any strides. Two dtypes are promoted as the library
-        of the first array does. Scalars of Python count by their kind alone (``x * 2.0`` keeps float16), and a
-        0-d host array may join device arrays.
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
     out : array, shape and dtype of the result, same device, optional
         Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
     stream : int handle or stream object, optional
@@ -985,6 +1032,10 @@ def greater_equal(
         The producer of an array refuses to export it.
     CudaError
         CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Nothing is at least NaN.
 
     Examples
     --------

@@ -72,6 +72,14 @@ def elementwise(
     return result
 
 
+def result_of(operation: str, a: Any, b: Any) -> tuple[tuple[int, ...], str]:
+    """Return the shape and dtype of the result, or raise as the call would; for `interop.explain`."""
+    operands = [a] if operation in _UNARY else [a, b]
+    place = _PLACES[operation]
+    dtype = _core.elementwise_result_dtype(place, _common_dtype(f"interop.{operation}", operation, operands))
+    return _core.broadcast_shape(place, np.shape(a), np.shape(operands[-1])), dtype
+
+
 _KINDS = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # of a dtype (V: bfloat16), as a scalar of Python
 _ORDER = (bool, int, float, complex)
 

@@ -23,7 +23,8 @@ from helpers import products
 import interop
 
 ROOT = Path(__file__).resolve().parent.parent
-FUNCTIONS = ["asarray", "convert", "explain", "matmul", "register"]
+ELEMENTWISE = list(interop._core.ELEMENTWISE_OPERATIONS)
+FUNCTIONS = ["asarray", "convert", "explain", "matmul", "register", *ELEMENTWISE]
 NAMES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "__version__", *FUNCTIONS]  # `jax` on first use
 
 
@@ -80,6 +81,17 @@ def test_the_signature_of_matmul():
     }
     assert all(signature.parameters[name].default is None for name in options)
     assert set(interop.matmul.__annotations__) == {*kinds, "return"}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_the_signatures_of_elementwise_functions(name):
+    kinds = {name: parameter.kind for name, parameter in inspect.signature(getattr(interop, name)).parameters.items()}
+    operands = ["x"] if name in ("negative", "abs") else ["a", "b"]
+    options = ["out", "stream", *(["where_zero"] if name == "divide" else []), "execution"]
+    assert kinds == {
+        **dict.fromkeys(operands, inspect.Parameter.POSITIONAL_ONLY),
+        **dict.fromkeys(options, inspect.Parameter.KEYWORD_ONLY),
+    }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
