@@ -182,11 +182,20 @@ def _integer_remainder(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _integer_pow(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    """By squaring, over all bits of the exponent: jnp.power stops at a few."""
+    base, exponent = jnp.broadcast_arrays(base, exponent)
+
+    def step(i: Any, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        product, square = state
+        is_set = (exponent >> jnp.asarray(i, exponent.dtype)) & 1
+        return jnp.where(is_set == 1, product * square, product), square * square
+
+    power, _ = jax.lax.fori_loop(0, 8 * base.dtype.itemsize, step, (jnp.ones_like(base), base))
     if base.dtype.kind == "u":
-        return jnp.power(base, exponent)
+        return power
     one = jnp.ones_like(base)
     inverse = jnp.where(base == 1, one, jnp.where(base == -1, jnp.where(exponent & 1, -one, one), 0 * one))
-    return jnp.where(exponent < 0, inverse, jnp.power(base, jnp.where(exponent < 0, 0 * exponent, exponent)))
+    return jnp.where(exponent < 0, inverse, power)
 
 
 def _in_float(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[[jax.Array, jax.Array], jax.Array]:

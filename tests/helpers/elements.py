@@ -57,7 +57,7 @@ def draw(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
         return np.where(rng.integers(0, 2, shape) == 0, wide, small)
     values = rng.standard_normal(shape) * 4
     if dtype in COMPLEX:
-        return (values + 1j * rng.standard_normal(shape)).astype(kind)
+        return np.asarray(values + 1j * rng.standard_normal(shape)).astype(kind)
     return np.where(rng.integers(0, 8, shape) == 0, 0, values).astype(kind)
 
 
@@ -105,7 +105,7 @@ def _narrow(values: Any, kind: np.dtype) -> np.ndarray:
     return np.asarray(values) if values.dtype == bool else np.asarray(values).astype(kind)
 
 
-def check(name: str, result: np.ndarray, answer: np.ndarray) -> None:
+def check(name: str, result: np.ndarray, answer: np.ndarray, loose: bool = False) -> None:
     """Compare values, dtypes and shapes: exactly, with signs of zeros, but for what no two libraries round alike."""
     assert result.shape == answer.shape
     assert result.dtype == answer.dtype
@@ -113,7 +113,7 @@ def check(name: str, result: np.ndarray, answer: np.ndarray) -> None:
         assert np.array_equal(result, answer)
         return
     parts = [(result.real, answer.real), (result.imag, answer.imag)] if result.dtype.kind == "c" else [(result, answer)]
-    loose = name == "pow" or result.dtype.kind == "c" or (name == "abs" and answer.dtype.kind == "f")
+    loose = loose or name == "pow" or result.dtype.kind == "c" or (name == "abs" and answer.dtype.kind == "f")
     for got, want in parts:
         wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
         if loose:
@@ -128,4 +128,5 @@ def check(name: str, result: np.ndarray, answer: np.ndarray) -> None:
 
 
 def call(name: str, *operands: Any, **options: Any) -> Any:
-    return getattr(interop, name)(*operands, **options)
+    with np.errstate(all="ignore"):  # NumPy's warnings, which are its own where it computes
+        return getattr(interop, name)(*operands, **options)
