@@ -164,13 +164,19 @@ def _on_host(*operands: jax.Array, operation: str, dtype: str, where_zero: compl
     # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
     wide = kind.itemsize >= 8 and kind != np.complex64
     with jax.enable_x64(wide or any(x.dtype.itemsize >= 8 for x in operands)):
-        x, *rest = [jax.lax.convert_element_type(x, kind) for x in operands]
+        x, *rest = [_converted(x, kind) for x in operands]
         if where_zero is not None:
             (divisor,) = rest
             replacement = jnp.asarray(where_zero).astype(kind)
             return jnp.where(divisor == 0, replacement, jnp.divide(x, divisor))
         special = {"i": _OF_INTEGERS, "u": _OF_INTEGERS}.get(kind.kind, _OF_FLOATS).get(operation)
         return (special or getattr(jnp, operation))(x, *rest)
+
+
+def _converted(x: jax.Array, kind: Any) -> jax.Array:
+    converted = jax.lax.convert_element_type(x, kind)
+    # XLA on the CPU would make a select of a converted bool, and of the select's 0 / 0 a 0.
+    return jax.lax.optimization_barrier(converted) if x.dtype == bool else converted
 
 
 def _integer_floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
