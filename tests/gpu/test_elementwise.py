@@ -291,7 +291,7 @@ def test_on_a_busy_side_stream_and_in_a_graph(torch):
 def test_stream_option(torch):
     stream = torch.cuda.Stream()
     x = torch.rand(1 << 20, device="cuda")
-    device.delay(torch.cuda.current_stream().cuda_stream, 20)
+    device.delay(device.LEGACY, 20)
     x.fill_(3)
     y = interop.add(x, 1, stream=stream)
     stream.synchronize()
