@@ -417,8 +417,8 @@ def _elementwise(torch: Any) -> Iterable[Row]:
             },
         )
         if cupy:
-            times |= {"cupy": _cupy_time(torch, cupy, a, b, out)}
-        rates = {name: moved / times[name] / 1e9 for name in names if times[name] is not None}
+            times |= _cupy_time(torch, cupy, a, b, out)
+        rates = {name: moved / seconds / 1e9 for name, seconds in times.items()}
         print(
             f"{case:<36}"
             + "".join(f"{rates[name]:>9.0f}" if name in rates else f"{'-':>9}" for name in names)
@@ -431,13 +431,13 @@ def _elementwise(torch: Any) -> Iterable[Row]:
         torch.cuda.empty_cache()
 
 
-def _cupy_time(torch: Any, cupy: Any, a: Any, b: Any, out: Any) -> float | None:
-    """Return the median seconds of CuPy's sum into the same memory; None where CuPy has not the dtypes."""
+def _cupy_time(torch: Any, cupy: Any, a: Any, b: Any, out: Any) -> dict[str, float]:
+    """Return the median seconds of CuPy's sum into the same memory; nothing where CuPy has not the dtypes."""
     if any(getattr(x, "dtype", None) == torch.bfloat16 for x in (a, b)) or out.dtype == torch.bfloat16:
-        return None
+        return {}
     x, y, z = (cupy.from_dlpack(t) if isinstance(t, torch.Tensor) else t for t in (a, b, out))
     if cupy.result_type(x, y) != z.dtype:
-        return None
+        return {}
     stream = cupy.cuda.get_current_stream()
     samples = []
     for _ in range(12):
@@ -447,4 +447,4 @@ def _cupy_time(torch: Any, cupy: Any, a: Any, b: Any, out: Any) -> float | None:
         end.record(stream)
         end.synchronize()
         samples.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-    return statistics.median(samples[2:])
+    return {"cupy": statistics.median(samples[2:])}

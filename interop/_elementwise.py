@@ -29,7 +29,7 @@ __all__ = [
 
 ArrayT = TypeVar("ArrayT")
 
-# Their places in _core.ELEMENTWISE_OPERATIONS.
+# Their places in _core.elementwise_operations().
 (
     _ADD,
     _SUBTRACT,
@@ -48,7 +48,7 @@ ArrayT = TypeVar("ArrayT")
     _LESS_EQUAL,
     _GREATER,
     _GREATER_EQUAL,
-) = range(len(_core.ELEMENTWISE_OPERATIONS))
+) = range(len(_core.elementwise_operations()))
 
 
 def add(

@@ -154,7 +154,7 @@ def _explain_elementwise(
     where_zero: complex | None = None,
     execution: str | None = None,
 ) -> Explanation:
-    name = _core.ELEMENTWISE_OPERATIONS[operation]
+    name = _core.elementwise_operations()[operation]
     function = f"interop.{name}"
     a, b = operands if len(operands) > 1 else (*operands, None)
     found = _core.explain_elementwise(operation, a, b, out, stream, execution, where_zero)
@@ -175,7 +175,7 @@ _EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {
     matmul: _explain_matmul,
     **{
         getattr(_elementwise, name): functools.partial(_explain_elementwise, place)
-        for place, name in enumerate(_core.ELEMENTWISE_OPERATIONS)
+        for place, name in enumerate(_core.elementwise_operations())
     },
 }
 

@@ -26,7 +26,7 @@ def compute(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: comp
 
 def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
     ufunc = getattr(np, _UFUNCS.get(name, name))
-    operands = [_as_operand(x, dtype) for x in (a, b) if x is not None]
+    operands = [_as_operand(name, x, dtype) for x in (a, b) if x is not None]
     if name == "abs" and dtype.kind == "c":
         ufunc(*operands, out=out)
         return
@@ -35,14 +35,17 @@ def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: A
     ufunc(*operands, out=out, signature=signature, casting="unsafe")
 
 
-def _as_operand(x: Any, dtype: Any) -> Any:
+def _as_operand(name: str, x: Any, dtype: Any) -> Any:
     """Make a scalar an array of one element: a ufunc would not take it as its signature says."""
     if isinstance(x, np.ndarray):
         return x
     if dtype.kind in "iu" and not isinstance(x, np.generic):
         limits = np.iinfo(dtype)
         if not limits.min <= x <= limits.max:
-            raise OverflowError(f"interop: a scalar is {x}, which {dtype} cannot hold; accepted: a value in its range")
+            raise OverflowError(
+                f"interop.{name}: an operand is {x}, which {dtype} cannot hold; accepted: a value in its range, or an "
+                "array"
+            )
     return np.asarray(x).astype(dtype)
 
 
@@ -68,7 +71,7 @@ def _in_float32(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero:
     """`//` and `%` of bfloat16: ml_dtypes gives NaN for a quotient by zero."""
     if dtype != ml_dtypes.bfloat16:
         return _by_ufunc(name, a, b, out, dtype, None)
-    wide = [_as_operand(x, dtype).astype(dtype).astype(np.float32) for x in (a, b)]
+    wide = [_as_operand(name, x, dtype).astype(dtype).astype(np.float32) for x in (a, b)]
     np.copyto(out, getattr(np, name)(*wide).astype(dtype))
     return None
 
@@ -76,7 +79,7 @@ def _in_float32(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero:
 def _pow(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
     if dtype.kind != "i":
         return _by_ufunc(name, a, b, out, dtype, None)
-    base, exponent = (np.asarray(_as_operand(x, dtype)).astype(dtype) for x in (a, b))
+    base, exponent = (np.asarray(_as_operand(name, x, dtype)).astype(dtype) for x in (a, b))
     is_negative = exponent < 0
     inverse = np.where(base == 1, 1, np.where(base == -1, np.where(exponent & 1, -1, 1), 0)).astype(dtype)
     power = np.power(base, np.where(is_negative, 0, exponent).astype(dtype))

@@ -31,7 +31,7 @@ from interop.jax import (
 __all__ = ["elementwise"]
 
 _TARGET = "interop_elementwise"
-_PLACES = {name: place for place, name in enumerate(_core.ELEMENTWISE_OPERATIONS)}
+_PLACES = {name: place for place, name in enumerate(_core.elementwise_operations())}
 _UNARY = ("negative", "abs")
 _Tracer = jax.core.Tracer
 
@@ -39,7 +39,7 @@ _Tracer = jax.core.Tracer
 def elementwise(
     operation: str, a: Any, b: Any, out: Any, stream: int | None, execution: str | None, where_zero: complex | None
 ) -> jax.Array:
-    """Compute one of `_core.ELEMENTWISE_OPERATIONS` on JAX arrays, concrete or traced, and scalars.
+    """Compute one of `_core.elementwise_operations()` on JAX arrays, concrete or traced, and scalars.
 
     `b` is None for the unary ones. Raises as the public function does, and NotImplementedError for derivatives.
     """
@@ -140,7 +140,8 @@ def _compiled(operation: str, dtype: str, where_zero: complex | None) -> Callabl
     def interop_elementwise(*operands: jax.Array) -> Any:
         return elementwise_p.bind(*operands, operation=operation, dtype=dtype, where_zero=where_zero)
 
-    return jax.jit(interop_elementwise)
+    compiled: Callable[..., jax.Array] = jax.jit(interop_elementwise)
+    return compiled
 
 
 def _impl(*operands: jax.Array, **params: Any) -> jax.Array:

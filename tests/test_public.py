@@ -23,7 +23,7 @@ from helpers import products
 import interop
 
 ROOT = Path(__file__).resolve().parent.parent
-ELEMENTWISE = list(interop._core.ELEMENTWISE_OPERATIONS)
+ELEMENTWISE = list(interop._core.elementwise_operations())
 FUNCTIONS = ["asarray", "convert", "explain", "matmul", "register", *ELEMENTWISE]
 NAMES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "__version__", *FUNCTIONS]  # `jax` on first use
 
