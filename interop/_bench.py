@@ -8,12 +8,14 @@ that of calls captured in a CUDA graph and replayed, cycling through buffers tha
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import gc
+import importlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,142 +75,219 @@ def _import(name: str) -> Any:
 
 # ---- host time per call ----
 
+_WARM_UP, _BLOCKS, _CALLS, _PAIRS = 200, 7, 500, 3000
+
 
 def _host_times(candidates: Candidates, synchronize: Callable[[], None]) -> dict[str, float]:
     """Return microseconds per call of each candidate: the best of seven blocks, the candidates interleaved."""
     best = dict.fromkeys(candidates, math.inf)
     for function in candidates.values():
-        for _ in range(200):
+        for _ in range(_WARM_UP):
             function()
     synchronize()
-    for _ in range(7):
+    for _ in range(_BLOCKS):
         for name, function in candidates.items():
-            start = time.perf_counter_ns()
-            for _ in range(500):
-                function()
-            elapsed = time.perf_counter_ns() - start
+            best[name] = min(best[name], _block(function, _CALLS))
             synchronize()
-            best[name] = min(best[name], elapsed / 500 / 1000)
     return best
 
 
+def _block(function: Callable[[], Any], calls: int) -> float:
+    """Return the microseconds of one call, of this many in a row."""
+    start = time.perf_counter_ns()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter_ns() - start) / calls / 1000
+
+
 def _all_but_launch(call: Callable[[], Any], launch: Callable[[], float], synchronize: Callable[[], None]) -> float:
-    """Return the microseconds of a call beside its launch: the median of pairs of one call and one raw launch."""
+    """Return the microseconds of a call beside its launch: the median over pairs of one call and one raw launch.
+
+    What the clock itself and an empty call between its readings take is measured in turn with them, and left out.
+    """
+
+    def nothing() -> None:
+        pass
+
     differences = []
-    for i in range(3000):
-        start = time.perf_counter_ns()
-        call()
-        whole = (time.perf_counter_ns() - start) / 1000
-        differences.append(whole - launch() * 1e6)
+    for i in range(_PAIRS):
+        differences.append(_block(call, 1) - launch() * 1e6 - _block(nothing, 1))
         if i % 100 == 0:
             synchronize()
     return statistics.median(differences)
 
 
+@dataclasses.dataclass
+class _Contest:
+    """Calls to be timed beside each other."""
+
+    calls: Candidates = dataclasses.field(default_factory=dict)
+    peers: dict[str, str] = dataclasses.field(default_factory=dict)  #: interop's call -> the library's own product
+    launches: dict[str, Callable[[], float]] = dataclasses.field(default_factory=dict)  #: interop's call -> its launch
+
+    def add(
+        self, peer: str, peer_call: Callable[[], Any], name: str, call: Callable[[], Any], launch: Any = None
+    ) -> None:
+        self.calls[peer] = peer_call
+        self.calls[name] = call
+        self.peers[name] = peer
+        if launch is not None:
+            self.launches[name] = launch
+
+
+_TORCH, _NVMATH, _TVM_FFI = "interop.matmul on torch", "nvmath's matmul on torch", "tvm-ffi, two tensors, no work"
+
+
 def _overhead(torch: Any) -> Iterable[Row]:
-    """Host time per call of a product and of a sum of 16 x 16 float32, for each library beside its own."""
+    """Host time per call of a product and a sum of 16 x 16 float32, for each library beside its own."""
     gc.disable()
-    yield from _overhead_of_matmul(torch)
-    yield from _overhead_of_add(torch)
-
-
-def _overhead_of_matmul(torch: Any) -> Iterable[Row]:
+    synchronize = torch.cuda.synchronize
     x = torch.rand(16, 16, device="cuda")
     out = torch.empty(16, 16, device="cuda")
-    candidates: Candidates = {
-        "torch.matmul": lambda: torch.matmul(x, x),
-        "interop.matmul on torch": lambda: interop.matmul(x, x),
-        "torch.mm(out=)": lambda: torch.mm(x, x, out=out),
-        "interop.matmul(out=) on torch": lambda: interop.matmul(x, x, out=out),
-        "interop.matmul on torch, cublas": lambda: interop.matmul(x, x, backend="cublas"),
+
+    def launch() -> float:
+        return _core.time_launch(x, x, out)
+
+    contest = _contest(torch, x, out, launch)
+    for name, peer in contest.peers.items():
+        _check(contest.calls[name](), contest.calls[peer]())
+    _add_others(contest, x)
+    times = yield from _contest_rows(contest, "one launch of the kernel, from C++", launch, synchronize)
+    if _NVMATH in times:
+        print(f"{_NVMATH} takes {times[_NVMATH] / times[_TORCH]:.0f} times as long as {_TORCH}")
+    yield from _breakdown(x, synchronize)
+
+    def launch_sum() -> float:
+        return _core.time_elementwise_launch(x, x, out)
+
+    sums = _contest_of_sums(torch, x, out, launch_sum)
+    for name, peer in sums.peers.items():
+        _check(sums.calls[name](), sums.calls[peer]())
+    yield from _contest_rows(sums, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
+    gc.enable()
+
+
+def _contest_rows(
+    contest: _Contest, name_of_launch: str, launch: Callable[[], float], synchronize: Callable[[], None]
+) -> Generator[Row, None, dict[str, float]]:
+    """Time the calls of a contest, print and yield their rows; return microseconds per call."""
+    times = _host_times(contest.calls, synchronize)
+    print(f"{'host time per call, 16 x 16 float32':<40}{'us':>8}{'ratio':>8}   beside the launch, us")
+    yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)
+    for name, microseconds in times.items():
+        ratio = microseconds / times[contest.peers[name]] if name in contest.peers else None
+        has_launch = name in contest.launches
+        beside = _all_but_launch(contest.calls[name], contest.launches[name], synchronize) if has_launch else None
+        yield _overhead_row(name, microseconds, ratio, beside)
+    return times
+
+
+def _overhead_row(name: str, microseconds: float, ratio: float | None = None, beside: float | None = None) -> Row:
+    print(
+        f"{name:<40}{microseconds:>8.2f}"
+        + (f"{ratio:>8.2f}" if ratio is not None else " " * 8)
+        + (f"{beside:>10.2f}" if beside is not None else "")
+    )
+    return {
+        "row": name,
+        "microseconds": microseconds,
+        "ratio": "" if ratio is None else ratio,
+        "beside_launch": "" if beside is None else beside,
     }
-    peers = {
-        "interop.matmul on torch": "torch.matmul",
-        "interop.matmul(out=) on torch": "torch.mm(out=)",
-        "interop.matmul on torch, cublas": "torch.matmul",
-    }
-    raw: dict[str, Callable[[], float]] = {
-        "interop.matmul on torch": lambda: _core.time_launch(x, x, out),
-        "interop.matmul(out=) on torch": lambda: _core.time_launch(x, x, out),
-    }
+
+
+def _contest(torch: Any, x: Any, out: Any, launch: Callable[[], float]) -> _Contest:
+    """Return interop's products and the libraries' own, of the libraries that are here."""
+    contest = _Contest()
+    contest.add("torch.matmul", lambda: torch.matmul(x, x), _TORCH, lambda: interop.matmul(x, x), launch)
+    contest.add(
+        "torch.mm(out=)",
+        lambda: torch.mm(x, x, out=out),
+        "interop.matmul(out=) on torch",
+        lambda: interop.matmul(x, x, out=out),
+        launch,
+    )
+    if not _core.cublas_status().startswith("not found"):
+        name = "interop.matmul on torch, cublas"
+        contest.calls[name] = lambda: interop.matmul(x, x, backend="cublas")
+        contest.peers[name] = "torch.matmul"
     if cupy := _import("cupy"):
         c = cupy.random.rand(16, 16, dtype=cupy.float32)
-        candidates["cupy.matmul"] = lambda: cupy.matmul(c, c)
-        candidates["interop.matmul on CuPy"] = lambda: interop.matmul(c, c)
-        peers["interop.matmul on CuPy"] = "cupy.matmul"
-        raw["interop.matmul on CuPy"] = lambda: _core.time_launch(x, x, out)
+        own = "interop.matmul on CuPy"
+        contest.add("cupy.matmul", lambda: cupy.matmul(c, c), own, lambda: interop.matmul(c, c), launch)
     if (jax := _import("jax")) and _has_cuda(jax):
         j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
         # "highest", as JAX's default for float32 on such cards is TF32.
         jitted = jax.jit(functools.partial(jax.numpy.matmul, precision="highest"))
-        candidates["jitted jnp.matmul"] = lambda: jitted(j, j)
-        candidates["interop.matmul on JAX"] = lambda: interop.matmul(j, j)
-        peers["interop.matmul on JAX"] = "jitted jnp.matmul"
-    yield from _report_host_times(torch, "matmul", candidates, peers, raw, lambda: _core.time_launch(x, x, out))
+        own = "interop.matmul on JAX"
+        contest.add("jitted jnp.matmul", lambda: jitted(j, j), own, lambda: interop.matmul(j, j))
+    return contest
 
 
-def _overhead_of_add(torch: Any) -> Iterable[Row]:
-    x = torch.rand(16, 16, device="cuda")
-    out = torch.empty(16, 16, device="cuda")
-    candidates: Candidates = {
-        "torch.add": lambda: torch.add(x, x),
-        "interop.add on torch": lambda: interop.add(x, x),
-        "torch.add(out=)": lambda: torch.add(x, x, out=out),
-        "interop.add(out=) on torch": lambda: interop.add(x, x, out=out),
-        "torch x * 2.5": lambda: torch.mul(x, 2.5),
-        "interop.multiply(x, 2.5) on torch": lambda: interop.multiply(x, 2.5),
-    }
-    peers = {
-        "interop.add on torch": "torch.add",
-        "interop.add(out=) on torch": "torch.add(out=)",
-        "interop.multiply(x, 2.5) on torch": "torch x * 2.5",
-    }
-
-    def launch() -> float:
-        return _core.time_elementwise_launch(x, x, out)
-
-    raw: dict[str, Callable[[], float]] = dict.fromkeys(list(peers)[:2], launch)
+def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) -> _Contest:
+    """Return interop's sums and the libraries' own, of the libraries that are here."""
+    contest = _Contest()
+    contest.add("torch.add", lambda: torch.add(x, x), "interop.add on torch", lambda: interop.add(x, x), launch)
+    contest.add(
+        "torch.add(out=)",
+        lambda: torch.add(x, x, out=out),
+        "interop.add(out=) on torch",
+        lambda: interop.add(x, x, out=out),
+        launch,
+    )
+    own = "interop.multiply(x, 2.5) on torch"
+    contest.add("torch.mul(x, 2.5)", lambda: torch.mul(x, 2.5), own, lambda: interop.multiply(x, 2.5))
     if cupy := _import("cupy"):
         c = cupy.random.rand(16, 16, dtype=cupy.float32)
-        candidates["cupy.add"] = lambda: cupy.add(c, c)
-        candidates["interop.add on CuPy"] = lambda: interop.add(c, c)
-        peers["interop.add on CuPy"] = "cupy.add"
-        raw["interop.add on CuPy"] = launch
+        contest.add("cupy.add", lambda: cupy.add(c, c), "interop.add on CuPy", lambda: interop.add(c, c), launch)
     if (jax := _import("jax")) and _has_cuda(jax):
         j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
         jitted = jax.jit(jax.numpy.add)
-        candidates["jitted jnp.add"] = lambda: jitted(j, j)
-        candidates["interop.add on JAX"] = lambda: interop.add(j, j)
-        peers["interop.add on JAX"] = "jitted jnp.add"
-    yield from _report_host_times(torch, "add", candidates, peers, raw, launch)
+        contest.add("jitted jnp.add", lambda: jitted(j, j), "interop.add on JAX", lambda: interop.add(j, j))
+    return contest
 
 
-def _report_host_times(
-    torch: Any,
-    what: str,
-    candidates: Candidates,
-    peers: dict[str, str],
-    raw: dict[str, Callable[[], float]],
-    time_launch: Callable[[], float],
-) -> Iterable[Row]:
-    synchronize = torch.cuda.synchronize
-    for name, function in candidates.items():
-        if name.startswith("interop"):
-            _check(function(), candidates[peers[name]]())
-    times = _host_times(candidates, synchronize)
-    launch = statistics.median(time_launch() for _ in range(1000)) * 1e6
-    print(f"{f'host time per call, {what}, 16 x 16 float32':<48}{'us':>8}{'ratio':>8}   beside the launch, us")
-    print(f"{'one launch of the kernel, from C++':<48}{launch:>8.2f}")
-    yield {"row": f"launch, {what}", "microseconds": launch, "ratio": "", "beside_launch": ""}
-    for name, microseconds in times.items():
-        ratio = microseconds / times[peers[name]] if name in peers else None
-        beside = _all_but_launch(candidates[name], raw[name], synchronize) if name in raw else None
-        print(
-            f"{name:<48}{microseconds:>8.2f}"
-            + (f"{ratio:>8.2f}" if ratio else " " * 8)
-            + (f"{beside:>10.2f}" if beside else "")
-        )
-        yield {"row": name, "microseconds": microseconds, "ratio": ratio or "", "beside_launch": beside or ""}
+def _nvmath_matmul() -> Any:
+    return importlib.import_module("nvmath.linalg.advanced").matmul
+
+
+def _tvm_ffi_nop() -> Any:
+    importlib.import_module("tvm_ffi.testing")  # its own functions in C++, which need no compiling
+    return importlib.import_module("tvm_ffi").get_global_func("testing.nop")
+
+
+def _add_others(contest: _Contest, x: Any) -> None:
+    """Add calls of other libraries with torch tensors, or say why not."""
+    for name, load in {_NVMATH: _nvmath_matmul, _TVM_FFI: _tvm_ffi_nop}.items():
+        try:
+            call = functools.partial(load(), x, x)
+            result = call()
+            if result is not None:
+                _check(result, x @ x)
+        except Exception as error:  # not here, or not for this machine: no reason to time nothing at all
+            print(f"{name}: skipped: {type(error).__name__}: {error}")
+        else:
+            contest.calls[name] = call
+
+
+def _breakdown(x: Any, synchronize: Callable[[], None]) -> Iterable[Row]:
+    """Where the time of a call on torch goes: each stage by itself, in turn with whole calls; medians."""
+    samples: dict[str, list[float]] = {}
+    try:
+        for _ in range(_BLOCKS * 4):
+            stages = {name: seconds * 1e6 for name, seconds in _core.time_stages(x, x, 100).items()}
+            synchronize()
+            whole = _block(lambda: interop.matmul(x, x), 100)
+            synchronize()
+            for name, microseconds in {**stages, "rest": whole - sum(stages.values()), "whole": whole}.items():
+                samples.setdefault(name, []).append(microseconds)
+    except TypeError as error:  # a torch without the C exchange API
+        print(f"no breakdown: {error}")
+        return
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    print("of which, us: " + ", ".join(f"{name} {microseconds:.2f}" for name, microseconds in medians.items()))
+    for name, microseconds in medians.items():
+        yield {"row": f"{_TORCH}: {name}", "microseconds": microseconds, "ratio": "", "beside_launch": ""}
 
 
 def _check(result: Any, expected: Any) -> None:

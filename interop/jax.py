@@ -103,6 +103,7 @@ matmul_p: Any = jax.extend.core.Primitive("interop_matmul")
 
 _PartitionSpec: Any = jax.sharding.PartitionSpec
 _TARGET = "interop_matmul"  # the handler's name, in the compiled half and in XLA
+_WORKSPACE_ALIGNMENT = 256  # as cuBLAS wants it; XLA promises less
 _targets = _core.jax_ffi_targets()
 for _name, _handler in _targets.items():
     jax.ffi.register_ffi_target(_name, _handler, platform="CUDA", api_version=1)
@@ -161,8 +162,13 @@ def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str |
             'use backend="tiled", or leave the choice to interop'
         )
     _core.find_cublas()
+    workspace = _core.matmul_workspace(x.shape, str(x.dtype), y.shape, str(y.dtype), backend, precision)
+    if workspace:
+        # A result that nobody uses: XLA's own memory, which a CUDA graph of XLA's may go on using.
+        spare = jax.core.ShapedArray((workspace + _WORKSPACE_ALIGNMENT,), jnp.uint8)
+        ctx = ctx.replace(avals_out=[*ctx.avals_out, spare])
     rule = jax.ffi.ffi_lowering(_TARGET)
-    return rule(ctx, a, b, backend=backend or "automatic", allow_tf32=precision == "tf32")
+    return rule(ctx, a, b, backend=backend or "automatic", allow_tf32=precision == "tf32")[:1]
 
 
 def require_target(function: str, target: str) -> None:

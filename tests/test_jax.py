@@ -233,8 +233,18 @@ def test_matmul_lowers_to_one_ffi_call_on_cuda(monkeypatch, options, backend, al
     assert "@interop_matmul" in text
     assert f'backend = "{backend}"' in text
     assert f"allow_tf32 = {allow_tf32}" in text
-    assert "-> tensor<4x2x5xf32>" in text
+    assert "-> (tensor<4x2x5xf32>" in text  # the program's result
     assert "dot" not in text
+
+
+@pytest.mark.parametrize("workspace", [0, 1000])
+def test_matmul_on_cuda_asks_xla_for_the_workspace(monkeypatch, workspace):
+    monkeypatch.setattr(interop.jax, "_targets", {"interop_matmul": None})  # also in a build without CUDA
+    monkeypatch.setattr(interop._core, "matmul_workspace", lambda *_: workspace)
+    text = lowered_for_cuda()
+    assert text.count("custom_call") == 1
+    assert ("tensor<1256xui8>" in text) == bool(workspace)  # 256 more, to align it
+    assert "-> (tensor<4x2x5xf32> {jax.result_info" in text  # the program's result is the product alone
 
 
 def test_matmul_on_cuda_needs_the_handlers(monkeypatch):
@@ -495,6 +505,27 @@ def test_matmul_backends_on_gpu(gpu, a, b, dtype, backend):
     assert c.devices() == {gpu}
     check_product(c, x, y)
     check_product(jax.jit(lambda a, b: interop.matmul(a, b, backend=backend))(a, b), x, y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [None, "tiled", "cublas"])
+@pytest.mark.parametrize("precision", [None, "tf32"])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(0, 3, 2), (2, 0, 3), (16, 16, 16), (512, 512, 512), (513, 512, 512), (64, 8192, 64), (1, 513, 1)]
+)
+def test_xla_is_asked_for_the_workspace_that_plans_need(gpu, cupy, m, k, n, backend, precision):
+    if backend == "tiled" and precision:
+        return  # refused
+    a, b = cupy.ones((m, k), "float32"), cupy.ones((k, n), "float32")
+    needed = interop.explain(interop.matmul, a, b, backend=backend, precision=precision).workspace_bytes
+    asked = interop._core.matmul_workspace((m, k), "float32", (k, n), "float32", backend, precision)
+    assert needed <= asked <= 32 << 20
+    if backend == "tiled" or 0 in (m, k, n) or (m == 16 and not backend):
+        assert asked == 0
+    x = np.random.default_rng(0).integers(-2, 3, (m, k)).astype("float32")
+    y = np.random.default_rng(1).integers(-2, 3, (k, n)).astype("float32")
+    c = interop.matmul(jax.device_put(x, gpu), jax.device_put(y, gpu), backend=backend, precision=precision)
+    assert np.array_equal(c, x @ y)
 
 
 @pytest.mark.gpu

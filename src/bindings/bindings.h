@@ -11,5 +11,6 @@ void bind_elementwise(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_register(nanobind::module_& m);
+void bind_timing(nanobind::module_& m);
 
 }  // namespace interop::bindings

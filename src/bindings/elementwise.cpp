@@ -1,6 +1,7 @@
 /// The elementwise operations: from Python's arguments to a result on the host, on the GPU, or in JAX.
 #include <interop/call.h>
 #include <interop/cuda/elementwise.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <chrono>
@@ -517,16 +518,21 @@ void bind_elementwise(nb::module_& m) {
         nb::arg().none(), nb::arg().none(),
         nb::sig("def elementwise(operation: int, a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, "
                 "execution: str | None, where_zero: complex | None, /) -> typing.Any"),
-        "One of ELEMENTWISE_OPERATIONS, by its place there.");
+        "One of elementwise_operations(), by its place there.");
   m.def("explain_elementwise", &explain_elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::sig("def explain_elementwise(operation: int, a: typing.Any, b: typing.Any, out: typing.Any, "
                 "stream: typing.Any, execution: str | None, where_zero: complex | None, /) -> "
                 "dict[str, typing.Any] | None"),
         "What that call would do; None where JAX would do it. Launches and allocates nothing.");
-  nb::list names;
-  for (const Operation& operation : kOperations) names.append(operation.short_name());
-  m.attr("ELEMENTWISE_OPERATIONS") = nb::tuple(names);
+  m.def(
+      "elementwise_operations",
+      [] {
+        std::vector<std::string> names;
+        for (const Operation& operation : kOperations) names.emplace_back(operation.short_name());
+        return names;
+      },
+      "The names of the elementwise operations; the other functions take the place of one.");
   m.def("time_elementwise_launch", &time_elementwise_launch,
         nb::sig("def time_elementwise_launch(a: typing.Any, b: typing.Any, out: typing.Any, /) -> float"),
         "The seconds of one launch of a + b on the host, for benchmarks.");

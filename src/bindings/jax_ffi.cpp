@@ -12,9 +12,11 @@
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -92,9 +94,14 @@ class Tensor {
   int64_t strides_[kMaxDims];
 };
 
+// What XLA promises of every buffer. Planned for that, a product is the same kernels at any addresses, as a CUDA graph
+// needs it whose addresses XLA exchanges; and cuBLASLt's fastest kernels ask for no more.
+constexpr unsigned int kXlaAlignment = 16;
+
 cuda::MatmulOptions options_of(std::string_view backend, bool allow_tf32) {
   cuda::MatmulOptions options;
   options.allow_tf32 = allow_tf32;
+  options.alignment = kXlaAlignment;
   if (backend == "tiled") {
     options.backend = cuda::MatmulBackend::tiled;
   } else if (backend == "cublas") {
@@ -113,39 +120,40 @@ void check_result(const DLTensor& c, const ops::MatmulResult& result) {
   }
 }
 
-// XLA refuses to promise more than 16 bytes, so the handler aligns what it gets.
-constexpr std::uintptr_t kWorkspaceAlignment = 256;
+// More than XLA promises: the lowering rule asks for so many bytes more, and the handler aligns what it gets.
+constexpr std::size_t kWorkspaceAlignment = 256;
 
-void* align_up(void* memory) {
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  return reinterpret_cast<void*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
+/// The workspace: a second result, which the lowering rule declares wherever a plan may need one, as XLA's own products
+/// do. XLA then owns it as long as whatever it has recorded of this call. Memory that the handler took itself would be
+/// gone when a CUDA graph of XLA's replays the call, and could not be taken while that is recorded.
+void* workspace_for(const cuda::MatmulPlan& plan, const ffi::RemainingRets& spare) {
+  if (plan.workspace_bytes == 0) return nullptr;
+  std::size_t bytes = 0;
+  if (spare.size() > 0) {
+    auto buffer = spare.get<ffi::AnyBuffer>(0);
+    if (!buffer.has_value()) throw ValueError(buffer.error().message());
+    void* memory = (*buffer)->untyped_data();
+    bytes = (*buffer)->size_bytes();
+    if (std::align(kWorkspaceAlignment, plan.workspace_bytes, memory, bytes)) return memory;
+  }
+  throw ValueError("the workspace has " + std::to_string(bytes) + " bytes and the product needs " +
+                   std::to_string(plan.workspace_bytes) + ": the program was lowered by another version of interop");
 }
 
 /// c = a @ b, queued on `stream`.
-ffi::Error queue_matmul(cudaStream_t stream, ffi::ScratchAllocator& scratch, ffi::AnyBuffer a, ffi::AnyBuffer b,
-                        ffi::AnyBuffer c, std::string_view backend, bool allow_tf32) {
+void queue_matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer c,
+                  const ffi::RemainingRets& spare, std::string_view backend, bool allow_tf32) {
   const cuda::MatmulOptions options = options_of(backend, allow_tf32);
   const Tensor left(a);
   const Tensor right(b);
   const Tensor out(c);
   ops::MatmulResult result = ops::plan_matmul(*left, *right);
   check_result(*out, result);
-  if (element_count(*out) == 0) return ffi::Error::Success();
+  if (element_count(*out) == 0) return;
   result.gemm.c = (*out).data;
 
   const cuda::MatmulPlan plan = cuda::plan_matmul(result.gemm, options);
-  void* workspace = nullptr;
-  if (plan.workspace_bytes > 0) {
-    const auto memory = scratch.Allocate(plan.workspace_bytes + kWorkspaceAlignment - 1);
-    if (!memory) {
-      return ffi::Error(ffi::ErrorCode::kResourceExhausted, "interop.matmul: XLA has no " +
-                                                                std::to_string(plan.workspace_bytes) +
-                                                                " bytes of device memory left for the workspace");
-    }
-    workspace = align_up(*memory);
-  }
-  cuda::launch_matmul(result.gemm, plan, workspace, stream);
-  return ffi::Error::Success();
+  cuda::launch_matmul(result.gemm, plan, workspace_for(plan, spare), stream);
 }
 
 /// An error of ours as XLA's; `interop.jax` knows it by its first words.
@@ -170,22 +178,27 @@ ffi::Error guarded(const char* function, Work work) {
   }
 }
 
-ffi::Error matmul(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer a, ffi::AnyBuffer b,
-                  ffi::Result<ffi::AnyBuffer> c, std::string_view backend, bool allow_tf32) {
-  return guarded("interop.matmul", [&] { return queue_matmul(stream, scratch, a, b, *c, backend, allow_tf32); });
+ffi::Error matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> c,
+                  ffi::RemainingRets spare, std::string_view backend, bool allow_tf32) {
+  return guarded("interop.matmul", [&] {
+    queue_matmul(stream, a, b, *c, spare, backend, allow_tf32);
+    return ffi::Error::Success();
+  });
 }
 
-// Not marked kCmdBufferCompatible: XLA would record the call into a CUDA graph and replay it after the workspace has
-// gone back to its allocator, so that the replay would write into memory of someone else.
+// kCmdBufferCompatible: XLA may record the call into a CUDA graph, and replay that. It records anew when a buffer has
+// moved. Every call of one shape queues the same kernels, in memory that XLA owns, and allocates nothing; what only the
+// first one does (loading, planning) runs with the capture mode relaxed.
 XLA_FFI_DEFINE_HANDLER(kMatmulHandler, matmul,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                           .Ctx<ffi::ScratchAllocator>()
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::AnyBuffer>()
                            .Ret<ffi::AnyBuffer>()
+                           .RemainingRets()
                            .Attr<std::string_view>("backend")
-                           .Attr<bool>("allow_tf32"));
+                           .Attr<bool>("allow_tf32"),
+                       {ffi::Traits::kCmdBufferCompatible});
 
 /// What XLA says of an elementwise operation beside the buffers.
 struct ElementwiseAttributes {

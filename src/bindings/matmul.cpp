@@ -4,7 +4,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "bindings/bindings.h"
@@ -176,18 +175,6 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle
   return explained;
 }
 
-/// The seconds that one launch of `a @ b` into `out` takes on the host, with everything before it done: the floor that
-/// `interop bench overhead` compares a whole call with.
-double time_launch(nb::handle a, nb::handle b, nb::handle out) {
-  Call call(kFunction, {{"a", a}, {"b", b}}, {out, nb::none(), nb::none()});
-  if (call.on_host()) throw ValueError("interop: time_launch is for device arrays");
-  const ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1), call.tensor(2));
-  const cuda::MatmulPlan algorithm = cuda::plan_matmul(plan.gemm, {cuda::MatmulBackend::tiled, false});
-  const auto start = std::chrono::steady_clock::now();
-  cuda::launch_matmul(plan.gemm, algorithm, nullptr, call.stream());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// The product of compact arrays of these shapes and dtypes: all that JAX's tracers have.
 ops::MatmulResult plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
                                const std::string& b_dtype) {
@@ -221,6 +208,12 @@ int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle
   return plan_compact(a_shape, a_dtype, b_shape, b_dtype).gemm.batch_ndim;
 }
 
+std::size_t matmul_workspace(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
+                             const std::string& b_dtype, nb::handle backend, nb::handle precision) {
+  const ops::MatmulResult result = plan_compact(a_shape, a_dtype, b_shape, b_dtype);
+  return cuda::largest_workspace(result.gemm, read_options(backend, precision));
+}
+
 }  // namespace
 
 void bind_matmul(nb::module_& m) {
@@ -245,9 +238,6 @@ void bind_matmul(nb::module_& m) {
               "backend: str | None = None, precision: str | None = None, execution: str | None = None) -> "
               "dict[str, typing.Any] | None"),
       "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates nothing.");
-  m.def("time_launch", &time_launch, nb::arg("a"), nb::arg("b"), nb::arg("out"),
-        nb::sig("def time_launch(a: typing.Any, b: typing.Any, out: typing.Any) -> float"),
-        "The seconds of one kernel launch on the host, for benchmarks.");
   m.def("matmul_result", &matmul_result,
         nb::sig("def matmul_result(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) -> "
                 "tuple[int, ...]"),
@@ -256,6 +246,11 @@ void bind_matmul(nb::module_& m) {
         nb::sig("def matmul_batch_ndim(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) "
                 "-> int"),
         "Over how many strides the batch of a product of compact arrays runs, once collapsed.");
+  m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg().none(),
+        nb::sig("def matmul_workspace(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str, "
+                "backend: str | None, precision: str | None, /) -> int"),
+        "The most bytes of workspace that a product of compact arrays can need on a GPU.");
 }
 
 }  // namespace interop::bindings

@@ -40,5 +40,6 @@ NB_MODULE(_core, m) {
   interop::bindings::bind_info(m);
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_register(m);
+  interop::bindings::bind_timing(m);
   interop::bind_jax_ffi(m);
 }

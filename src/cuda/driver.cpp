@@ -209,7 +209,7 @@ CUevent new_event(const DriverApi& api) {
 /// when the wait was queued.
 CUevent passing_event(const DriverApi& api) {
   thread_local PerThread<CUevent> events;
-  return events.get(current_context("joining two streams").id, [&] { return new_event(api); });
+  return events.get(current_context_id("joining two streams"), [&] { return new_event(api); });
 }
 
 /// Every stream that own_stream() has made, with an event to mark a point in it. None is ever destroyed.
@@ -285,14 +285,10 @@ void throw_status(CUresult status, const char* doing) {
   throw CudaError(std::string("interop: ") + doing + ": " + error);
 }
 
-CurrentContext current_context(const char* doing) {
-  const DriverApi& api = driver();
-  CurrentContext current;
+std::uint64_t current_context_id(const char* doing) {
   unsigned long long id = 0;
-  check(api.cuCtxGetDevice(&current.device), doing);
-  check(api.cuCtxGetId(nullptr, &id), doing);
-  current.id = id;
-  return current;
+  check(driver().cuCtxGetId(nullptr, &id), doing);
+  return id;
 }
 
 int current_device(const char* doing) {
@@ -433,7 +429,7 @@ bool give_to_graph(cudaStream_t stream, void* data, void (*destroy)(void*)) {
 cudaStream_t own_stream() {
   const DriverApi& api = driver();
   thread_local PerThread<CUstream> streams;
-  const std::uint64_t context = current_context("finding our own stream").id;
+  const std::uint64_t context = current_context_id("finding our own stream");
   return streams.get(context, [&] {
     RelaxedCapture relaxed(api);
     OwnStream fresh{context, nullptr, new_event(api)};

@@ -46,12 +46,8 @@ inline void check(CUresult status, const char* doing) {
   if (status != CUDA_SUCCESS) throw_status(status, doing);
 }
 
-/// The device and the id of the current context; ids are never used twice in a process.
-struct CurrentContext {
-  int device = 0;
-  std::uint64_t id = 0;
-};
-CurrentContext current_context(const char* doing);
+/// The id of the current context: never used twice in a process.
+std::uint64_t current_context_id(const char* doing);
 int current_device(const char* doing);
 int multiprocessors(int device);
 

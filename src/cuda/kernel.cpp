@@ -7,7 +7,7 @@ namespace interop::cuda {
 
 CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
   const DriverApi& api = driver();
-  const std::uint64_t context = current_context(launching).id;
+  const std::uint64_t context = current_context_id(launching);
   if (kernel.loaded_in.load(std::memory_order_acquire) != context) {
     RelaxedCapture relaxed(api);
     cudaKernel_t handle = nullptr;

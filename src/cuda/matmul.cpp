@@ -31,6 +31,12 @@ bool is_small(const Gemm& gemm, bool allow_tf32) {
   return gemm.k <= most && work <= static_cast<double>(most * most * most);
 }
 
+/// Is the product one for cuBLASLt, if that is installed and can take its layout?
+bool suits_cublas(const Gemm& gemm, const MatmulOptions& options) {
+  if (options.backend == MatmulBackend::tiled || is_empty(gemm) || gemm.k == 0) return false;
+  return options.backend == MatmulBackend::cublas || !is_small(gemm, options.allow_tf32);
+}
+
 /// A GPU cannot read an element that is not aligned to its size, and a kernel that tries breaks the context.
 void check_alignment(const char* name, const void* pointer, int item) {
   if (reinterpret_cast<uintptr_t>(pointer) % item == 0) return;
@@ -56,13 +62,16 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
     throw CudaError("interop.matmul: backend=\"cublas\", but cuBLASLt does not load (" + cublas::why_not_installed() +
                     "); install nvidia-cublas (pip) or the CUDA toolkit, or use backend=\"tiled\"");
   }
-  if (options.backend == MatmulBackend::tiled || is_empty(gemm) || gemm.k == 0) return {};
-  if (!by_name && (is_small(gemm, options.allow_tf32) || !cublas::installed())) return {};
-  cublas::Planned planned = cublas::plan(gemm, options.allow_tf32);
+  if (!suits_cublas(gemm, options) || !cublas::installed()) return {};
+  cublas::Planned planned = cublas::plan(gemm, options);
   if (planned.algorithm) return {MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
   if (!by_name) return {};
   throw ValueError(std::string("interop.matmul: backend=\"cublas\" cannot take this product: ") + planned.why_not +
                    "; use backend=\"tiled\", or leave the choice to interop");
+}
+
+std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
+  return suits_cublas(gemm, options) ? cublas::kMaxWorkspace : 0;
 }
 
 void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {

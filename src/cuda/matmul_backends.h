@@ -29,8 +29,10 @@ bool installed();
 /// Why `installed()` is false; "" if it is true. Never throws.
 std::string why_not_installed();
 
+inline constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // cuBLAS's own documentation advises it for Hopper
+
 /// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
-Planned plan(const Gemm& gemm, bool allow_tf32);
+Planned plan(const Gemm& gemm, const MatmulOptions& options);
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);
 /// "cuBLASLt 13.1.0 algorithm 21, tile 20, stages 8, split-k 1, float32".
 std::string describe(const void* algorithm);

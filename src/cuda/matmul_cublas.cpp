@@ -142,9 +142,9 @@ BlasLayout blas_layout(int64_t rows, int64_t columns, const MatrixStrides& strid
   return {};
 }
 
-/// The largest power of two, at most 256, that divides the address of every matrix of a batch.
-uint64_t alignment_of(const void* pointer, int64_t batch_stride, std::size_t item) {
-  const uint64_t bits = reinterpret_cast<uintptr_t>(pointer) | (static_cast<uint64_t>(batch_stride) * item) | 256;
+/// The largest power of two, up to `most`, that divides the address of every matrix of a batch.
+uint64_t alignment_of(const void* pointer, int64_t batch_stride, std::size_t item, uint64_t most) {
+  const uint64_t bits = reinterpret_cast<uintptr_t>(pointer) | (static_cast<uint64_t>(batch_stride) * item) | most;
   return bits & ~(bits - 1);
 }
 
@@ -185,7 +185,7 @@ struct StoredHash {
 constexpr uint64_t kDouble = 1, kTf32 = 2, kRowMajorA = 4, kRowMajorB = 8, kRowMajorC = 16;
 
 /// Puts the product in BLAS's terms; returns why that cannot be, or null.
-const char* make_key(const Gemm& gemm, bool allow_tf32, int device, Key& key) {
+const char* make_key(const Gemm& gemm, const MatmulOptions& options, int device, Key& key) {
   const BlasLayout a = blas_layout(gemm.m, gemm.k, gemm.a_strides);
   const BlasLayout b = blas_layout(gemm.k, gemm.n, gemm.b_strides);
   const BlasLayout c = blas_layout(gemm.m, gemm.n, gemm.c_strides);
@@ -200,10 +200,14 @@ const char* make_key(const Gemm& gemm, bool allow_tf32, int device, Key& key) {
   const bool is_double = gemm.dtype.bits == 64;
   const std::size_t item = is_double ? 8 : 4;
   key = {gemm.m, gemm.n, gemm.k, a.ld, b.ld, c.ld, batch.size, batch.a_stride, batch.b_stride, batch.c_stride, 0, 0};
-  key.flags = (is_double ? kDouble : 0) | (allow_tf32 && !is_double ? kTf32 : 0) | (a.row_major ? kRowMajorA : 0) |
-              (b.row_major ? kRowMajorB : 0) | (c.row_major ? kRowMajorC : 0) | static_cast<uint64_t>(device) << 8;
-  key.alignments = alignment_of(gemm.a, batch.a_stride, item) | alignment_of(gemm.b, batch.b_stride, item) << 16 |
-                   alignment_of(gemm.c, batch.c_stride, item) << 32;
+  key.flags = (is_double ? kDouble : 0) | (options.allow_tf32 && !is_double ? kTf32 : 0) |
+              (a.row_major ? kRowMajorA : 0) | (b.row_major ? kRowMajorB : 0) | (c.row_major ? kRowMajorC : 0) |
+              static_cast<uint64_t>(device) << 8;
+  const auto alignment = [&](const void* pointer, int64_t batch_stride) {
+    return alignment_of(pointer, batch_stride, item, options.alignment);
+  };
+  key.alignments = alignment(gemm.a, batch.a_stride) | alignment(gemm.b, batch.b_stride) << 16 |
+                   alignment(gemm.c, batch.c_stride) << 32;
   return nullptr;
 }
 
@@ -263,13 +267,11 @@ uint64_t allowed_implementations(const Plan& plan) {
 /// (COMPUTE_TYPE), never in the order of arrival (INPLACE): the same bits every run.
 bool split_k_is_safe(const Key& key) { return key.k % 128 == 0; }
 
-constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // what cuBLAS's own documentation advises for Hopper
-
 class PlanPreference {
  public:
   PlanPreference(const Key& key, const Plan& plan) {
     check_lt(library().api.cublasLtMatmulPreferenceCreate(&preference_), kPlanning);
-    set(lt::kMaxWorkspaceBytes, kMaxWorkspace);
+    set(lt::kMaxWorkspaceBytes, cublas::kMaxWorkspace);
     set(lt::kReductionSchemeMask,
         static_cast<uint32_t>(split_k_is_safe(key) ? lt::kReduceInComputeType : lt::kNoReduction));
     set(lt::kImplementationMask, allowed_implementations(plan));
@@ -340,7 +342,7 @@ std::shared_ptr<const Plan> make_plan(const Key& key, int device) {
                                          preference.get(), static_cast<int>(found.size()), found.data(), &count);
   if (status != lt::kSuccess && status != lt::kNotSupported) throw_lt(status, kPlanning);
   for (int i = 0; i < count; ++i) {
-    if (found[i].state != lt::kSuccess || found[i].workspace_bytes > kMaxWorkspace) continue;
+    if (found[i].state != lt::kSuccess || found[i].workspace_bytes > cublas::kMaxWorkspace) continue;
     if (!split_k_is_safe(key) && config<int32_t>(found[i].algorithm, lt::kSplitK) > 1) continue;
     plan->algorithm = found[i].algorithm;
     plan->workspace_bytes = found[i].workspace_bytes;
@@ -383,10 +385,10 @@ bool installed() { return library().installed; }
 
 std::string why_not_installed() { return library().why_not; }
 
-Planned plan(const Gemm& gemm, bool allow_tf32) {
+Planned plan(const Gemm& gemm, const MatmulOptions& options) {
   const int device = current_device(kPlanning);
   Key key;
-  if (const char* why_not = make_key(gemm, allow_tf32, device, key)) return {nullptr, 0, why_not};
+  if (const char* why_not = make_key(gemm, options, device, key)) return {nullptr, 0, why_not};
   std::shared_ptr<const Plan> plan = find_plan(key, device);
   if (!plan) return {nullptr, 0, "it has no algorithm for these shapes, strides and alignments"};
   const std::size_t workspace_bytes = plan->workspace_bytes;
@@ -406,7 +408,7 @@ void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream
                                         plan.workspace_bytes, stream);
   };
   lt::Status status;
-  const uint64_t context = current_context("launching a product").id;
+  const uint64_t context = current_context_id("launching a product");
   if (plan.loaded_in.load(std::memory_order_relaxed) == context) {
     status = run();
   } else {

@@ -55,6 +55,7 @@ void launch_elementwise(const Elementwise&, cudaStream_t) { unavailable(); }
 std::string describe(const Elementwise&) { unavailable(); }
 
 MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
+std::size_t largest_workspace(const Gemm&, const MatmulOptions&) { return 0; }
 void launch_matmul(const Gemm&, const MatmulPlan&, void*, cudaStream_t) { unavailable(); }
 std::string describe(const Gemm&, const MatmulPlan&) { unavailable(); }
 std::string cublas_status() { return "not used: built without CUDA (-DINTEROP_CUDA=OFF)"; }

@@ -14,7 +14,10 @@ const Name kDeviceId("device_id");
 const Name kShape("shape");
 const Name kStrides("strides");
 const Name kDtype("dtype");
+const Name kInit("_init");
 const Lookup kNdarray("cupy", "ndarray");
+const Lookup kCore("cupy", "_core.core");
+const Lookup kBase("cupy", "_core.core._ndarray_base");
 const Lookup kCurrentStream("cupy.cuda", "get_current_stream");
 const Lookup kStreamOf("interop._streams", "cupy_stream");
 
@@ -58,10 +61,25 @@ class CupyRoute final : public Route {
   nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
 
  private:
-  // `cupy.empty` without its Python frame. The device of the call is current.
+  // What `cupy.ndarray(shape, dtype)` does, past its generic __new__. The device of the call is current.
   static Made allocate(const Shape& shape, DLDataType dtype) {
+    static const newfunc make = [] {
+      const nb::handle base = nb::hasattr(kCore.get(), "_ndarray_base") ? nb::handle(kBase.get()) : nb::handle();
+      return base && nb::hasattr(base, "_init") ? reinterpret_cast<PyTypeObject*>(base.ptr())->tp_new : nullptr;
+    }();
     Made made;
-    made.object = kNdarray.get()(shape_tuple(shape), numpy_dtype(dtype));
+    const nb::object sizes = shape_tuple(shape);
+    if (make) {
+      static PyObject* const no_arguments = PyTuple_New(0);
+      made.object = nb::steal(make(reinterpret_cast<PyTypeObject*>(kNdarray.get().ptr()), no_arguments, nullptr));
+      if (!made.object.is_valid()) nb::raise_python_error();
+      PyObject* const arguments[] = {made.object.ptr(), sizes.ptr(), numpy_dtype(dtype).ptr()};
+      PyObject* none = PyObject_VectorcallMethod(kInit.get(), arguments, 3, nullptr);
+      if (!none) nb::raise_python_error();
+      Py_DECREF(none);
+    } else {
+      made.object = kNdarray.get()(sizes, numpy_dtype(dtype));
+    }
     made.data =
         reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(attribute(made.object, kData), kPtr))));
     return made;

@@ -24,6 +24,26 @@ void Lookup::find() const {
   object_ = object.release().ptr();
 }
 
+void Fact::find() const {
+  const nb::object found = attribute(type_.get(), name_);
+  if (PyObject_TypeCheck(found.ptr(), &PyMethodDescr_Type)) {
+    const PyMethodDef* method = reinterpret_cast<PyMethodDescrObject*>(found.ptr())->d_method;
+    if (method->ml_flags == METH_NOARGS) method_ = method->ml_meth;
+  } else if (PyObject_TypeCheck(found.ptr(), &PyGetSetDescr_Type)) {
+    property_ = reinterpret_cast<PyGetSetDescrObject*>(found.ptr())->d_getset;
+  }
+  if (!method_ && !(property_ && property_->get)) {
+    throw std::runtime_error("interop: " + text_of(type_.get()) + " has no '" + text_of(name_.get()) + "' in C");
+  }
+}
+
+nb::object Fact::operator()(nb::handle object) const {
+  if (!method_ && !property_) find();
+  PyObject* value = method_ ? method_(object.ptr(), nullptr) : property_->get(object.ptr(), property_->closure);
+  if (!value) nb::raise_python_error();
+  return nb::steal(value);
+}
+
 std::string text_of(nb::handle object) {
   PyObject* text = PyObject_Str(object.ptr());
   if (!text) nb::raise_python_error();

@@ -53,6 +53,23 @@ class Lookup {
   mutable PyObject* object_ = nullptr;
 };
 
+/// What the objects of a type written in C say of themselves, by a property or by a method without arguments
+/// ("torch", "Tensor", "is_neg"): found once, then asked for without Python's lookup by name.
+class Fact {
+ public:
+  Fact(const char* module, const char* type, const char* name) : type_(module, type), name_(name) {}
+  /// `object.name`, or `object.name()`; throws the Python error. The object is of the type, or of a subtype that
+  /// overrides nothing.
+  nb::object operator()(nb::handle object) const;
+
+ private:
+  void find() const;
+  Lookup type_;
+  Name name_;
+  mutable PyCFunction method_ = nullptr;
+  mutable PyGetSetDef* property_ = nullptr;
+};
+
 /// str(object).
 std::string text_of(nb::handle object);
 

@@ -13,17 +13,17 @@
 namespace interop::exchange {
 namespace {
 
-const Name kRequiresGrad("requires_grad");
-const Name kIsNeg("is_neg");
-const Name kIsConj("is_conj");
-const Name kIsZeroTensor("_is_zerotensor");
+const Fact kRequiresGrad("torch", "Tensor", "requires_grad");
+const Fact kIsNeg("torch", "Tensor", "is_neg");
+const Fact kIsConj("torch", "Tensor", "is_conj");
+const Fact kIsZeroTensor("torch", "Tensor", "_is_zerotensor");
 const Name kCurrentLevel("_current_level");
 const Lookup kTensor("torch", "Tensor");
 const Lookup kIsGradEnabled("torch", "is_grad_enabled");
 const Lookup kResolveNeg("torch", "resolve_neg");
 const Lookup kResolveConj("torch", "resolve_conj");
 const Lookup kDispatchModes("torch", "_C._len_torch_dispatch_stack");
-const Lookup kTracingState("torch", "_C._get_tracing_state");
+const Lookup kIsTracing("torch", "_C._is_tracing");
 const Lookup kClone("torch", "clone");
 const Lookup kIsWrapped("torch", "_C._functorch.is_functorch_wrapped_tensor");
 const Lookup kForwardAd("torch.autograd.forward_ad", "__dict__");
@@ -49,14 +49,9 @@ nb::object call0(nb::handle function) {
   if (!result) nb::raise_python_error();
   return nb::steal(result);
 }
-nb::object method0(nb::handle object, const Name& name) {
-  PyObject* result = PyObject_CallMethodNoArgs(object.ptr(), name.get());
-  if (!result) nb::raise_python_error();
-  return nb::steal(result);
-}
 
 void check_gradient(const Operand& operand) {
-  if (is_true(attribute(operand.object, kRequiresGrad)) && is_true(call0(kIsGradEnabled.get()))) {
+  if (is_true(kRequiresGrad(operand.object)) && is_true(call0(kIsGradEnabled.get()))) {
     throw BufferError(operand.label() + " requires grad, and interop has no derivative to record; pass " +
                       operand.name + ".detach(), or call under torch.no_grad()");
   }
@@ -92,7 +87,7 @@ class TorchExchangeRoute final : public TorchRoute {
   void read(Operand& operand) const override {
     DLTensor view;
     read_view(operand, &view);
-    if (view.dtype.code == kDLComplex && is_true(method0(operand.object, kIsConj))) {
+    if (view.dtype.code == kDLComplex && is_true(kIsConj(operand.object))) {
       resolve(operand, kResolveConj);
       read_view(operand, &view);
     }
@@ -138,7 +133,7 @@ void TorchRoute::enter(const char* function) const {
     throw TypeError(std::string(function) + ": a torch dispatch mode is active, for which interop has no operator " +
                     "yet; call it outside the mode");
   }
-  if (!call0(kTracingState.get()).is_none()) {
+  if (is_true(call0(kIsTracing.get()))) {
     throw TypeError(std::string(function) + ": torch.jit is tracing, for which interop has no operator yet; call it " +
                     "outside the trace");
   }
@@ -148,7 +143,7 @@ void TorchRoute::inspect(Operand& operand) const {
   check_gradient(operand);
   if (in_forward_ad()) check_tangent(operand);
   // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
-  if (is_true(method0(operand.object, kIsNeg))) resolve(operand, kResolveNeg);
+  if (is_true(kIsNeg(operand.object))) resolve(operand, kResolveNeg);
   read(operand);
 }
 
@@ -173,7 +168,7 @@ void TorchRoute::resolve(Operand& operand, const Lookup& function) {
 
 void TorchRoute::check_memory(Operand& operand) {
   // Zeros that torch's derivatives never stored; nothing else here has a value to read.
-  if (is_true(method0(operand.object, kIsZeroTensor)) && !operand.is_output) {
+  if (is_true(kIsZeroTensor(operand.object)) && !operand.is_output) {
     operand.resolved = kClone.get()(operand.object);
     operand.copied = "a tensor of zeros that torch never stored";
     return;

@@ -406,6 +406,15 @@ void test_refusals() {
     expect(plan.backend == MatmulBackend::cublas, "automatic takes cuBLASLt for a large product");
     std::printf("4096^3 float32 automatic: %s, workspace %zu\n", describe(large, plan).c_str(), plan.workspace_bytes);
     expect(plan_matmul(large, {}).algorithm == plan.algorithm, "the second plan comes from the cache");
+    expect(plan.workspace_bytes <= largest_workspace(large, {}), "the workspace has a bound");
+    Gemm moved = large;
+    large.a = reinterpret_cast<void*>(uintptr_t{1} << 20);
+    moved.a = reinterpret_cast<void*>((uintptr_t{1} << 20) + 16);
+    MatmulOptions aligned16;
+    aligned16.alignment = 16;
+    expect(plan_matmul(moved, aligned16).algorithm == plan_matmul(large, aligned16).algorithm,
+           "one plan for all addresses of the alignment that is asked for");
+    expect(plan_matmul(moved, {}).algorithm != plan_matmul(large, {}).algorithm, "another for a better aligned one");
   }
   std::printf("8^3 float32 automatic: %s\n", describe(gemm, plan_matmul(gemm, {})).c_str());
   Gemm crooked = gemm;

@@ -6,11 +6,13 @@ import gc
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
 import pytest
 from helpers import dlpack
+from helpers.device import synchronize
 
 import interop
 
@@ -163,6 +165,33 @@ def test_an_interop_array_outlives_its_graph_and_the_other_way_round(cupy):
         gc.collect()
         graph.launch(stream)  # writes to memory that is the graph's own
         stream.synchronize()
+
+
+def test_calls_of_another_thread_do_not_break_a_capture(torch, cupy):
+    """Memory, streams, copies and waits of calls elsewhere, while this thread captures in the strictest mode."""
+    a = torch.ones(64, 64, device="cuda")
+    x = cupy.ones((64, 64), "f4")
+    ones = np.ones((64, 64), "f4")
+    interop.matmul(a, a)
+    synchronize()
+    results = []
+
+    def work():
+        results.append(interop.matmul(ones, ones, execution="cuda"))
+        with cupy.cuda.Stream(non_blocking=True):
+            results.append(interop.matmul(dlpack.Cai(x), dlpack.Cai(x)))
+
+    thread = threading.Thread(target=work)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        b = interop.matmul(a, a)
+        thread.start()
+        thread.join()
+        c = interop.matmul(b, a)
+    graph.replay()
+    assert (c == 64 * 64).all()
+    assert (results[0] == 64).all()
+    assert (torch.from_dlpack(results[1]) == 64).all()
 
 
 def test_held_inputs_do_not_break_a_capture_elsewhere(torch, cupy):

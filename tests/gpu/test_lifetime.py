@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -338,7 +339,7 @@ def test_the_deleter_runs_on_any_thread_without_the_gil(cupy):
 
 def test_memory_of_dropped_results_waits_for_its_readers(cupy, torch):
     """The array is dropped while a kernel of its consumer still has to read it."""
-    x = cupy.ones((N, N), "float32")
+    x, sevens = cupy.ones((N, N), "float32"), cupy.full((N, N), 7, "float32")
     synchronize()
     reader = Side(on_gpu("torch"))
     with reader.current():
@@ -348,7 +349,8 @@ def test_memory_of_dropped_results_waits_for_its_readers(cupy, torch):
         delay(reader.handle)
         seen = tensor.clone()
         del c, tensor
-        junk = [interop.matmul(Cai(x * 7), Cai(x)) for _ in range(8)]
+        time.sleep(0.02)  # a free that waited for no reader is done by now, and its memory comes next
+        junk = [interop.matmul(Cai(sevens), Cai(x)) for _ in range(8)]
         assert is_busy(reader.handle)
     synchronize()
     assert (seen == N).all()

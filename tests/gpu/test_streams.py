@@ -364,8 +364,8 @@ def test_results_of_no_library_are_waited_for_by_their_consumers(torch, cupy):
     x = cupy.ones((N, N), "float32")
     synchronize()
     with stream:
-        a = Cai(x)
-    warm(a, a)
+        a, b = Cai(x), Cai(x * 3)
+    warm(a, b)
     consumers = {
         "torch": lambda c: torch.from_dlpack(c).clone(),
         "cupy": lambda c: cupy.from_dlpack(c).copy(),
@@ -373,7 +373,7 @@ def test_results_of_no_library_are_waited_for_by_their_consumers(torch, cupy):
     }
     for name, consume in consumers.items():
         with reader.current():
-            consume(interop.matmul(a, a))  # the first time
+            consume(interop.matmul(b, b))  # the first time; leaves other values in the memory that comes next
             synchronize()
             delay(stream.ptr)
             c = interop.matmul(a, a)

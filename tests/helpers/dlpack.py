@@ -170,6 +170,11 @@ def stray_deletes() -> int:
     return _strays.deleted
 
 
+def exports_out() -> int:
+    """Return how many exports, of all that were made, have not been given back."""
+    return len(_exports)
+
+
 def _int64s(values: Sequence[int] | None) -> Any:
     if values is None:
         return ctypes.POINTER(ctypes.c_int64)()

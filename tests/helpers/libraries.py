@@ -144,12 +144,10 @@ class Jax(Library):
         self.module = machine.need("jax")
         if self.device == "cuda":
             machine.need_gpu()
-            context = machine.current_context()
             try:
                 self.module.devices("cuda")
             except RuntimeError as error:
                 machine.skip("jax+cuda", f"this JAX sees no GPU: {error}")
-            machine.make_current(context)  # XLA starts with every GPU, and leaves the last one current
 
     def x64(self) -> Any:
         """Return a context in which JAX keeps 64-bit types, in whichever way this version spells it."""
@@ -216,16 +214,16 @@ class Numba(Library):
         self.module = machine.need("numba")
 
     def make(self, x: np.ndarray) -> Any:
-        with _quiet():
+        with quiet():
             return self.module.to_device(x.copy())
 
     def bind(self, x: np.ndarray, stream: Any) -> Any:
         """Return an array that is bound to a stream of Numba's."""
-        with _quiet():
+        with quiet():
             return self.module.to_device(x.copy(), stream=stream)
 
     def view_of(self, made: Any, base: np.ndarray, view: np.ndarray) -> Any:
-        with _quiet():
+        with quiet():
             if view.size == 0:
                 return self.module.device_array(view.shape, view.dtype)
             interface = dict(made.__cuda_array_interface__)
@@ -249,7 +247,7 @@ class Numba(Library):
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Let the test itself use Numba's device arrays, whose interface newer versions of numba-cuda deprecate."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"numba|helpers")

@@ -78,9 +78,20 @@ def need(name: str) -> types.ModuleType:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's remarks on its own environment
-            return importlib.import_module(module)
+            found = importlib.import_module(module)
     except ImportError as error:
         skip(name, f"does not import: {error}")
+    if name == "jax" and driver():
+        _start_jax(found)
+    return found
+
+
+@functools.cache
+def _start_jax(jax: types.ModuleType) -> None:
+    """Let XLA start with the context as it is: it opens every GPU, and leaves the last one current."""
+    context = current_context()
+    jax.devices()
+    make_current(context)
 
 
 def need_gpu(count: int = 1) -> None:

@@ -16,7 +16,8 @@ enum class MatmulBackend { automatic, tiled, cublas };
 /// What the caller asks for.
 struct MatmulOptions {
   MatmulBackend backend = MatmulBackend::automatic;
-  bool allow_tf32 = false;  ///< float32 products may round their operands to TF32
+  bool allow_tf32 = false;       ///< float32 products may round their operands to TF32
+  unsigned int alignment = 256;  ///< plan as for pointers aligned to this and no more; a power of two, at most 256
 };
 
 /// What will run for one `Gemm` on the current device. Made by `plan_matmul`, valid as long as the process lives.
@@ -30,6 +31,10 @@ struct MatmulPlan {
 /// Throws ValueError if `options.backend` is `cublas` and cuBLASLt cannot take the layout, and
 /// CudaError if cuBLASLt was asked for by name and is not installed.
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options);
+
+/// The most `workspace_bytes` that a plan for `gemm` can have, wherever its matrices lie: for a caller that must ask
+/// for the memory before it knows that. Needs no GPU; reads no pointer.
+std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
 
 /// Queue `gemm` on `stream` and return at once. `workspace` holds `plan.workspace_bytes` (null if that is 0).
 /// The context of the operands' device is current. Throws CudaError if the launch fails.

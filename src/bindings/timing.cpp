@@ -1,0 +1,129 @@
+/// What a call costs, measured from inside: for `interop bench overhead`.
+#include <interop/call.h>
+#include <interop/cuda/matmul.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "bindings/bindings.h"
+#include "exchange/exchange_api.h"
+#include "ops/matmul.h"
+
+namespace interop::bindings {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kFunction = "interop.matmul";
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+template <typename Stage>
+double seconds_each(int count, Stage&& stage) {
+  const auto start = Clock::now();
+  for (int i = 0; i < count; ++i) stage();
+  return seconds_since(start) / count;
+}
+
+void require_device(const Call& call, const char* function) {
+  if (call.on_host()) throw ValueError(std::string("interop: ") + function + " is for device arrays");
+}
+
+/// The seconds that one launch of `a @ b` into `out` takes on the host, with everything before it done: the floor that
+/// a whole call is compared with.
+double time_launch(nb::handle a, nb::handle b, nb::handle out) {
+  Call call(kFunction, {{"a", a}, {"b", b}}, {out, nb::none(), nb::none()});
+  require_device(call, "time_launch");
+  const ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1), call.tensor(2));
+  const cuda::MatmulPlan algorithm = cuda::plan_matmul(plan.gemm, {cuda::MatmulBackend::tiled, false});
+  const auto start = Clock::now();
+  cuda::launch_matmul(plan.gemm, algorithm, nullptr, call.stream());
+  return seconds_since(start);
+}
+
+/// The mean seconds of each stage of `a @ b`, each run `count` times by itself in the order of a call, the result
+/// dropped as a caller drops it. The arrays' type has the C exchange API, as torch's has.
+nb::dict time_stages(nb::handle a, nb::handle b, int count) {
+  const DLPackExchangeAPI* api = exchange::find_exchange_api(a.type());
+  if (!api || !api->dltensor_from_py_object_no_sync || !api->managed_tensor_allocator) {
+    throw TypeError("interop: time_stages is for arrays whose type has the whole DLPack C exchange API");
+  }
+  Call call(kFunction, {{"a", a}, {"b", b}}, {});
+  require_device(call, "time_stages");
+  const exchange::Route& route = exchange::route_of(a, kFunction, "a");
+  ops::MatmulResult result = ops::plan_matmul(call.tensor(0), call.tensor(1));
+  Shape shape;
+  shape.ndim = result.ndim;
+  std::copy(result.shape, result.shape + result.ndim, shape.sizes);
+  const DLDevice device{kDLCUDA, call.device()};
+  const exchange::Made made = route.empty(shape, result.gemm.dtype, device, call.stream(), false);
+  result.gemm.c = made.data;
+  cuda::MatmulPlan algorithm = cuda::plan_matmul(result.gemm, {});
+  void* workspace = call.workspace(algorithm.workspace_bytes);
+
+  const double views = seconds_each(count, [&] {
+    for (nb::handle x : {a, b}) {
+      DLTensor view;
+      if (api->dltensor_from_py_object_no_sync(x.ptr(), &view) != 0) nb::raise_python_error();
+    }
+  });
+  const double reads = seconds_each(count, [&] {
+    for (nb::handle x : {a, b}) {
+      Operand operand;
+      operand.function = kFunction;
+      operand.name = "a";
+      operand.object = x;
+      operand.route = &exchange::route_of(x, kFunction, "a");
+      if (x.is(a)) operand.route->enter(kFunction);
+      operand.route->inspect(operand);
+    }
+  });
+  const double streams = seconds_each(count, [&] {
+    const cuda::DeviceGuard guard(call.device());
+    cudaStream_t stream = nullptr;
+    route.current_stream(call.device(), &stream);
+  });
+  const double plans = seconds_each(count, [&] {
+    ops::MatmulResult again = ops::plan_matmul(call.tensor(0), call.tensor(1));
+    again.gemm.c = made.data;
+    algorithm = cuda::plan_matmul(again.gemm, {});
+  });
+  const double allocations = seconds_each(count, [&] {
+    DLTensor prototype{nullptr, device, shape.ndim, result.gemm.dtype, shape.sizes, nullptr, 0};
+    DLManagedTensorVersioned* managed = nullptr;
+    const auto ignore = [](void*, const char*, const char*) {};
+    if (api->managed_tensor_allocator(&prototype, &managed, nullptr, ignore) != 0) {
+      throw BufferError("interop: time_stages: the allocator of the arrays' library refuses");
+    }
+    managed->deleter(managed);
+  });
+  const double launches = seconds_each(
+      count, [&] { call.launch([&](cudaStream_t s) { cuda::launch_matmul(result.gemm, algorithm, workspace, s); }); });
+  const double outputs = seconds_each(count, [&] {
+    exchange::Made fresh = route.empty(shape, result.gemm.dtype, device, call.stream(), false);
+    route.hand_over(std::move(fresh.object), call.stream());
+  });
+
+  nb::dict stages;
+  stages["import"] = views;
+  stages["checks"] = reads - views;
+  stages["stream"] = streams;
+  stages["allocate"] = allocations;
+  stages["plan"] = plans;
+  stages["launch"] = launches;
+  stages["wrap"] = outputs - allocations;
+  return stages;
+}
+
+}  // namespace
+
+void bind_timing(nb::module_& m) {
+  m.def("time_launch", &time_launch, nb::arg("a"), nb::arg("b"), nb::arg("out"),
+        nb::sig("def time_launch(a: typing.Any, b: typing.Any, out: typing.Any) -> float"),
+        "The seconds of one kernel launch on the host, for benchmarks.");
+  m.def("time_stages", &time_stages, nb::arg("a"), nb::arg("b"), nb::arg("count"),
+        nb::sig("def time_stages(a: typing.Any, b: typing.Any, count: int) -> dict[str, float]"),
+        "The mean seconds of each stage of a product on the host, for benchmarks.");
+}
+
+}  // namespace interop::bindings

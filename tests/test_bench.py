@@ -1,0 +1,78 @@
+"""`interop bench`: that it runs and prints what it says, with few repetitions; its figures are not tested."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from helpers import libraries, machine
+
+import interop
+from interop import _bench, _core
+
+
+def test_without_a_gpu_it_says_so(capsys):
+    if machine.gpu_count():
+        return
+    assert _bench.run("overhead", None) == 1
+    assert capsys.readouterr().out.startswith("interop bench needs a GPU: ")
+
+
+def test_stages_are_of_device_arrays():
+    x = np.ones((2, 2), "float32")
+    with pytest.raises(TypeError, match="whole DLPack C exchange API"):
+        _core.time_stages(x, x, 1)
+
+
+def test_stages_are_not_of_host_tensors(torch):
+    x = torch.ones(2, 2)
+    with pytest.raises(ValueError, match="time_stages is for device arrays"):
+        _core.time_stages(x, x, 1)
+
+
+def test_other_libraries_that_are_here_take_part(torch, capsys):
+    x = torch.rand(16, 16)
+    contest = _bench._Contest()
+    _bench._add_others(contest, x)
+    skipped = capsys.readouterr().out
+    for name in (_bench._NVMATH, _bench._TVM_FFI):
+        assert (name in contest.calls) != (f"{name}: skipped: " in skipped)
+    if _bench._TVM_FFI in contest.calls:
+        assert contest.calls[_bench._TVM_FFI]() is None
+
+
+def test_a_wrong_product_is_not_timed(torch, monkeypatch, capsys):
+    monkeypatch.setattr(_bench, "_nvmath_matmul", lambda: lambda a, b: a @ b + 1)
+    contest = _bench._Contest()
+    _bench._add_others(contest, torch.rand(16, 16))
+    assert f"{_bench._NVMATH}: skipped: AssertionError" in capsys.readouterr().out
+    assert _bench._NVMATH not in contest.calls
+
+
+@pytest.fixture
+def cuda_torch(cuda_device):
+    return libraries.by_name("torch", "cuda").module
+
+
+@pytest.mark.gpu
+def test_stages_make_up_a_call_on_gpu(cuda_torch):
+    x = cuda_torch.rand(16, 16, device="cuda")
+    stages = _core.time_stages(x, x, 50)
+    cuda_torch.cuda.synchronize()
+    assert list(stages) == ["import", "checks", "stream", "allocate", "plan", "launch", "wrap"]
+    assert all(0 < seconds < 1e-3 for seconds in stages.values())
+    assert interop._core.held_count() == 0
+
+
+@pytest.mark.gpu
+def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
+    for name, value in {"_WARM_UP": 2, "_BLOCKS": 2, "_CALLS": 3, "_PAIRS": 5}.items():
+        monkeypatch.setattr(_bench, name, value)
+    assert _bench.run("overhead", str(tmp_path / "rows.csv")) == 0
+    with (tmp_path / "rows.csv").open() as file:
+        rows = {row["row"]: row for row in csv.DictReader(file)}
+    for name in ("one launch of the kernel, from C++", "torch.matmul", _bench._TORCH, f"{_bench._TORCH}: launch"):
+        assert float(rows[name]["microseconds"]) > 0
+    assert float(rows[_bench._TORCH]["ratio"]) > 0
+    assert "of which, us: import " in capsys.readouterr().out
