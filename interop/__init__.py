@@ -35,6 +35,25 @@ if _core.version != __version__:
 
 from interop._convert import asarray, convert
 from interop._core import Array, CudaError
+from interop._elementwise import (
+    abs,  # noqa: A004 - the array API's name
+    add,
+    divide,
+    equal,
+    floor_divide,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    not_equal,
+    pow,  # noqa: A004 - the array API's name
+    remainder,
+    subtract,
+)
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._matmul import matmul
 from interop._register import register
@@ -48,11 +67,28 @@ __all__ = [  # not "jax": a star import would load JAX
     "ExplainedArgument",
     "Explanation",
     "__version__",
+    "abs",
+    "add",
     "asarray",
     "convert",
+    "divide",
+    "equal",
     "explain",
+    "floor_divide",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
     "matmul",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negative",
+    "not_equal",
+    "pow",
     "register",
+    "remainder",
+    "subtract",
 ]
 
 

@@ -15,7 +15,7 @@ import importlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +45,7 @@ def run(what: str, csv_path: str | None) -> int:
         print("interop bench needs torch, for its events, graphs and random data: pip install 'interop-dlpack[bench]'")
         return 1
     print(_header(torch, card))
-    rows = list(_overhead(torch) if what == "overhead" else _matmul(torch))
+    rows = list({"overhead": _overhead, "matmul": _matmul, "elementwise": _elementwise}[what](torch))
     for row in rows:
         row["card"] = card
     if csv_path:
@@ -139,7 +139,7 @@ _TORCH, _NVMATH, _TVM_FFI = "interop.matmul on torch", "nvmath's matmul on torch
 
 
 def _overhead(torch: Any) -> Iterable[Row]:
-    """Host time per call of a 16 x 16 float32 product, for each library beside its own product."""
+    """Host time per call of a product and a sum of 16 x 16 float32, for each library beside its own."""
     gc.disable()
     synchronize = torch.cuda.synchronize
     x = torch.rand(16, 16, device="cuda")
@@ -152,18 +152,34 @@ def _overhead(torch: Any) -> Iterable[Row]:
     for name, peer in contest.peers.items():
         _check(contest.calls[name](), contest.calls[peer]())
     _add_others(contest, x)
+    times = yield from _contest_rows(contest, "one launch of the kernel, from C++", launch, synchronize)
+    if _NVMATH in times:
+        print(f"{_NVMATH} takes {times[_NVMATH] / times[_TORCH]:.0f} times as long as {_TORCH}")
+    yield from _breakdown(x, synchronize)
+
+    def launch_sum() -> float:
+        return _core.time_elementwise_launch(x, x, out)
+
+    sums = _contest_of_sums(torch, x, out, launch_sum)
+    for name, peer in sums.peers.items():
+        _check(sums.calls[name](), sums.calls[peer]())
+    yield from _contest_rows(sums, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
+    gc.enable()
+
+
+def _contest_rows(
+    contest: _Contest, name_of_launch: str, launch: Callable[[], float], synchronize: Callable[[], None]
+) -> Generator[Row, None, dict[str, float]]:
+    """Time the calls of a contest, print and yield their rows; return microseconds per call."""
     times = _host_times(contest.calls, synchronize)
     print(f"{'host time per call, 16 x 16 float32':<40}{'us':>8}{'ratio':>8}   beside the launch, us")
-    yield _overhead_row("one launch of the kernel, from C++", statistics.median(launch() for _ in range(1000)) * 1e6)
+    yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)
     for name, microseconds in times.items():
         ratio = microseconds / times[contest.peers[name]] if name in contest.peers else None
         has_launch = name in contest.launches
         beside = _all_but_launch(contest.calls[name], contest.launches[name], synchronize) if has_launch else None
         yield _overhead_row(name, microseconds, ratio, beside)
-    if _NVMATH in times:
-        print(f"{_NVMATH} takes {times[_NVMATH] / times[_TORCH]:.0f} times as long as {_TORCH}")
-    yield from _breakdown(x, synchronize)
-    gc.enable()
+    return times
 
 
 def _overhead_row(name: str, microseconds: float, ratio: float | None = None, beside: float | None = None) -> Row:
@@ -205,6 +221,29 @@ def _contest(torch: Any, x: Any, out: Any, launch: Callable[[], float]) -> _Cont
         jitted = jax.jit(functools.partial(jax.numpy.matmul, precision="highest"))
         own = "interop.matmul on JAX"
         contest.add("jitted jnp.matmul", lambda: jitted(j, j), own, lambda: interop.matmul(j, j))
+    return contest
+
+
+def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) -> _Contest:
+    """Return interop's sums and the libraries' own, of the libraries that are here."""
+    contest = _Contest()
+    contest.add("torch.add", lambda: torch.add(x, x), "interop.add on torch", lambda: interop.add(x, x), launch)
+    contest.add(
+        "torch.add(out=)",
+        lambda: torch.add(x, x, out=out),
+        "interop.add(out=) on torch",
+        lambda: interop.add(x, x, out=out),
+        launch,
+    )
+    own = "interop.multiply(x, 2.5) on torch"
+    contest.add("torch.mul(x, 2.5)", lambda: torch.mul(x, 2.5), own, lambda: interop.multiply(x, 2.5))
+    if cupy := _import("cupy"):
+        c = cupy.random.rand(16, 16, dtype=cupy.float32)
+        contest.add("cupy.add", lambda: cupy.add(c, c), "interop.add on CuPy", lambda: interop.add(c, c), launch)
+    if (jax := _import("jax")) and _has_cuda(jax):
+        j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
+        jitted = jax.jit(jax.numpy.add)
+        contest.add("jitted jnp.add", lambda: jitted(j, j), "interop.add on JAX", lambda: interop.add(j, j))
     return contest
 
 
@@ -252,9 +291,9 @@ def _breakdown(x: Any, synchronize: Callable[[], None]) -> Iterable[Row]:
 
 
 def _check(result: Any, expected: Any) -> None:
-    """Raise if two small products, of one library, differ by more than rounding."""
+    """Raise if two small results, of one library, differ by more than rounding."""
     if not float(abs(result - expected).max()) <= 1e-5:
-        raise AssertionError("interop bench: a product is wrong; nothing was timed")
+        raise AssertionError("interop bench: a result is wrong; nothing was timed")
 
 
 def _has_cuda(jax: Any) -> bool:
@@ -387,3 +426,104 @@ def _matmul(torch: Any) -> Iterable[Row]:
 
 def _bind(function: Callable[..., Any], a: Any, b: Any, out: Any, **options: Any) -> Callable[[], Any]:
     return lambda: function(a, b, out=out, **options)
+
+
+# ---- device time of elementwise operations ----
+
+Pair = tuple[Any, Any]
+
+
+def _elementwise_cases(torch: Any) -> Iterable[tuple[str, int, Callable[[], Pair]]]:
+    """Yield what is added, the bytes that must move (an operand that is read again counts once), and the operands."""
+    n = 1 << 28  # 1 GiB of float32
+
+    def random(*shape: int, dtype: Any = torch.float32) -> Any:
+        if dtype.is_floating_point:
+            return (torch.rand(*shape, device="cuda") * 2 - 1).to(dtype)
+        return torch.randint(-100, 100, shape, device="cuda", dtype=dtype)
+
+    side = 1 << 14
+
+    def pair(dtype: Any) -> Pair:
+        count = n * 4 // dtype.itemsize
+        return random(count, dtype=dtype), random(count, dtype=dtype)
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int32):
+        yield f"contiguous, {str(dtype).removeprefix('torch.')}", 12 * n, functools.partial(pair, dtype)
+    square = 4 * side * side
+    yield "row broadcast", 2 * square + 4 * side, lambda: (random(side, side), random(side))
+    yield "column broadcast", 2 * square + 4 * side, lambda: (random(side, side), random(side, 1))
+    channels = 4 * 256 * 256 * 56 * 56
+    yield "(256,256,56,56) + (256,1,1)", 2 * channels, lambda: (random(256, 256, 56, 56), random(256, 1, 1))
+    yield "a + b.T", 3 * square, lambda: (random(side, side), random(side, side).T)
+    yield "a[:, ::2] + a[:, ::2]", 5 * square // 2, lambda: (random(side, side)[:, ::2], random(side, side)[:, ::2])
+    yield "misaligned, a[1:] + b[1:]", 12 * (n - 1), lambda: (random(n)[1:], random(n)[1:])
+    yield "misaligned, a[1:] + b[:-1]", 12 * (n - 1), lambda: (random(n)[1:], random(n)[:-1])
+    yield "float32 + bfloat16", 10 * n, lambda: (random(n), random(n, dtype=torch.bfloat16))
+    yield "float32 + int32", 12 * n, lambda: (random(n), random(n, dtype=torch.int32))
+    yield "float32 + scalar", 8 * n, lambda: (random(n), 2.5)
+
+
+def _copy_rate(torch: Any) -> float:
+    """Return the GB/s, read and written, of a copy of 1 GiB: what a kernel can be measured against."""
+    source = torch.rand(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    times = _device_times(torch, {"copy": [lambda: target.copy_(source)] * 4})
+    return float(8 * source.numel() / times["copy"] / 1e9)
+
+
+def _elementwise(torch: Any) -> Iterable[Row]:
+    """GB/s of sums of large arrays, beside a copy, torch and CuPy."""
+    cupy = _import("cupy")
+    _warm_up(torch)
+    ceiling = _copy_rate(torch)
+    print(f"copy of 1 GiB: {ceiling:.0f} GB/s, read and written\n")
+    names = ["interop", "torch", *(["cupy"] if cupy else [])]
+    print(f"{'GB/s of the bytes that must move':<36}" + "".join(f"{name:>9}" for name in names) + "   of the copy's")
+    for case, moved, make in _elementwise_cases(torch):
+        a, b = make()
+        out = torch.empty_like(torch.add(a, b))
+        expected = torch.add(a, b)
+        interop.add(a, b, out=out)
+        if not torch.equal(out, expected):
+            raise AssertionError(f"interop bench: {case} is wrong; nothing was timed")
+        del expected
+        times = _device_times(
+            torch,
+            {
+                "interop": [_bind(interop.add, a, b, out)] * 4,
+                "torch": [_bind(torch.add, a, b, out)] * 4,
+            },
+        )
+        if cupy:
+            times |= _cupy_time(torch, cupy, a, b, out)
+        rates = {name: moved / seconds / 1e9 for name, seconds in times.items()}
+        print(
+            f"{case:<36}"
+            + "".join(f"{rates[name]:>9.0f}" if name in rates else f"{'-':>9}" for name in names)
+            + "   "
+            + "  ".join(f"{rate / ceiling:.2f}" for rate in rates.values())
+        )
+        for name, rate in rates.items():
+            yield {"case": case, "backend": name, "gb_per_s": rate, "ratio_to_copy": rate / ceiling}
+        del a, b, out
+        torch.cuda.empty_cache()
+
+
+def _cupy_time(torch: Any, cupy: Any, a: Any, b: Any, out: Any) -> dict[str, float]:
+    """Return the median seconds of CuPy's sum into the same memory; nothing where CuPy has not the dtypes."""
+    if any(getattr(x, "dtype", None) == torch.bfloat16 for x in (a, b)) or out.dtype == torch.bfloat16:
+        return {}
+    x, y, z = (cupy.from_dlpack(t) if isinstance(t, torch.Tensor) else t for t in (a, b, out))
+    if cupy.result_type(x, y) != z.dtype:
+        return {}
+    stream = cupy.cuda.get_current_stream()
+    samples = []
+    for _ in range(12):
+        start, end = (cupy.cuda.Event() for _ in range(2))
+        start.record(stream)
+        cupy.add(x, y, out=z)
+        end.record(stream)
+        end.synchronize()
+        samples.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
+    return {"cupy": statistics.median(samples[2:])}

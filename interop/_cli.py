@@ -21,7 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("info", help="print versions, devices, array libraries and CUDA libraries")
     commands.add_parser("demo", help="run interop.matmul on every array library and device that is here")
     bench = commands.add_parser("bench", help="measure against the array libraries (needs a GPU)")
-    bench.add_argument("what", choices=["matmul", "overhead"], help="large products, or host time per call")
+    bench.add_argument(
+        "what", choices=["matmul", "elementwise", "overhead"], help="large products, large sums, or host time"
+    )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
     conformance = commands.add_parser(
         "conformance", help="print what every array library, dtype and layout that is here gives"

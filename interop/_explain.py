@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from interop import _core
+from interop import _core, _elementwise
 from interop._matmul import matmul
 
 __all__ = ["ExplainedArgument", "Explanation", "explain"]
@@ -79,7 +80,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     Parameters
     ----------
     function : callable
-        A function of this package: `interop.matmul`.
+        A function of this package: `interop.matmul`, or an elementwise one such as `interop.add`.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -130,14 +131,53 @@ def _explain_matmul(
 ) -> Explanation:
     found = _core.explain_matmul(a, b, out, stream, backend, precision, execution)
     if found is None:
-        return _explain_in_jax("interop.matmul", {"a": a, "b": b}, out, backend)
+        _refuse_out("interop.matmul", out)
+        shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype))
+        kernels = f"the XLA FFI handler interop_matmul, backend {backend or 'automatic'}"
+        return _explain_in_jax(
+            "interop.matmul", {"a": a, "b": b}, shape, str(a.dtype), "interop_matmul", kernels, "jax.numpy.matmul"
+        )
+    return _explanation("interop.matmul", found)
+
+
+def _explanation(function: str, found: dict[str, Any]) -> Explanation:
     arguments = tuple(ExplainedArgument(**argument) for argument in found.pop("arguments"))
     fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in found.items()}
-    return Explanation("interop.matmul", arguments, **fields)
+    return Explanation(function, arguments, **fields)
+
+
+def _explain_elementwise(
+    operation: int,
+    *operands: Any,
+    out: Any = None,
+    stream: Any = None,
+    where_zero: complex | None = None,
+    execution: str | None = None,
+) -> Explanation:
+    name = _core.elementwise_operations()[operation]
+    function = f"interop.{name}"
+    a, b = operands if len(operands) > 1 else (*operands, None)
+    found = _core.explain_elementwise(operation, a, b, out, stream, execution, where_zero)
+    if found is not None:
+        return _explanation(function, found)
+    from interop._jax_elementwise import result_of
+
+    _refuse_out(function, out)
+    names = ("a", "b") if len(operands) > 1 else ("x",)
+    arrays = {key: x for key, x in zip(names, operands, strict=True) if hasattr(x, "shape")}
+    shape, dtype = result_of(name, a, b)
+    kernels = "the XLA FFI handler interop_elementwise"
+    return _explain_in_jax(function, arrays, shape, dtype, "interop_elementwise", kernels, f"jax.numpy's own {name}")
 
 
 # One for each public function, with that function's own signature.
-_EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {matmul: _explain_matmul}
+_EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {
+    matmul: _explain_matmul,
+    **{
+        getattr(_elementwise, name): functools.partial(_explain_elementwise, place)
+        for place, name in enumerate(_core.elementwise_operations())
+    },
+}
 
 
 # ---- calls of JAX arrays alone ----
@@ -145,21 +185,29 @@ _EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {matmul: _ex
 _ANYWHERE = "the device of jax.jit"
 
 
-def _explain_in_jax(function: str, arrays: dict[str, Any], out: Any, backend: str | None) -> Explanation:
+def _refuse_out(function: str, out: Any) -> None:
     if out is not None:
         raise TypeError(f"{function}: out= cannot be used with JAX arrays, which are immutable; use the result")
-    a, b = arrays.values()
-    shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype))
+
+
+def _explain_in_jax(
+    function: str,
+    arrays: dict[str, Any],
+    shape: tuple[int, ...],
+    dtype: str,
+    primitive: str,
+    on_cuda: str,
+    on_cpu: str,
+) -> Explanation:
     arguments = tuple(_explain_jax_array(name, x) for name, x in arrays.items())
     device = arguments[0].device
-    ours = f"the XLA FFI handler interop_matmul, backend {backend or 'automatic'}"
-    kernels = {"cpu": "jax.numpy.matmul", _ANYWHERE: f"jax.numpy.matmul on the CPU, {ours} on CUDA"}.get(device, ours)
+    kernels = {"cpu": on_cpu, _ANYWHERE: f"{on_cpu} on the CPU, {on_cuda} on CUDA"}.get(device, on_cuda)
     return Explanation(
         function=function,
         arguments=arguments,
         result_library="jax",
         result_shape=shape,
-        result_dtype=str(a.dtype),
+        result_dtype=dtype,
         device=device,
         stream=None,
         stream_reason="XLA chooses its own, and orders JAX arrays itself",
@@ -168,7 +216,7 @@ def _explain_in_jax(function: str, arrays: dict[str, Any], out: Any, backend: st
         copies=(),
         allocator="XLA's",
         workspace_bytes=None,
-        algorithm=f"the JAX primitive interop_matmul: {kernels}",
+        algorithm=f"the JAX primitive {primitive}: {kernels}",
     )
 
 

@@ -77,23 +77,23 @@ def matmul(
     if out is not None:
         raise TypeError("interop.matmul: out= cannot be used with JAX arrays, which are immutable; use the result")
     if isinstance(a, _Tracer) or isinstance(b, _Tracer):
-        _refuse_in_trace(stream, execution)
+        refuse_in_trace("interop.matmul", stream, execution)
         traced: jax.Array = matmul_p.bind(a, b, backend=backend, precision=precision)
         return traced
 
     a_sharding, b_sharding = a.sharding, b.sharding
     if a_sharding is not b_sharding and a_sharding.device_set != b_sharding.device_set:
-        _refuse_devices(a, b)
+        refuse_devices("interop.matmul", {"a": a, "b": b})
     if stream is not None or execution is not None:
-        _check_placement(a, stream, execution)
+        check_placement("interop.matmul", {"a": a, "b": b}, stream, execution)
     try:
         c = _compiled(backend, precision)(a, b)
     except (RuntimeError, ValueError) as error:
-        _raise_as_ours(error, a, b)
+        raise_as_ours("interop.matmul", error, {"a": a, "b": b})
     if stream is not None:
         if isinstance(c, _Tracer):  # constants of a function that is being traced
-            _refuse_in_trace(stream, execution)
-        _make_wait(stream, c)
+            refuse_in_trace("interop.matmul", stream, execution)
+        make_wait(stream, c)
     return c
 
 
@@ -125,26 +125,9 @@ def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: 
 
 
 def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None) -> _Aval:
-    for name, x in (("a", a), ("b", b)):
-        if not all(isinstance(size, int) for size in x.shape):
-            raise NotImplementedError(f"interop.matmul: {name} has the symbolic shape {x.shape}, not supported yet")
-        if x.memory_space.name != "Device":
-            raise ValueError(
-                f"interop.matmul: {name} is in JAX's host memory; move it first, with "
-                f"jax.device_put({name}, {name}.sharding.with_memory_kind('device'))"
-            )
+    check_operands("interop.matmul", {"a": a, "b": b})
     shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype))
-    mesh = (b if a.sharding.mesh.empty else a).sharding.mesh
-    whole = jax.sharding.NamedSharding(mesh, _PartitionSpec(*(None,) * len(shape)))
-    return a.update(shape=shape, weak_type=False, sharding=whole, **_varying(a, b))
-
-
-def _varying(a: _Aval, b: _Aval) -> dict[str, Any]:
-    """Say over which mesh axes of a `jax.shard_map` the product may differ: those of either operand."""
-    if hasattr(a, "vma"):  # JAX 0.8 and 0.9
-        return {"vma": a.vma | b.vma}
-    axes = a.manual_axis_type
-    return {"manual_axis_type": axes.update(varying=axes.varying | b.manual_axis_type.varying)}
+    return a.update(shape=shape, weak_type=False, **placed_as(shape, a, b))
 
 
 def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None) -> jax.Array:
@@ -159,17 +142,13 @@ _lower_jnp: Any = mlir.lower_fun(_matmul_on_host, multiple_results=False)
 
 
 def _lower_host(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: str | None) -> Any:
-    _require_one_device(ctx)
+    require_one_device("interop.matmul", ctx)
     return _lower_jnp(ctx, a, b, **params)
 
 
 def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str | None, precision: str | None) -> Any:
-    _require_one_device(ctx)
-    if _TARGET not in _targets:
-        raise CudaError(
-            "interop.matmul: this build of interop has no CUDA kernels for JAX: it was built without CUDA or without "
-            "XLA's headers (jaxlib==0.8.0); `interop info` says which"
-        )
+    require_one_device("interop.matmul", ctx)
+    require_target("interop.matmul", _TARGET)
     x, y = ctx.avals_in
     nothing = 0 in x.shape or 0 in y.shape  # which needs no backend
     if (
@@ -190,6 +169,15 @@ def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str |
         ctx = ctx.replace(avals_out=[*ctx.avals_out, spare])
     rule = jax.ffi.ffi_lowering(_TARGET)
     return rule(ctx, a, b, backend=backend or "automatic", allow_tf32=precision == "tf32")[:1]
+
+
+def require_target(function: str, target: str) -> None:
+    """Raise if this build has no handler of that name."""
+    if target not in _targets:
+        raise CudaError(
+            f"{function}: this build of interop has no CUDA kernels for JAX: it was built without CUDA or without "
+            "XLA's headers (jaxlib==0.8.0); `interop info` says which"
+        )
 
 
 def _no_vmap(*_: Any, **__: Any) -> NoReturn:
@@ -214,15 +202,43 @@ ad.primitive_jvps[matmul_p] = _no_derivative
 ad.primitive_transposes[matmul_p] = _no_derivative
 
 
-# ---- one device, and what to say where it is not ----
+# ---- for every primitive: operands, one device, and what to say where it is not ----
+
+
+def check_operands(function: str, operands: dict[str, _Aval]) -> None:
+    """Refuse traced operands whose shape or memory no kernel could take."""
+    for name, x in operands.items():
+        if not all(isinstance(size, int) for size in x.shape):
+            raise NotImplementedError(f"{function}: {name} has the symbolic shape {x.shape}, not supported yet")
+        if x.memory_space.name != "Device":
+            raise ValueError(
+                f"{function}: {name} is in JAX's host memory; move it first, with "
+                f"jax.device_put({name}, {name}.sharding.with_memory_kind('device'))"
+            )
+
+
+def placed_as(shape: tuple[int, ...], a: _Aval, *others: _Aval) -> dict[str, Any]:
+    """Say where a result lies: whole on its device; in a `jax.shard_map`, it varies over the axes of any operand."""
+    mesh = next((x.sharding.mesh for x in (a, *others) if not x.sharding.mesh.empty), a.sharding.mesh)
+    whole = jax.sharding.NamedSharding(mesh, _PartitionSpec(*(None,) * len(shape)))
+    if hasattr(a, "vma"):  # JAX 0.8 and 0.9
+        return {"sharding": whole, "vma": a.vma.union(*(x.vma for x in others))}
+    axes = a.manual_axis_type
+    varying = axes.varying.union(*(x.manual_axis_type.varying for x in others))
+    return {"sharding": whole, "manual_axis_type": axes.update(varying=varying)}
+
 
 _SHARDING_REMEDY = (
     "arrays on several devices are not supported yet: call it inside jax.shard_map, on each device's own block, "
-    "or put both arrays on one device with jax.device_put"
+    "or put {} on one device with jax.device_put"
 )
 
 
-def _require_one_device(ctx: mlir.LoweringRuleContext) -> None:
+def _remedy(count: int) -> str:
+    return _SHARDING_REMEDY.format("both arrays" if count == 2 else "the array")
+
+
+def require_one_device(function: str, ctx: mlir.LoweringRuleContext) -> None:
     """Refuse a program over several devices, where XLA would gather the operands; inside shard_map all is well."""
     context: Any = ctx.module_context.axis_context
     if hasattr(context, "manual_axes"):
@@ -230,16 +246,16 @@ def _require_one_device(ctx: mlir.LoweringRuleContext) -> None:
     else:
         count = getattr(context, "num_devices", 1)
     if count != 1:
-        raise ValueError(f"interop.matmul: this jax.jit runs on {count} devices; {_SHARDING_REMEDY}")
+        raise ValueError(f"{function}: this jax.jit runs on {count} devices; {_remedy(len(ctx.avals_in))}")
 
 
-def _refuse_devices(a: jax.Array, b: jax.Array) -> NoReturn:
-    for name, x in (("a", a), ("b", b)):
+def refuse_devices(function: str, arrays: dict[str, jax.Array]) -> NoReturn:
+    """Raise for arrays on several devices, or on two."""
+    for name, x in arrays.items():
         if (count := len(x.sharding.device_set)) != 1:
-            raise ValueError(f"interop.matmul: {name} is on {count} devices, {x.sharding}; {_SHARDING_REMEDY}")
-    raise ValueError(
-        f"interop.matmul: a is on {_device(a)} and b is on {_device(b)}; put both on one device with jax.device_put"
-    )
+            raise ValueError(f"{function}: {name} is on {count} devices, {x.sharding}; {_remedy(len(arrays))}")
+    places = " and ".join(f"{name} is on {_device(x)}" for name, x in arrays.items())
+    raise ValueError(f"{function}: {places}; put both on one device with jax.device_put")
 
 
 def _device(x: jax.Array) -> Any:
@@ -247,39 +263,45 @@ def _device(x: jax.Array) -> Any:
     return device
 
 
-def _refuse_in_trace(stream: int | None, execution: str | None) -> None:
+def refuse_in_trace(function: str, stream: int | None, execution: str | None) -> None:
+    """Refuse what only a call of concrete arrays can do."""
     if stream is not None:
-        raise ValueError("interop.matmul: stream= cannot be used inside jax.jit: XLA chooses the stream")
+        raise ValueError(f"{function}: stream= cannot be used inside jax.jit: XLA chooses the stream")
     if execution is not None:
-        raise ValueError("interop.matmul: execution= cannot be used inside jax.jit: JAX chooses the device")
+        raise ValueError(f"{function}: execution= cannot be used inside jax.jit: JAX chooses the device")
 
 
-def _check_placement(a: jax.Array, stream: int | None, execution: str | None) -> None:
-    device: Any = next(iter(a.sharding.device_set))  # of several, any one: they are refused later
+def check_placement(function: str, arrays: dict[str, jax.Array], stream: int | None, execution: str | None) -> None:
+    """Refuse a stream, or another device, for arrays that do not lie on one."""
+    names = " and ".join(arrays)
+    those = f"{names} are JAX arrays" if len(arrays) > 1 else f"{names} is a JAX array"
+    first = next(iter(arrays.values()))
+    device: Any = next(iter(first.sharding.device_set))  # of several, any one: they are refused later
     on_gpu = device.platform == "gpu"
     if execution is not None and not (on_gpu and execution in ("cuda", f"cuda:{device.local_hardware_id}")):
         raise ValueError(
-            f"interop.matmul: execution={execution!r}, but a and b are JAX arrays on {device}, which JAX computes "
-            "where they are; move them first, with jax.device_put(a, jax.devices('cuda')[0])"
+            f"{function}: execution={execution!r}, but {those} on {device}, which JAX computes "
+            f"where they are; move them first, with jax.device_put({next(iter(arrays))}, jax.devices('cuda')[0])"
         )
     if stream is not None and not on_gpu:
-        raise ValueError(f"interop.matmul: stream= is for device arrays, but a and b are JAX arrays on {device}")
+        raise ValueError(f"{function}: stream= is for device arrays, but {those} on {device}")
 
 
-def _make_wait(stream: int, c: Any) -> None:
+def make_wait(stream: int, c: Any) -> None:
+    """Make a stream of the caller's wait for the result."""
     c.__dlpack__(stream=stream)  # asked for its effect only: XLA makes the stream wait for c
 
 
-def _raise_as_ours(error: RuntimeError | ValueError, a: jax.Array, b: jax.Array) -> NoReturn:
+def raise_as_ours(function: str, error: RuntimeError | ValueError, arrays: dict[str, jax.Array]) -> NoReturn:
     """Raise JAX's error as what it means: arrays on several devices, one that is gone, our handler's report to XLA."""
-    if len(a.sharding.device_set) != 1:
-        _refuse_devices(a, b)
-    for name, x in (("a", a), ("b", b)):
+    if any(len(x.sharding.device_set) != 1 for x in arrays.values()):
+        refuse_devices(function, arrays)
+    for name, x in arrays.items():
         if x.is_deleted():
             raise BufferError(
-                f"interop.matmul: {name}: the JAX array has been deleted or donated; JAX says: {error}"
+                f"{function}: {name}: the JAX array has been deleted or donated; JAX says: {error}"
             ) from error
-    code, found, message = str(error).partition("interop.matmul: ")
+    code, found, message = str(error).partition(f"{function}: ")
     if found and code.startswith("INVALID_ARGUMENT"):
         raise ValueError(found + message) from error
     if found and code.startswith("INTERNAL"):

@@ -421,25 +421,6 @@ def test_matmul_allocates_the_output_alone(dtype, layout):
 # ---- any shape, layout, library and dtype ----
 
 
-@st.composite
-def strided(draw, shape, dtype, negative):
-    """A compact base of small integers, and a view of it: dimensions in any order, any steps, gaps, an offset."""
-    order = draw(st.permutations(range(len(shape))))
-    steps = draw(st.tuples(*[st.sampled_from([1, 1, 2, 3, 0, *([-1, -2] if negative else [])]) for _ in shape]))
-    gaps = draw(st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 2)) for _ in shape]))
-    extents = [g + max(n - 1, 0) * abs(s) + 1 + h for n, s, (g, h) in zip(shape, steps, gaps, strict=True)]
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    base = rng.integers(-8, 9, [extents[i] for i in order]).astype(dtype)
-    start, strides = 0, [0] * len(shape)
-    for place, i in enumerate(order):
-        step = base.strides[place]
-        strides[i] = step * steps[i]
-        first = gaps[i][0] + (-steps[i] * max(shape[i] - 1, 0) if steps[i] < 0 else 0)
-        start += step * first
-    flat = base.reshape(-1)[start // base.itemsize :]
-    return base, np.lib.stride_tricks.as_strided(flat, shape, strides)
-
-
 @given(st.data())
 def test_matmul_property(data):
     dtype = data.draw(st.sampled_from(products.DTYPES))
@@ -451,7 +432,7 @@ def test_matmul_property(data):
         hnp.mutually_broadcastable_shapes(signature="(m?,n),(n,p?)->(m?,p?)", min_side=0, max_side=6, max_dims=3)
     )
     (base_a, x), (base_b, y) = (
-        data.draw(strided(shape, dtype, library.negative))
+        data.draw(products.strided(shape, dtype, library.negative))
         for shape, library in zip(shapes.input_shapes, (first, second), strict=True)
     )
     c = interop.matmul(first.view(base_a, x), second.view(base_b, y))
@@ -461,7 +442,7 @@ def test_matmul_property(data):
     assert values.shape == shapes.result_shape
     assert np.array_equal(values, np.matmul(x, y))  # small integers: exact in any order
 
-    base_out, out_view = data.draw(strided(shapes.result_shape, dtype, second.negative))
+    base_out, out_view = data.draw(products.strided(shapes.result_shape, dtype, second.negative))
     made = second.make(base_out)
     out = second.view_of(made, base_out, out_view)
     if any(n > 1 and s == 0 for n, s in zip(out_view.shape, out_view.strides, strict=True)) and out_view.size:

@@ -24,7 +24,8 @@ import interop
 from interop import _conformance, _libraries
 
 ROOT = Path(__file__).resolve().parent.parent
-FUNCTIONS = ["asarray", "convert", "explain", "matmul", "register"]
+ELEMENTWISE = list(interop._core.elementwise_operations())
+FUNCTIONS = ["asarray", "convert", "explain", "matmul", "register", *ELEMENTWISE]
 NAMES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "__version__", *FUNCTIONS]  # `jax` on first use
 
 
@@ -81,6 +82,17 @@ def test_the_signature_of_matmul():
     }
     assert all(signature.parameters[name].default is None for name in options)
     assert set(interop.matmul.__annotations__) == {*kinds, "return"}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_the_signatures_of_elementwise_functions(name):
+    kinds = {name: parameter.kind for name, parameter in inspect.signature(getattr(interop, name)).parameters.items()}
+    operands = ["x"] if name in ("negative", "abs") else ["a", "b"]
+    options = ["out", "stream", *(["where_zero"] if name == "divide" else []), "execution"]
+    assert kinds == {
+        **dict.fromkeys(operands, inspect.Parameter.POSITIONAL_ONLY),
+        **dict.fromkeys(options, inspect.Parameter.KEYWORD_ONLY),
+    }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -1,10 +1,11 @@
-/// The matrix product that XLA calls: `plan_matmul` and `launch_matmul` on XLA's stream, in XLA's memory.
+/// What XLA calls: our launchers on XLA's stream, in XLA's memory.
 ///
 /// XLA calls a handler on any of its threads, without the GIL, with the operands' context current; several calls may
 /// run at once. Nothing here knows Python but the last function, no state is kept, and no exception leaves a handler.
 #include "bindings/jax_ffi.h"
 
 #include <interop/cuda/driver.h>
+#include <interop/cuda/elementwise.h>
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
 #include <interop/tensor.h>
@@ -12,11 +13,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "bindings/elementwise.h"
+#include "exchange/typestr.h"
+#include "ops/elementwise.h"
 #include "ops/matmul.h"
 
 namespace ffi = xla::ffi;
@@ -27,13 +34,39 @@ namespace {
 
 DLDataType dtype_of(const ffi::AnyBuffer& buffer) {
   switch (buffer.element_type()) {
+    case ffi::DataType::PRED:
+      return {kDLBool, 8, 1};
+    case ffi::DataType::S8:
+      return {kDLInt, 8, 1};
+    case ffi::DataType::S16:
+      return {kDLInt, 16, 1};
+    case ffi::DataType::S32:
+      return {kDLInt, 32, 1};
+    case ffi::DataType::S64:
+      return {kDLInt, 64, 1};
+    case ffi::DataType::U8:
+      return {kDLUInt, 8, 1};
+    case ffi::DataType::U16:
+      return {kDLUInt, 16, 1};
+    case ffi::DataType::U32:
+      return {kDLUInt, 32, 1};
+    case ffi::DataType::U64:
+      return {kDLUInt, 64, 1};
+    case ffi::DataType::F16:
+      return {kDLFloat, 16, 1};
+    case ffi::DataType::BF16:
+      return kBfloat16;
     case ffi::DataType::F32:
       return kFloat32;
     case ffi::DataType::F64:
       return kFloat64;
+    case ffi::DataType::C64:
+      return {kDLComplex, 64, 1};
+    case ffi::DataType::C128:
+      return {kDLComplex, 128, 1};
     default:
       throw TypeError("an XLA buffer of element type " + std::to_string(static_cast<int>(buffer.element_type())) +
-                      "; accepted: F32, F64");
+                      "; accepted: PRED, S8 to S64, U8 to U64, F16, BF16, F32, F64, C64, C128");
   }
 }
 
@@ -122,23 +155,33 @@ void queue_matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::
 }
 
 /// An error of ours as XLA's; `interop.jax` knows it by its first words.
-ffi::Error report(ffi::ErrorCode code, const std::string& message) {
-  const std::string prefix = "interop.matmul: ";
+ffi::Error report(ffi::ErrorCode code, const std::string& function, const std::string& message) {
+  const std::string prefix = function + ": ";
   return ffi::Error(code, message.compare(0, prefix.size(), prefix) == 0 ? message : prefix + message);
 }
 
+/// Runs `work`; an exception of it becomes XLA's error.
+template <class Work>
+ffi::Error guarded(const char* function, Work work) {
+  try {
+    return work();
+  } catch (const TypeError& error) {
+    return report(ffi::ErrorCode::kInvalidArgument, function, error.what());
+  } catch (const ValueError& error) {
+    return report(ffi::ErrorCode::kInvalidArgument, function, error.what());
+  } catch (const std::exception& error) {
+    return report(ffi::ErrorCode::kInternal, function, error.what());
+  } catch (...) {
+    return report(ffi::ErrorCode::kInternal, function, "unknown C++ exception");
+  }
+}
+
 ffi::Error matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> c,
-                  ffi::RemainingRets spare, std::string_view backend, bool allow_tf32) try {
-  queue_matmul(stream, a, b, *c, spare, backend, allow_tf32);
-  return ffi::Error::Success();
-} catch (const TypeError& error) {
-  return report(ffi::ErrorCode::kInvalidArgument, error.what());
-} catch (const ValueError& error) {
-  return report(ffi::ErrorCode::kInvalidArgument, error.what());
-} catch (const std::exception& error) {
-  return report(ffi::ErrorCode::kInternal, error.what());
-} catch (...) {
-  return report(ffi::ErrorCode::kInternal, "unknown C++ exception");
+                  ffi::RemainingRets spare, std::string_view backend, bool allow_tf32) {
+  return guarded("interop.matmul", [&] {
+    queue_matmul(stream, a, b, *c, spare, backend, allow_tf32);
+    return ffi::Error::Success();
+  });
 }
 
 // kCmdBufferCompatible: XLA may record the call into a CUDA graph, and replay that. It records anew when a buffer has
@@ -155,6 +198,80 @@ XLA_FFI_DEFINE_HANDLER(kMatmulHandler, matmul,
                            .Attr<bool>("allow_tf32"),
                        {ffi::Traits::kCmdBufferCompatible});
 
+/// What XLA says of an elementwise operation beside the buffers.
+struct ElementwiseAttributes {
+  int64_t operation;  // as Python counts them
+  std::string_view dtype;
+  bool replaces_zero;
+  int64_t where_zero[2];  // the bytes of a value of `dtype`
+};
+
+/// out = op(a, b), queued on `stream`.
+ffi::Error queue_elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi::AnyBuffer result,
+                             const char* function, const ElementwiseAttributes& attributes) {
+  const auto dtype = exchange::dtype_from_name(std::string(attributes.dtype));
+  if (!dtype) throw TypeError("XLA asks for dtype " + std::string(attributes.dtype));
+  const int count = static_cast<int>(inputs.size());
+  std::optional<Tensor> buffers[2];
+  DLTensor tensors[2];
+  ops::NamedTensor named[2];
+  if (count < 1 || count > 2) throw ValueError(std::to_string(count) + " operands; accepted: 1 or 2");
+  for (int k = 0; k < count; ++k) {
+    const auto buffer = inputs.get<ffi::AnyBuffer>(static_cast<size_t>(k));
+    if (!buffer) return buffer.error();
+    tensors[k] = *buffers[k].emplace(*buffer);
+    named[k] = {k == 0 ? "a" : "b", &tensors[k]};
+  }
+  Elementwise work;
+  work.op = bindings::elementwise_op(static_cast<int>(attributes.operation));
+  work.dtype = *dtype;
+  const Tensor output(result);
+  DLTensor out = *output;
+  work.out_dtype = ops::elementwise_result_dtype(function, work.op, *dtype);
+  const Shape shape = ops::broadcast_shape(function, named, count);
+  if (out.dtype != work.out_dtype || out.ndim != shape.ndim ||
+      !std::equal(out.shape, out.shape + out.ndim, shape.sizes)) {
+    throw ValueError("the result is " + dtype_name(work.out_dtype) + " of shape " + shape_text(shape) +
+                     ", XLA's result is " + dtype_name(out.dtype) + " of shape " + shape_text(out));
+  }
+  work.loop = ops::plan_loop(out, tensors, count);
+  work.out = out.data;
+  for (int k = 0; k < count; ++k) {
+    work.inputs[k].data = tensors[k].data;
+    work.inputs[k].dtype = tensors[k].dtype;
+  }
+  work.replaces_zero = attributes.replaces_zero;
+  std::memcpy(work.where_zero.bytes, attributes.where_zero, sizeof attributes.where_zero);
+  cuda::launch_elementwise(work, stream);
+  return ffi::Error::Success();
+}
+
+ffi::Error elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi::Result<ffi::AnyBuffer> result,
+                       int64_t operation, std::string_view dtype, bool replaces_zero, int64_t where_zero_low,
+                       int64_t where_zero_high) {
+  const int index = static_cast<int>(operation);
+  return guarded("interop.elementwise", [&] {
+    const char* function = bindings::elementwise_name(index);
+    return guarded(function, [&] {
+      return queue_elementwise(stream, inputs, *result, function,
+                               {operation, dtype, replaces_zero, {where_zero_low, where_zero_high}});
+    });
+  });
+}
+
+// No memory but the operands': XLA may record the call into a CUDA graph.
+XLA_FFI_DEFINE_HANDLER(kElementwiseHandler, elementwise,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                           .RemainingArgs()
+                           .Ret<ffi::AnyBuffer>()
+                           .Attr<int64_t>("operation")
+                           .Attr<std::string_view>("dtype")
+                           .Attr<bool>("replaces_zero")
+                           .Attr<int64_t>("where_zero_low")
+                           .Attr<int64_t>("where_zero_high"),
+                       {ffi::Traits::kCmdBufferCompatible});
+
 }  // namespace
 
 void bind_jax_ffi(nb::module_& m) {
@@ -163,6 +280,7 @@ void bind_jax_ffi(nb::module_& m) {
       [] {
         nb::dict targets;
         if (cuda::built_for() != 0) {
+          targets["interop_elementwise"] = nb::capsule(reinterpret_cast<void*>(kElementwiseHandler));
           targets["interop_matmul"] = nb::capsule(reinterpret_cast<void*>(kMatmulHandler));
         }
         return targets;

@@ -4,7 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "cuda/driver_api.h"
+#include "cuda/kernel.h"
 #include "cuda/matmul_backends.h"
 
 namespace interop::cuda {
@@ -443,15 +443,6 @@ __global__ __launch_bounds__(S::kThreads,
 
 // ---- the instances, and which one a product gets ----
 
-/// One compiled kernel. Its handle serves every device; each context loads it on first use.
-struct Kernel {
-  const void* symbol;
-  std::atomic<CUkernel> handle{nullptr};
-  std::atomic<uint64_t> loaded_in{0};  // the id of the last context that it was made ready in
-
-  explicit Kernel(const void* symbol_) : symbol(symbol_) {}
-};
-
 /// The kernels of one shape, by [VectorsA][VectorsB], and how fast it is: n blocks of it on one SM take as long as
 /// (n + start) * kM * kN / rate multiply-adds do at the SM's peak, for each k. Fitted to an H100.
 struct Variant {
@@ -570,31 +561,11 @@ OperandArgs operand_args(const Operand& operand, int64_t mn, int64_t k, const Va
   return args;
 }
 
-/// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a
-/// launch that is being captured could not.
-CUfunction ready(Kernel& kernel) {
-  const DriverApi& api = driver();
-  const uint64_t context = current_context_id("launching a product");
-  if (kernel.loaded_in.load(std::memory_order_acquire) != context) {
-    RelaxedCapture relaxed(api);
-    cudaKernel_t handle = nullptr;
-    const cudaError_t found = cudaGetKernel(&handle, kernel.symbol);
-    if (found != cudaSuccess) check(static_cast<CUresult>(found), "loading the matmul kernel");  // same numbers
-    CUfunction function = nullptr;
-    check(api.cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(handle)), "loading the matmul kernel");
-    int registers = 0;
-    check(api.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), "loading the matmul kernel");
-    kernel.handle.store(reinterpret_cast<CUkernel>(handle), std::memory_order_relaxed);
-    kernel.loaded_in.store(context, std::memory_order_release);
-  }
-  return reinterpret_cast<CUfunction>(kernel.handle.load(std::memory_order_relaxed));
-}
-
 /// Launches the matrices of at most kKernelBatchDims batch dimensions, in as many grids as they need.
 void launch_batch(KernelArgs& args, int64_t matrices, const Variant& variant, Kernel& kernel, cudaStream_t stream) {
   const int64_t tiles = static_cast<int64_t>(args.row_tiles) * args.column_tiles;
   const int64_t matrices_a_grid = std::numeric_limits<int>::max() / tiles;
-  const CUfunction function = ready(kernel);
+  const CUfunction function = ready(kernel, "launching a product", "loading the matmul kernel");
   void* parameters[] = {&args};
   for (args.first_matrix = 0; args.first_matrix < matrices; args.first_matrix += matrices_a_grid) {
     const auto blocks = static_cast<unsigned>(std::min(matrices - args.first_matrix, matrices_a_grid) * tiles);

@@ -1,5 +1,6 @@
 /// The whole of this layer in a build without CUDA (-DINTEROP_CUDA=OFF): every call says so.
 #include <interop/cuda/driver.h>
+#include <interop/cuda/elementwise.h>
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
 
@@ -49,6 +50,9 @@ void release(void*, int, cudaStream_t) noexcept {}
 void copy_to_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 void copy_to_host(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 void copy_on_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
+
+void launch_elementwise(const Elementwise&, cudaStream_t) { unavailable(); }
+std::string describe(const Elementwise&) { unavailable(); }
 
 MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
 std::size_t largest_workspace(const Gemm&, const MatmulOptions&) { return 0; }

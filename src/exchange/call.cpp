@@ -53,9 +53,12 @@ bool is_dense(const DLTensor& tensor) {
 
 }  // namespace
 
-Call::Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options)
-    : function_(function), only_looks_(options.only_looks) {
-  inspect(arguments, options.out);
+Call::Call(const char* function, const Argument* arguments, int count, const CallOptions& options)
+    : function_(function),
+      only_looks_(options.only_looks),
+      may_overlap_(options.may_overlap),
+      takes_scalars_(options.takes_scalars) {
+  inspect(arguments, count, options.out);
   choose_device(options.execution);
   if (on_host()) {
     if (!is_none(options.stream)) {
@@ -69,14 +72,14 @@ Call::Call(const char* function, std::initializer_list<Argument> arguments, cons
   }
   acquire();
   if (staged_) {
-    if (has_out_) check_overlap();  // of the host arrays themselves
+    if (has_out_ && !may_overlap_) check_overlap();  // of the host arrays themselves
     if (!only_looks_) stage();
   }
 }
 
 Call::~Call() = default;
 
-void Call::inspect(std::initializer_list<Argument> arguments, nb::handle out) {
+void Call::inspect(const Argument* arguments, int count, nb::handle out) {
   const auto add = [&](const char* name, nb::handle object, bool is_output) {
     Operand& operand = operands_[operand_count_++];
     operand.function = function_;
@@ -87,7 +90,7 @@ void Call::inspect(std::initializer_list<Argument> arguments, nb::handle out) {
     if (operand_count_ == 1 || operand.route != operands_[operand_count_ - 2].route) operand.route->enter(function_);
     operand.route->inspect(operand);
   };
-  for (const Argument& argument : arguments) add(argument.name, argument.object, false);
+  for (int i = 0; i < count; ++i) add(arguments[i].name, arguments[i].object, false);
   argument_count_ = operand_count_;
   has_out_ = !is_none(out);
   if (!has_out_) return;
@@ -154,6 +157,8 @@ void Call::join_host_operand(Operand& operand, const Operand& on_device) {
     operand.hold = true;  // its allocator does not order itself on the stream
     return;
   }
+  const bool is_scalar = operand.tensor.shape && operand.tensor.ndim == 0;
+  if (takes_scalars_ && is_scalar && !operand.is_output) return;
   throw TypeError(std::string(function_) + ": " + on_device.name + " is on " + device_text(on_device.tensor.device) +
                   " and " + operand.name +
                   " is in host memory; accepted: all on one device, or all on the host (copy " + "one of them first)");
@@ -277,7 +282,7 @@ void Call::check_out(const Shape& shape, DLDataType dtype) {
     throw ValueError(out.label() + " (" + describe(out) + ") has elements that share memory; accepted: one address " +
                      "for each element");
   }
-  if (!staged_) check_overlap();
+  if (!staged_ && !may_overlap_) check_overlap();
 }
 
 void Call::check_overlap() {

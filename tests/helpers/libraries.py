@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from helpers import machine
@@ -107,13 +108,18 @@ class Torch(Library):
                 machine.skip("torch+cuda", "this torch sees no GPU")
 
     def make(self, x: np.ndarray) -> Any:
+        if x.dtype.name == "bfloat16":  # which torch does not know from NumPy
+            return self.module.from_numpy(x.copy().view(np.uint16)).view(self.module.bfloat16).to(self.device)
         return self.module.from_numpy(x.copy()).to(self.device)
 
     def view_of(self, made: Any, base: np.ndarray, view: np.ndarray) -> Any:
         return made.as_strided(view.shape, steps_of(view), offset_of(base, view) // view.itemsize)
 
     def to_numpy(self, x: Any) -> np.ndarray:
-        return x.detach().cpu().numpy().copy()
+        x = x.detach().cpu()
+        if x.dtype == self.module.bfloat16:
+            return x.contiguous().view(self.module.uint16).numpy().view(ml_dtypes.bfloat16).copy()
+        return x.numpy().copy()
 
     def is_ours(self, x: Any) -> bool:
         return type(x) is self.module.Tensor and x.device.type == self.device

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 DTYPES = ("float32", "float64")
 
@@ -213,3 +214,25 @@ def pair(library: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: s
     """Return random operands as arrays of the library, then as NumPy's."""
     x, y = draw(shapes[0], dtype, 1), draw(shapes[1], dtype, 2)
     return library.make(x), library.make(y), x, y
+
+
+# ---- any layout, for property tests ----
+
+
+@st.composite
+def strided(draw: Any, shape: tuple[int, ...], dtype: str, negative: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a compact base of small integers, and a view of it: dimensions in any order, any steps, gaps, an offset."""
+    order = draw(st.permutations(range(len(shape))))
+    steps = draw(st.tuples(*[st.sampled_from([1, 1, 2, 3, 0, *([-1, -2] if negative else [])]) for _ in shape]))
+    gaps = draw(st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 2)) for _ in shape]))
+    extents = [g + max(n - 1, 0) * abs(s) + 1 + h for n, s, (g, h) in zip(shape, steps, gaps, strict=True)]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    base = rng.integers(-8, 9, [extents[i] for i in order]).astype(dtype)
+    start, strides = 0, [0] * len(shape)
+    for place, i in enumerate(order):
+        step = base.strides[place]
+        strides[i] = step * steps[i]
+        first = gaps[i][0] + (-steps[i] * max(shape[i] - 1, 0) if steps[i] < 0 else 0)
+        start += step * first
+    flat = base.reshape(-1)[start // base.itemsize :]
+    return base, np.lib.stride_tricks.as_strided(flat, shape, strides)

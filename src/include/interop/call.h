@@ -23,6 +23,8 @@ struct CallOptions {
   nanobind::handle stream;     ///< where to queue the work
   nanobind::handle execution;  ///< "cuda" or "cuda:N": compute host arrays on that GPU
   bool only_looks = false;     ///< for `explain`: decide all, but copy, allocate and queue nothing
+  bool may_overlap = false;    ///< `out` may share memory with an argument: the operation sees to what that means
+  bool takes_scalars = false;  ///< a 0-d host array may join device arrays, and is left where it is: its value is read
 };
 
 /// Why a call goes on its stream.
@@ -50,7 +52,9 @@ class Call {
  public:
   /// Reads the arguments and orders the call's stream behind them (if it `only_looks`, not: what shows itself only when
   /// it is exported, is). Throws TypeError, ValueError, BufferError or CudaError, naming the argument.
-  Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options);
+  Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options)
+      : Call(function, arguments.begin(), static_cast<int>(arguments.size()), options) {}
+  Call(const char* function, const Argument* arguments, int count, const CallOptions& options);
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -77,8 +81,8 @@ class Call {
   bool holds(int i) const;
 
   /// The array to write: `out` after checks, or a new one of the caller's library.
-  /// Throws ValueError for a shape beyond all memory, for an `out` of another shape, or one that overlaps itself or an
-  /// argument; TypeError for another dtype or a read-only one.
+  /// Throws ValueError for a shape beyond all memory, for an `out` of another shape, or one that overlaps itself or
+  /// (unless `may_overlap` was said) an argument; TypeError for another dtype or a read-only one.
   const DLTensor& output(const Shape& shape, DLDataType dtype);
   nanobind::object numpy_output() const;
   /// NumPy computes for another library: its floating-point warnings are not that library's.
@@ -100,7 +104,7 @@ class Call {
  private:
   static constexpr int kMaxOperands = 6;
 
-  void inspect(std::initializer_list<Argument> arguments, nanobind::handle out);
+  void inspect(const Argument* arguments, int count, nanobind::handle out);
   void choose_device(nanobind::handle execution);
   void choose_stream(nanobind::handle stream);
   void acquire();
@@ -123,6 +127,8 @@ class Call {
   bool staged_ = false;  // host arrays, computed on the GPU because `execution` asked for it
   bool stream_given_ = false;
   bool only_looks_ = false;
+  bool may_overlap_ = false;
+  bool takes_scalars_ = false;
   StreamChoice stream_choice_ = StreamChoice::none;
   cudaStream_t stream_ = nullptr;
   std::optional<cuda::DeviceGuard> guard_;

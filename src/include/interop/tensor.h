@@ -16,6 +16,7 @@ inline constexpr int kMaxDims = 64;
 
 inline constexpr DLDataType kFloat32{kDLFloat, 32, 1};
 inline constexpr DLDataType kFloat64{kDLFloat, 64, 1};
+inline constexpr DLDataType kBfloat16{kDLBfloat, 16, 1};
 
 /// A shape that owns its sizes.
 struct Shape {

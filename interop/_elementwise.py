@@ -1,0 +1,1047 @@
+"""Elementwise operations on the arrays of any library: arithmetic and comparisons, with broadcasting."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from interop import _core
+from interop._matmul import StreamLike
+
+__all__ = [
+    "abs",
+    "add",
+    "divide",
+    "equal",
+    "floor_divide",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negative",
+    "not_equal",
+    "pow",
+    "remainder",
+    "subtract",
+]
+
+ArrayT = TypeVar("ArrayT")
+
+# Their places in _core.elementwise_operations().
+(
+    _ADD,
+    _SUBTRACT,
+    _MULTIPLY,
+    _DIVIDE,
+    _FLOOR_DIVIDE,
+    _REMAINDER,
+    _MINIMUM,
+    _MAXIMUM,
+    _POW,
+    _NEGATIVE,
+    _ABS,
+    _EQUAL,
+    _NOT_EQUAL,
+    _LESS,
+    _LESS_EQUAL,
+    _GREATER,
+    _GREATER_EQUAL,
+) = range(len(_core.elementwise_operations()))
+
+
+def add(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Add two arrays, element by element.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype; bool is or
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Integers wrap.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.add(np.array([[1, 2], [3, 4]]), np.array([10, 20]))
+    array([[11, 22],
+           [13, 24]])
+    """
+    return _core.elementwise(_ADD, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def subtract(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Subtract `b` from `a`, element by element.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype but bool
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Integers wrap.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.subtract(np.array([5, 7]), 2)
+    array([3, 5])
+    """
+    return _core.elementwise(_SUBTRACT, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def multiply(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Multiply two arrays, element by element.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype; bool is and
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Integers wrap.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.multiply(np.array([1.5, 2.0]), 2)
+    array([3., 4.])
+    """
+    return _core.elementwise(_MULTIPLY, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def divide(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    where_zero: complex | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Divide `a` by `b`, element by element: true division.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype; integers as default floats
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    where_zero : scalar, optional
+        The result where the divisor is zero; by default an infinity or NaN.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype, or the library's default float for integers
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Integers are divided in the library's default float. Floats follow IEEE 754: ``1 / 0`` is an infinity.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.divide(np.array([1.0, 2.0]), np.array([4.0, 0.0]), where_zero=0)
+    array([0.25, 0.  ])
+    """
+    return _core.elementwise(_DIVIDE, a, b, out, stream, execution, where_zero)  # type: ignore[no-any-return]
+
+
+def floor_divide(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Divide `a` by `b` and round down, as Python's ``//`` does.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; integers and floats
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    An integer divided by zero is 0, in every library and on every device. Floats follow NumPy: ``x // 0`` is an
+    infinity or NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.floor_divide(np.array([7, -7]), 2)
+    array([ 3, -4])
+    """
+    return _core.elementwise(_FLOOR_DIVIDE, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def remainder(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Return what `floor_divide` leaves: Python's ``%``, of the divisor's sign.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; integers and floats
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    The remainder of an integer by zero is 0, in every library and on every device; of a float it is NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.remainder(np.array([7, -7]), 3)
+    array([1, 2])
+    """
+    return _core.elementwise(_REMAINDER, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def minimum(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Return the smaller of two elements; NaN where either is.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Of two zeros, either may be returned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.minimum(np.array([1.0, 5.0]), 3.0)
+    array([1., 3.])
+    """
+    return _core.elementwise(_MINIMUM, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def maximum(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Return the larger of two elements; NaN where either is.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Of two zeros, either may be returned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.maximum(np.array([1.0, 5.0]), 3.0)
+    array([3., 5.])
+    """
+    return _core.elementwise(_MAXIMUM, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def pow(  # noqa: A001
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Raise `a` to the power `b`, element by element.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype but bool
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Integers wrap. Negative powers of integers are 0, but for the bases 1 and -1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.pow(np.array([2, 3]), np.array([3, -1]))
+    array([8, 0])
+    """
+    return _core.elementwise(_POW, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def negative(
+    x: ArrayT,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> ArrayT:
+    """Negate each element.
+
+    Parameters
+    ----------
+    x : array of any shape, any dtype but bool
+        Of any library, as for `interop.matmul`. Any strides.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of `x`, the operands' dtype
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array; the dtype is not served;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        `out` has another shape, or overlaps
+        itself.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Integers wrap: the negative of an unsigned 1 is the largest number of its dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.negative(np.array([1.0, -2.0]))
+    array([-1.,  2.])
+    """
+    return _core.elementwise(_NEGATIVE, x, None, out, stream, execution, None)  # type: ignore[no-any-return]
+
+
+def abs(  # noqa: A001
+    x: ArrayT,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> Any:
+    """Return the absolute value of each element.
+
+    Parameters
+    ----------
+    x : array of any shape, any dtype
+        Of any library, as for `interop.matmul`. Any strides.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of `x`, the dtype of `x`, or of its parts if that is complex
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array; the dtype is not served;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        `out` has another shape, or overlaps
+        itself.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Of the least signed integer it is that integer itself, as in NumPy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.abs(np.array([3 + 4j]))
+    array([5.])
+    """
+    return _core.elementwise(_ABS, x, None, out, stream, execution, None)
+
+
+def equal(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> Any:
+    """Say where two arrays are equal.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, bool
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    NaN equals nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.equal(np.array([1, 2]), 2)
+    array([False,  True])
+    """
+    return _core.elementwise(_EQUAL, a, b, out, stream, execution, None)
+
+
+def not_equal(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> Any:
+    """Say where two arrays differ.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, bool
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    NaN differs from everything, itself included.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.not_equal(np.array([1, 2]), 2)
+    array([ True, False])
+    """
+    return _core.elementwise(_NOT_EQUAL, a, b, out, stream, execution, None)
+
+
+def less(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> Any:
+    """Say where `a` is less than `b`.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, bool
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Nothing is less than NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.less(np.array([1, 2]), 2)
+    array([ True, False])
+    """
+    return _core.elementwise(_LESS, a, b, out, stream, execution, None)
+
+
+def less_equal(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> Any:
+    """Say where `a` is at most `b`.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, bool
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Nothing is at most NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.less_equal(np.array([1, 2]), 1)
+    array([ True, False])
+    """
+    return _core.elementwise(_LESS_EQUAL, a, b, out, stream, execution, None)
+
+
+def greater(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> Any:
+    """Say where `a` is greater than `b`.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, bool
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Nothing is greater than NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.greater(np.array([1, 2]), 1)
+    array([False,  True])
+    """
+    return _core.elementwise(_GREATER, a, b, out, stream, execution, None)
+
+
+def greater_equal(
+    a: ArrayT | complex,
+    b: ArrayT | complex,
+    /,
+    *,
+    out: Any = None,
+    stream: StreamLike | None = None,
+    execution: str | None = None,
+) -> Any:
+    """Say where `a` is at least `b`.
+
+    Parameters
+    ----------
+    a : array of any shape, or scalar; any dtype but complex
+        Of any library, as for `interop.matmul`. Any strides.
+    b : array that broadcasts with `a`, or scalar; not both scalars
+        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+        the library of the first array does, where scalars of Python count by their kind alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+    stream : int handle or stream object, optional
+        Where the work is queued; the current stream of the array library by default. For device arrays.
+    execution : "cuda" or "cuda:<index>", optional
+        Computes host arrays on that GPU, and gives a host array.
+
+    Returns
+    -------
+    array of the library of the first array, bool
+        On the operands' device, ready in stream order; never a NumPy scalar.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+    ValueError
+        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+        itself.
+    OverflowError
+        An integer scalar does not fit the dtype of the array.
+    BufferError
+        The producer of an array refuses to export it.
+    CudaError
+        CUDA fails, or there is no GPU or no driver.
+
+    Notes
+    -----
+    Nothing is at least NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> interop.greater_equal(np.array([1, 2]), 2)
+    array([False,  True])
+    """
+    return _core.elementwise(_GREATER_EQUAL, a, b, out, stream, execution, None)

@@ -1,0 +1,307 @@
+"""The elementwise operations as one JAX primitive: an FFI call into our kernels on CUDA, JAX's own on the CPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.extend.core
+import jax.ffi
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax.interpreters import ad, batching, mlir
+
+from interop import _core
+from interop._promotion import promote
+from interop.jax import (
+    check_operands,
+    check_placement,
+    make_wait,
+    placed_as,
+    raise_as_ours,
+    refuse_devices,
+    refuse_in_trace,
+    require_one_device,
+    require_target,
+)
+
+__all__ = ["elementwise"]
+
+_TARGET = "interop_elementwise"
+_PLACES = {name: place for place, name in enumerate(_core.elementwise_operations())}
+_UNARY = ("negative", "abs")
+_Tracer = jax.core.Tracer
+
+
+def elementwise(
+    operation: str, a: Any, b: Any, out: Any, stream: int | None, execution: str | None, where_zero: complex | None
+) -> jax.Array:
+    """Compute one of `_core.elementwise_operations()` on JAX arrays, concrete or traced, and scalars.
+
+    `b` is None for the unary ones. Raises as the public function does, and NotImplementedError for derivatives.
+    """
+    function = f"interop.{operation}"
+    if out is not None:
+        raise TypeError(f"{function}: out= cannot be used with JAX arrays, which are immutable; use the result")
+    operands = {"x": a} if operation in _UNARY else {"a": a, "b": b}
+    arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
+    dtype = _common_dtype(function, operation, list(operands.values()))
+    inputs = [x if name in arrays else _as_array(function, name, x, dtype) for name, x in operands.items()]
+    params = {"operation": operation, "dtype": dtype, "where_zero": where_zero}
+    if any(isinstance(x, _Tracer) for x in arrays.values()):
+        refuse_in_trace(function, stream, execution)
+        traced: jax.Array = _with_wide(inputs, arrays, lambda: elementwise_p.bind(*inputs, **params))
+        return traced
+
+    shardings = [x.sharding for x in arrays.values()]
+    if shardings[0] is not shardings[-1] and shardings[0].device_set != shardings[-1].device_set:
+        refuse_devices(function, arrays)
+    if stream is not None or execution is not None:
+        check_placement(function, arrays, stream, execution)
+    try:
+        result = _with_wide(inputs, arrays, lambda: _compiled(**params)(*inputs))
+    except (RuntimeError, ValueError) as error:
+        raise_as_ours(function, error, arrays)
+    if stream is not None:
+        if isinstance(result, _Tracer):  # constants of a function that is being traced
+            refuse_in_trace(function, stream, execution)
+        make_wait(stream, result)
+    return result
+
+
+def result_of(operation: str, a: Any, b: Any) -> tuple[tuple[int, ...], str]:
+    """Return the shape and dtype of the result, or raise as the call would; for `interop.explain`."""
+    operands = [a] if operation in _UNARY else [a, b]
+    place = _PLACES[operation]
+    dtype = _core.elementwise_result_dtype(place, _common_dtype(f"interop.{operation}", operation, operands))
+    return _core.broadcast_shape(place, np.shape(a), np.shape(operands[-1])), dtype
+
+
+_KINDS = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # of a dtype (V: bfloat16), as a scalar of Python
+_ORDER = (bool, int, float, complex)
+
+
+def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:
+    """Do what `promote` does, without asking where both have one dtype, or a scalar is beside an array of its kind."""
+    # Weakly typed arrays take part as scalars of Python do.
+    kinds = [(str(x.dtype), x.ndim == 0) if _is_strong(x) else _as_scalar(x) for x in operands]
+    arrays = [x for x in operands if _is_strong(x)]
+    if not arrays:
+        kinds[0] = (str(operands[0].dtype), False)
+        arrays = [operands[0]]
+    first = arrays[0].dtype
+    strength = _ORDER.index(type(_KINDS[first.kind]))
+    alike = all(x[0] == str(first) if isinstance(x, tuple) else _ORDER.index(type(x)) <= strength for x in kinds)
+    if alike and not (operation == "divide" and first.kind in "biu"):
+        return str(first)
+    return promote(function, "jax", operation == "divide", kinds[0], kinds[1] if len(kinds) > 1 else None)
+
+
+def _is_strong(x: Any) -> bool:
+    return isinstance(x, jax.Array | _Tracer) and not x.weak_type
+
+
+def _as_scalar(x: Any) -> Any:
+    return _KINDS[x.dtype.kind] if isinstance(x, jax.Array | _Tracer) else x
+
+
+def _dtype_of(name: str) -> Any:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _as_array(function: str, name: str, x: Any, dtype: str) -> Any:
+    """Make a scalar an operand, so that another value compiles nothing."""
+    kind = _dtype_of(dtype)
+    if kind.kind in "iu" and not np.iinfo(kind).min <= x <= np.iinfo(kind).max:
+        raise OverflowError(f"{function}: {name} is {x}, which {dtype} cannot hold; accepted: a value in its range")
+    return np.asarray(x).astype(kind)
+
+
+def _with_wide(inputs: list[Any], arrays: dict[str, Any], compute: Callable[[], Any]) -> Any:
+    """Compute; outside JAX's x64 mode, a scalar beside a 64-bit array would be narrowed on its way in."""
+    if len(inputs) == len(arrays) or all(x.dtype.itemsize < 8 for x in inputs):
+        return compute()
+    with jax.enable_x64(True):
+        return compute()
+
+
+# ---- the primitive and its rules ----
+
+elementwise_p: Any = jax.extend.core.Primitive("interop_elementwise")
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(operation: str, dtype: str, where_zero: complex | None) -> Callable[..., jax.Array]:
+    """Put the primitive under `jax.jit`: what calls with concrete arrays run, compiled once for each shape."""
+
+    def interop_elementwise(*operands: jax.Array) -> Any:
+        return elementwise_p.bind(*operands, operation=operation, dtype=dtype, where_zero=where_zero)
+
+    compiled: Callable[..., jax.Array] = jax.jit(interop_elementwise)
+    return compiled
+
+
+def _impl(*operands: jax.Array, **params: Any) -> jax.Array:
+    with jax.disable_jit(False):  # else, under jax.disable_jit, this would call itself
+        return _compiled(**params)(*operands)
+
+
+def _type(*operands: Any, operation: str, dtype: str, where_zero: complex | None) -> Any:
+    function = f"interop.{operation}"
+    check_operands(function, dict(zip(("a", "b"), operands, strict=False)) if len(operands) > 1 else {"x": operands[0]})
+    place = _PLACES[operation]
+    result = _dtype_of(_core.elementwise_result_dtype(place, dtype))
+    shape = operands[0].shape
+    if len(operands) > 1:
+        shape = _core.broadcast_shape(place, shape, operands[1].shape)
+    return operands[0].update(shape=shape, dtype=result, weak_type=False, **placed_as(shape, *operands))
+
+
+def _on_host(*operands: jax.Array, operation: str, dtype: str, where_zero: complex | None) -> jax.Array:
+    kind = _dtype_of(dtype)
+    # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
+    wide = kind.itemsize >= 8 and kind != np.complex64
+    with jax.enable_x64(wide or any(x.dtype.itemsize >= 8 for x in operands)):
+        x, *rest = [_converted(x, kind) for x in operands]
+        if where_zero is not None:
+            (divisor,) = rest
+            replacement = jnp.asarray(where_zero).astype(kind)
+            return jnp.where(divisor == 0, replacement, jnp.divide(x, divisor))
+        special = {"i": _OF_INTEGERS, "u": _OF_INTEGERS}.get(kind.kind, _OF_FLOATS).get(operation)
+        return (special or getattr(jnp, operation))(x, *rest)
+
+
+def _converted(x: jax.Array, kind: Any) -> jax.Array:
+    converted = jax.lax.convert_element_type(x, kind)
+    # XLA on the CPU would make a select of a converted bool, and of the select's 0 / 0 a 0.
+    return jax.lax.optimization_barrier(converted) if x.dtype == bool else converted
+
+
+def _integer_floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.where(b == 0, jnp.zeros_like(a), jnp.floor_divide(a, jnp.where(b == 0, jnp.ones_like(b), b)))
+
+
+def _integer_remainder(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.where(b == 0, jnp.zeros_like(a), jnp.remainder(a, jnp.where(b == 0, jnp.ones_like(b), b)))
+
+
+def _integer_pow(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    """By squaring, over all bits of the exponent: jnp.power stops at a few."""
+    base, exponent = jnp.broadcast_arrays(base, exponent)
+
+    def step(i: Any, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        product, square = state
+        is_set = (exponent >> jnp.asarray(i, exponent.dtype)) & 1
+        return jnp.where(is_set == 1, product * square, product), square * square
+
+    power, _ = jax.lax.fori_loop(0, 8 * base.dtype.itemsize, step, (jnp.ones_like(base), base))
+    if base.dtype.kind == "u":
+        return power
+    one = jnp.ones_like(base)
+    inverse = jnp.where(base == 1, one, jnp.where(base == -1, jnp.where(exponent & 1, -one, one), 0 * one))
+    return jnp.where(exponent < 0, inverse, power)
+
+
+def _in_float(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Compute 16-bit floats in float32, and round once."""
+
+    def rounded(a: jax.Array, b: jax.Array) -> jax.Array:
+        if a.dtype.itemsize > 2:
+            return function(a, b)
+        return function(a.astype(jnp.float32), b.astype(jnp.float32)).astype(a.dtype)
+
+    return rounded
+
+
+@_in_float
+def _float_remainder(a: jax.Array, b: jax.Array) -> jax.Array:
+    rest = jax.lax.rem(*jnp.broadcast_arrays(a, b))
+    signed = jnp.where((rest < 0) != (b < 0), rest + b, rest)
+    return jnp.where(b == 0, jnp.nan, jnp.where(rest == 0, jnp.copysign(0 * jnp.ones_like(b), b), signed))
+
+
+@_in_float
+def _float_floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
+    rest = jax.lax.rem(*jnp.broadcast_arrays(a, b))
+    quotient = (a - rest) / b
+    quotient = jnp.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)
+    down = jnp.floor(quotient)
+    down = jnp.where(quotient - down > 0.5, down + 1, down)
+    down = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(down), a / b), down)
+    return jnp.where(b == 0, a / b, down)
+
+
+_OF_INTEGERS: dict[str, Callable[..., jax.Array]] = {
+    "floor_divide": _integer_floor_divide,
+    "remainder": _integer_remainder,
+    "pow": _integer_pow,
+}
+_OF_FLOATS: dict[str, Callable[..., jax.Array]] = {
+    "floor_divide": _float_floor_divide,
+    "remainder": _float_remainder,
+    "pow": jnp.power,
+}
+
+_lower_jnp: Any = mlir.lower_fun(_on_host, multiple_results=False)
+
+
+def _lower_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
+    require_one_device(f"interop.{params['operation']}", ctx)
+    return _lower_jnp(ctx, *operands, **params)
+
+
+def _lower_cuda(
+    ctx: mlir.LoweringRuleContext, *operands: Any, operation: str, dtype: str, where_zero: complex | None
+) -> Any:
+    function = f"interop.{operation}"
+    require_one_device(function, ctx)
+    require_target(function, _TARGET)
+    low, high = _bits(where_zero, dtype)
+    rule = jax.ffi.ffi_lowering(_TARGET)
+    return rule(
+        ctx,
+        *operands,
+        operation=np.int64(_PLACES[operation]),
+        dtype=dtype,
+        replaces_zero=where_zero is not None,
+        where_zero_low=np.int64(low),
+        where_zero_high=np.int64(high),
+    )
+
+
+def _bits(value: complex | None, dtype: str) -> tuple[int, int]:
+    """Return the bytes of one element as two integers."""
+    data = np.asarray(value or 0).astype(_dtype_of(dtype)).tobytes().ljust(16, b"\0")
+    return int.from_bytes(data[:8], "little", signed=True), int.from_bytes(data[8:], "little", signed=True)
+
+
+def _vmap(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
+    """Put the mapped axis first, where it broadcasts as any other leading axis."""
+    rank = max(x.ndim - (dim is not None) for x, dim in zip(operands, dims, strict=True))
+
+    def aligned(x: Any, dim: int | None) -> Any:
+        if dim is None:
+            return x
+        x = jnp.moveaxis(x, dim, 0)
+        return x.reshape(x.shape[:1] + (1,) * (rank + 1 - x.ndim) + x.shape[1:])
+
+    return elementwise_p.bind(*map(aligned, operands, dims), **params), 0
+
+
+def _no_derivative(*_: Any, operation: str, **__: Any) -> NoReturn:
+    raise NotImplementedError(
+        f"interop.{operation}: derivatives (jax.grad, jax.jvp, jax.vjp, ...) are not supported yet; wrap the call in "
+        "jax.custom_vjp, or use jax.numpy"
+    )
+
+
+elementwise_p.def_impl(_impl)
+elementwise_p.def_abstract_eval(_type)
+mlir.register_lowering(elementwise_p, _lower_host, platform="cpu")
+mlir.register_lowering(elementwise_p, _lower_cuda, platform="cuda")
+batching.primitive_batchers[elementwise_p] = _vmap
+ad.primitive_jvps[elementwise_p] = _no_derivative
+ad.primitive_transposes[elementwise_p] = _no_derivative

@@ -1,0 +1,108 @@
+"""The dtype in which operands of two dtypes are computed: what their array library says, asked once."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+__all__ = ["promote"]
+
+#: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
+Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
+
+_known: dict[tuple[Any, ...], str] = {}  # bounded: dtypes, flags and a few configurations
+
+
+def promote(function: str, library: str, divides: bool, a: Operand, b: Operand) -> str:
+    """Return the name of the dtype in which `function` computes operands `a` and `b` (None: it has one operand).
+
+    Scalars of Python are weak: they count by their kind alone. With `divides`, integers give the library's default
+    float. Raises TypeError where the library has no answer, in its own words.
+    """
+    rules = _RULES.get(library, _numpy)
+    key = (library, divides, _key(a), _key(b), _configuration(library))
+    if key not in _known:
+        try:
+            _known[key] = rules(divides, *(x for x in (a, b) if x is not None))
+        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
+            names = " and ".join(_describe(x) for x in (a, b) if x is not None)
+            raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
+    return _known[key]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _describe(operand: Operand) -> str:
+    if isinstance(operand, tuple):
+        return operand[0]
+    return f"a scalar of {type(operand).__name__}"
+
+
+def _key(operand: Operand) -> Any:
+    return operand if operand is None or isinstance(operand, tuple) else type(operand)
+
+
+def _configuration(library: str) -> Any:
+    """Return what a library's promotion depends on beside the operands."""
+    if library == "torch":
+        return sys.modules["torch"].get_default_dtype()
+    if library == "jax":
+        config = sys.modules["jax"].config
+        return config.jax_enable_x64, config.jax_numpy_dtype_promotion
+    return None
+
+
+def _numpy_dtype(name: str) -> Any:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _of_python(scalar: Any) -> Any:
+    return scalar.item() if isinstance(scalar, np.generic) else scalar
+
+
+def _numpy(divides: bool, *operands: Any) -> str:
+    dtypes = [_numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
+    # Not the scalar's value, which does not count, and might not fit.
+    weak = [type(x)(1) if isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic) else x
+            for x in dtypes]  # fmt: skip
+    # ml_dtypes would widen bfloat16 beside a scalar of Python's.
+    common = np.result_type(*weak)
+    if divides and common.kind in "biu":
+        common = np.dtype(np.float64)
+    return str(common.name)
+
+
+def _torch(divides: bool, *operands: Any) -> str:
+    torch = sys.modules["torch"]
+
+    def stand_in(x: Any) -> Any:
+        if not isinstance(x, tuple):
+            return _of_python(x)
+        return torch.empty(() if x[1] else (1,), dtype=getattr(torch, x[0]))
+
+    arguments = [stand_in(x) for x in operands]
+    common = torch.result_type(*arguments) if len(arguments) == 2 else arguments[0].dtype
+    if divides and not (common.is_floating_point or common.is_complex):
+        common = torch.get_default_dtype()
+    return str(common).removeprefix("torch.")
+
+
+def _jax(divides: bool, *operands: Any) -> str:
+    jax = sys.modules["jax"]
+    dtypes = [_numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
+    # 64-bit arrays stay so in JAX's 32-bit mode, in which it would narrow the answer.
+    is_wide = any(isinstance(x, np.dtype) and x.itemsize >= 8 for x in dtypes)
+    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+        common = jax.numpy.result_type(*dtypes)
+        if divides and common.kind in "biu":
+            common = jax.numpy.result_type(float)
+    return str(common.name)
+
+
+_RULES = {"torch": _torch, "jax": _jax}

@@ -1,0 +1,551 @@
+/// The elementwise operations: from Python's arguments to a result on the host, on the GPU, or in JAX.
+#include <interop/call.h>
+#include <interop/cuda/elementwise.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <optional>
+
+#include "bindings/bindings.h"
+#include "bindings/elementwise.h"
+#include "exchange/closing.h"
+#include "exchange/explain.h"
+#include "exchange/numpy.h"
+#include "exchange/overlap.h"
+#include "exchange/route.h"
+#include "exchange/stream.h"
+#include "exchange/typestr.h"
+#include "ops/elementwise.h"
+
+namespace interop::bindings {
+namespace {
+
+using exchange::Lookup;
+using exchange::Name;
+
+const Lookup kInJax("interop._jax_elementwise", "elementwise");
+const Lookup kOnHost("interop._host", "compute");
+const Lookup kPromote("interop._promotion", "promote");
+const Lookup kNumpyArray("numpy", "array");
+const Lookup kNumpyGeneric("numpy", "generic");
+const Name kAstype("astype");
+const Name kTobytes("tobytes");
+const Name kDtype("dtype");
+
+struct Operation {
+  const char* name;  // the public function
+  const char* parameters[2];
+  ElementwiseOp op;
+
+  bool is_unary() const { return parameters[1] == nullptr; }
+  const char* short_name() const { return name + std::strlen("interop."); }
+};
+
+// In the order in which `interop/_elementwise.py` counts them.
+constexpr Operation kOperations[] = {
+    {"interop.add", {"a", "b"}, ElementwiseOp::add},
+    {"interop.subtract", {"a", "b"}, ElementwiseOp::subtract},
+    {"interop.multiply", {"a", "b"}, ElementwiseOp::multiply},
+    {"interop.divide", {"a", "b"}, ElementwiseOp::divide},
+    {"interop.floor_divide", {"a", "b"}, ElementwiseOp::floor_divide},
+    {"interop.remainder", {"a", "b"}, ElementwiseOp::remainder},
+    {"interop.minimum", {"a", "b"}, ElementwiseOp::minimum},
+    {"interop.maximum", {"a", "b"}, ElementwiseOp::maximum},
+    {"interop.pow", {"a", "b"}, ElementwiseOp::pow},
+    {"interop.negative", {"x", nullptr}, ElementwiseOp::negative},
+    {"interop.abs", {"x", nullptr}, ElementwiseOp::abs},
+    {"interop.equal", {"a", "b"}, ElementwiseOp::equal},
+    {"interop.not_equal", {"a", "b"}, ElementwiseOp::not_equal},
+    {"interop.less", {"a", "b"}, ElementwiseOp::less},
+    {"interop.less_equal", {"a", "b"}, ElementwiseOp::less_equal},
+    {"interop.greater", {"a", "b"}, ElementwiseOp::greater},
+    {"interop.greater_equal", {"a", "b"}, ElementwiseOp::greater_equal},
+};
+
+// ---- operands ----
+
+/// How an operand takes part in promotion, weakest first: an array, or a scalar of Python's, or of NumPy's.
+enum class Kind { array, boolean, integer, real, complex, numpy_scalar };
+
+Kind kind_of(nb::handle x) {
+  if (PyFloat_CheckExact(x.ptr())) return Kind::real;
+  if (PyBool_Check(x.ptr())) return Kind::boolean;
+  if (PyLong_Check(x.ptr())) return Kind::integer;
+  if (PyComplex_CheckExact(x.ptr())) return Kind::complex;
+  if (exchange::find_route(x)) return Kind::array;
+  return nb::isinstance(x, kNumpyGeneric.get()) ? Kind::numpy_scalar : Kind::array;
+}
+
+/// The operands of one call, before anything is decided.
+struct Operands {
+  int count = 0;
+  nb::handle objects[2];
+  Kind kinds[2];
+  int place[2];  // among the arrays of the call; -1 for a scalar
+  Argument arrays[2];
+  int array_count = 0;
+};
+
+Operands read_operands(const Operation& operation, nb::handle a, nb::handle b) {
+  Operands operands;
+  operands.count = operation.is_unary() ? 1 : 2;
+  operands.objects[0] = a;
+  operands.objects[1] = b;
+  for (int k = 0; k < operands.count; ++k) {
+    operands.kinds[k] = kind_of(operands.objects[k]);
+    operands.place[k] = operands.kinds[k] == Kind::array ? operands.array_count : -1;
+    if (operands.place[k] >= 0)
+      operands.arrays[operands.array_count++] = {operation.parameters[k], operands.objects[k]};
+  }
+  if (operands.array_count == 0) exchange::route_of(a, operation.name, operation.parameters[0]);  // which says so
+  return operands;
+}
+
+/// JAX arrays and tracers alone, with no `execution`: a JAX primitive, on XLA's stream.
+bool is_jax_call(const Operation& operation, const Operands& operands, nb::handle execution) {
+  bool traced = false;
+  for (int k = 0; k < operands.array_count; ++k) {
+    const exchange::Route& route =
+        exchange::route_of(operands.arrays[k].object, operation.name, operands.arrays[k].name);
+    if (std::strcmp(route.library(), "jax") != 0) return false;
+    traced |= &route == &exchange::jax_tracer_route();
+  }
+  return execution.is_none() || traced;
+}
+
+// ---- dtypes ----
+
+bool is_integral(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
+
+/// The strongest of Python's scalars that takes part in an array's own dtype.
+Kind kind_of(DLDataType dtype) {
+  switch (dtype.code) {
+    case kDLBool:
+      return Kind::boolean;
+    case kDLInt:
+    case kDLUInt:
+      return Kind::integer;
+    case kDLComplex:
+      return Kind::complex;
+    default:
+      return Kind::real;
+  }
+}
+
+/// What an operand is to promotion: (dtype, is 0-d) of an array, a scalar itself.
+nb::object promoted_of(const Call& call, const Operands& operands, int k) {
+  if (operands.place[k] < 0) return nb::borrow(operands.objects[k]);
+  const DLTensor& tensor = call.tensor(operands.place[k]);
+  return nb::make_tuple(dtype_name(tensor.dtype), tensor.ndim == 0);
+}
+
+/// The dtype in which an operation is computed: the operands' own if they have one, else what the array library says.
+DLDataType common_dtype(const Operation& operation, const Operands& operands, const Call& call) {
+  const DLDataType first = call.tensor(0).dtype;
+  bool alike = true;
+  for (int k = 0; k < operands.count; ++k) {
+    alike &=
+        operands.place[k] >= 0 ? call.tensor(operands.place[k]).dtype == first : operands.kinds[k] <= kind_of(first);
+  }
+  if (alike && !(operation.op == ElementwiseOp::divide && is_integral(first))) return first;
+  nb::object other = nb::none();
+  if (operands.count == 2) other = promoted_of(call, operands, 1);
+  const nb::object name = kPromote.get()(operation.name, call.operand(0).route->library(),
+                                         operation.op == ElementwiseOp::divide, promoted_of(call, operands, 0), other);
+  const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
+  if (!found) throw TypeError(std::string(operation.name) + ": the operands promote to " + exchange::text_of(name));
+  return *found;
+}
+
+// ---- values ----
+
+[[noreturn]] void out_of_range(const Operation& operation, const char* name, nb::handle value, DLDataType dtype) {
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold; accepted: a value in its range, or an array",
+               operation.name, name, value.ptr(), dtype_name(dtype).c_str());
+  nb::raise_python_error();
+}
+
+template <typename T>
+void put(ScalarValue& value, T x) {
+  std::memcpy(value.bytes, &x, sizeof x);
+}
+
+/// By NumPy, which rounds to any dtype.
+ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
+  const nb::object array = kNumpyArray.get()(x);
+  const nb::object text = attribute(attribute(array, kAstype)(exchange::numpy_dtype(dtype)), kTobytes)();
+  ScalarValue value{};
+  std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
+  return value;
+}
+
+void put_integer(ScalarValue& value, const Operation& operation, const char* name, nb::handle x, DLDataType dtype) {
+  const bool is_unsigned = dtype.code == kDLUInt;
+  int overflow = 0;
+  const long long wide = PyLong_AsLongLongAndOverflow(x.ptr(), &overflow);
+  unsigned long long bits = static_cast<unsigned long long>(wide);
+  if (is_unsigned && overflow > 0) {
+    bits = PyLong_AsUnsignedLongLong(x.ptr());
+    if (PyErr_Occurred()) {
+      PyErr_Clear();
+      out_of_range(operation, name, x, dtype);
+    }
+    overflow = 0;
+    if (dtype.bits < 64) out_of_range(operation, name, x, dtype);
+  } else if (is_unsigned) {
+    if (overflow < 0 || wide < 0) out_of_range(operation, name, x, dtype);
+    if (dtype.bits < 64 && wide >> dtype.bits != 0) out_of_range(operation, name, x, dtype);
+  } else if (dtype.bits < 64) {
+    const long long limit = 1LL << (dtype.bits - 1);
+    if (overflow || wide < -limit || wide >= limit) out_of_range(operation, name, x, dtype);
+  } else if (overflow) {
+    out_of_range(operation, name, x, dtype);
+  }
+  put(value, bits);  // little-endian: the low bytes come first
+}
+
+/// A scalar as one element of `dtype`.
+ScalarValue value_of(const Operation& operation, const char* name, nb::handle x, Kind kind, DLDataType dtype) {
+  ScalarValue value{};
+  if (kind == Kind::numpy_scalar || dtype.bits == 16) return value_by_numpy(x, dtype);
+  if (dtype.code == kDLBool) {
+    put(value, static_cast<unsigned char>(PyObject_IsTrue(x.ptr())));
+  } else if (is_integral(dtype)) {
+    put_integer(value, operation, name, x, dtype);
+  } else {
+    const Py_complex parts = PyComplex_AsCComplex(x.ptr());
+    if (parts.real == -1.0 && PyErr_Occurred()) nb::raise_python_error();
+    if (dtype == kFloat32) {
+      put(value, static_cast<float>(parts.real));
+    } else if (dtype == kFloat64) {
+      put(value, parts.real);
+    } else if (dtype.bits == 64) {
+      put(value, std::array<float, 2>{static_cast<float>(parts.real), static_cast<float>(parts.imag)});
+    } else {
+      put(value, std::array<double, 2>{parts.real, parts.imag});
+    }
+  }
+  return value;
+}
+
+// ---- the call ----
+
+nb::object in_jax(const Operation& operation, nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
+                  nb::handle execution, nb::handle where_zero) {
+  nb::object handle = nb::none();
+  if (!stream.is_none()) {
+    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, operation.name)));
+  }
+  return kInJax.get()(operation.short_name(), a, b, out, handle, execution, where_zero);
+}
+
+nb::object host_operand(const Call& call, const Operands& operands, int k) {
+  return operands.place[k] < 0 ? nb::borrow(operands.objects[k]) : call.numpy(operands.place[k]);
+}
+
+void on_host(const Operation& operation, const Operands& operands, const Call& call, DLDataType dtype,
+             nb::handle where_zero) {
+  nb::object b = nb::none();
+  if (operands.count == 2) b = host_operand(call, operands, 1);
+  kOnHost.get()(operation.short_name(), host_operand(call, operands, 0), b, call.numpy_output(),
+                exchange::numpy_dtype(dtype), where_zero, call.led_by_numpy());
+}
+
+/// A call, and what its shape and dtype rules say.
+struct Plan {
+  Operands operands;
+  std::optional<Call> call;
+  DLDataType dtype, out_dtype;
+  Shape shape;
+};
+
+void plan_call(Plan& plan, const Operation& operation, const CallOptions& options) {
+  const Operands& operands = plan.operands;
+  const Call& call = plan.call.emplace(operation.name, operands.arrays, operands.array_count, options);
+  plan.dtype = common_dtype(operation, operands, call);
+  plan.out_dtype = ops::elementwise_result_dtype(operation.name, operation.op, plan.dtype);
+  ops::NamedTensor inputs[2];
+  for (int k = 0; k < operands.array_count; ++k) inputs[k] = {operands.arrays[k].name, &call.tensor(k)};
+  plan.shape = ops::broadcast_shape(operation.name, inputs, operands.array_count);
+}
+
+/// What the kernel is to do, but for the layouts. Reads scalars and 0-d host arrays.
+void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
+  const Operands& operands = plan.operands;
+  const Call& call = *plan.call;
+  work.op = operation.op;
+  work.dtype = plan.dtype;
+  work.out_dtype = plan.out_dtype;
+  for (int k = 0; k < operands.count; ++k) {
+    ElementwiseInput& input = work.inputs[k];
+    const int place = operands.place[k];
+    if (place < 0) {
+      input.value = value_of(operation, operation.parameters[k], operands.objects[k], operands.kinds[k], plan.dtype);
+    } else if (const DLTensor& tensor = call.tensor(place); !call.staged() && tensor.device.device_type == kDLCPU) {
+      input.value = value_by_numpy(call.numpy(place), plan.dtype);
+    } else {
+      input.data = tensor.data;
+      input.dtype = tensor.dtype;
+    }
+  }
+  if (!where_zero.is_none()) {
+    work.replaces_zero = true;
+    work.where_zero = value_of(operation, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
+  }
+}
+
+/// A tensor of one element, for operands that the kernel has as a value.
+DLTensor no_tensor() { return DLTensor{nullptr, {kDLCPU, 0}, 0, {kDLUInt, 8, 1}, nullptr, nullptr, 0}; }
+
+/// The loop of `work` over the call's arrays and `out`.
+void set_loop(Elementwise& work, const Plan& plan, DLTensor out) {
+  DLTensor inputs[2];
+  for (int k = 0; k < plan.operands.count; ++k) {
+    inputs[k] = work.inputs[k].data ? plan.call->tensor(plan.operands.place[k]) : no_tensor();
+  }
+  work.loop = ops::plan_loop(out, inputs, plan.operands.count);
+  work.out = out.data;
+  for (int k = 0; k < plan.operands.count; ++k) {
+    if (work.inputs[k].data) work.inputs[k].data = inputs[k].data;
+  }
+}
+
+/// Is input `k` of the loop the output itself, element for element?
+bool is_in_place(const Elementwise& work, int k) {
+  const ElementwiseInput& input = work.inputs[k];
+  const int64_t* steps = work.loop.strides[k + 1];
+  return input.data == work.out && item_bytes(input.dtype) == item_bytes(work.out_dtype) &&
+         std::equal(steps, steps + work.loop.ndim, work.loop.strides[0]);
+}
+
+/// Would writing `out` change an element of an input before it is read?
+bool needs_temporary(const Elementwise& work, const Plan& plan, const DLTensor& out) {
+  if (!plan.call->has_out() || plan.call->staged()) return false;
+  for (int k = 0; k < plan.operands.count; ++k) {
+    if (!work.inputs[k].data || is_in_place(work, k)) continue;
+    if (exchange::share_memory(plan.call->tensor(plan.operands.place[k]), out)) return true;
+  }
+  return false;
+}
+
+/// A compact array of the result's shape at `memory`.
+class Temporary {
+ public:
+  Temporary(const Plan& plan, void* memory) {
+    compact_strides(plan.shape.sizes, plan.shape.ndim, strides_);
+    tensor_ = {memory, {kDLCUDA, 0}, plan.shape.ndim, plan.out_dtype, const_cast<int64_t*>(plan.shape.sizes), strides_,
+               0};
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  const DLTensor& operator*() const { return tensor_; }
+
+ private:
+  int64_t strides_[kMaxDims];
+  DLTensor tensor_;
+};
+
+/// out = temporary
+Elementwise copy_of(const DLTensor& temporary, DLTensor out) {
+  Elementwise copy;
+  copy.dtype = copy.out_dtype = out.dtype;
+  DLTensor input = temporary;
+  copy.loop = ops::plan_loop(out, &input, 1);
+  copy.out = out.data;
+  copy.inputs[0].data = input.data;
+  copy.inputs[0].dtype = input.dtype;
+  return copy;
+}
+
+size_t result_bytes(const Plan& plan) {
+  return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.out_dtype));
+}
+
+void on_gpu(const Operation& operation, Plan& plan, const DLTensor& out, nb::handle where_zero) {
+  Call& call = *plan.call;
+  Elementwise work;
+  set_inputs(work, operation, plan, where_zero);
+  set_loop(work, plan, out);
+  if (!needs_temporary(work, plan, out)) {
+    call.launch([&](cudaStream_t s) { cuda::launch_elementwise(work, s); });
+    return;
+  }
+  const Temporary temporary(plan, call.workspace(result_bytes(plan)));
+  set_inputs(work, operation, plan, where_zero);
+  set_loop(work, plan, *temporary);
+  const Elementwise copy = copy_of(*temporary, out);
+  call.launch([&](cudaStream_t s) {
+    cuda::launch_elementwise(work, s);
+    cuda::launch_elementwise(copy, s);
+  });
+}
+
+const Operation& operation_of(int index) {
+  if (index < 0 || index >= static_cast<int>(std::size(kOperations))) throw ValueError("interop: no such operation");
+  return kOperations[index];
+}
+
+nb::object elementwise(int index, nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle execution,
+                       nb::handle where_zero) {
+  const exchange::CallGuard guard;
+  const Operation& operation = operation_of(index);
+  Plan plan;
+  plan.operands = read_operands(operation, a, b);
+  if (is_jax_call(operation, plan.operands, execution)) {
+    return in_jax(operation, a, b, out, stream, execution, where_zero);
+  }
+  plan_call(plan, operation, {out, stream, execution, false, true, true});
+  Call& call = *plan.call;
+  const DLTensor& result = call.output(plan.shape, plan.out_dtype);
+  if (call.on_host()) {
+    on_host(operation, plan.operands, call, plan.dtype, where_zero);
+  } else {
+    on_gpu(operation, plan, result, where_zero);
+  }
+  return call.hand_over();
+}
+
+/// What a call would do; None for arrays of JAX alone, which JAX computes. As `elementwise`, without the launch.
+nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
+                               nb::handle execution, nb::handle where_zero) {
+  const exchange::CallGuard guard;
+  const Operation& operation = operation_of(index);
+  Plan plan;
+  plan.operands = read_operands(operation, a, b);
+  if (is_jax_call(operation, plan.operands, execution)) return nb::none();
+  plan_call(plan, operation, {out, stream, execution, true, true, true});
+  Call& call = *plan.call;
+  const DLTensor& result = call.output(plan.shape, plan.out_dtype);
+  nb::dict explained = exchange::explain(call, result);
+  explained["workspace_bytes"] = 0;
+  if (call.on_host()) {
+    explained["algorithm"] =
+        "NumPy's " + std::string(operation.short_name()) + ", on views of the arrays, in " + dtype_name(plan.dtype);
+    return explained;
+  }
+  Elementwise work;
+  set_inputs(work, operation, plan, where_zero);
+  set_loop(work, plan, result);
+  std::string algorithm = cuda::describe(work);
+  if (needs_temporary(work, plan, result)) {
+    explained["workspace_bytes"] = result_bytes(plan);
+    algorithm += ", into a temporary that is copied to out, which overlaps an operand";
+  }
+  explained["algorithm"] = algorithm;
+  return explained;
+}
+
+/// The seconds that one launch of `a + b` into `out` takes on the host, with everything before it done.
+double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
+  const Operation& operation = operation_of(0);
+  Plan plan;
+  plan.operands = read_operands(operation, a, b);
+  plan_call(plan, operation, {out, nb::none(), nb::none(), false, true, true});
+  if (plan.call->on_host()) throw ValueError("interop: time_elementwise_launch is for device arrays");
+  const DLTensor& result = plan.call->output(plan.shape, plan.out_dtype);
+  Elementwise work;
+  set_inputs(work, operation, plan, nb::none());
+  set_loop(work, plan, result);
+  const auto start = std::chrono::steady_clock::now();
+  cuda::launch_elementwise(work, plan.call->stream());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+DLDataType named_dtype(const std::string& name) {
+  const auto known = exchange::dtype_from_name(name);
+  if (!known) throw TypeError("interop: no dtype is called " + name);
+  return *known;
+}
+
+/// The dtype of the result of an operation computed in `dtype`, or the error that says it has none.
+std::string result_dtype(int index, const std::string& dtype) {
+  const Operation& operation = operation_of(index);
+  return dtype_name(ops::elementwise_result_dtype(operation.name, operation.op, named_dtype(dtype)));
+}
+
+/// A layout as the shape rules see it: (size, stride, stride, ...) of each dimension after the collapse, and its class.
+nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list shapes, nb::list strides) {
+  int64_t sizes[kMaxInputs + 1][kMaxDims], steps[kMaxInputs + 1][kMaxDims];
+  DLTensor tensors[kMaxInputs + 1];
+  const int count = static_cast<int>(nb::len(shapes));
+  const auto read = [&](int k, nb::handle shape, nb::handle stride) {
+    const int ndim = static_cast<int>(nb::len(shape));
+    for (int i = 0; i < ndim; ++i) {
+      sizes[k][i] = exchange::to_int64(shape[i]);
+      steps[k][i] = exchange::to_int64(stride[i]);
+    }
+    tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
+  };
+  read(0, out_shape, out_strides);
+  for (int k = 0; k < count; ++k) read(k + 1, shapes[k], strides[k]);
+  const Loop loop = ops::plan_loop(tensors[0], tensors + 1, count);
+  nb::list dims;
+  for (int i = 0; i < loop.ndim; ++i) {
+    nb::list dim;
+    dim.append(loop.sizes[i]);
+    for (int k = 0; k < loop.operand_count; ++k) dim.append(loop.strides[k][i]);
+    dims.append(nb::tuple(dim));
+  }
+  nb::list first;  // the element that the loop begins with, of each operand
+  for (int k = 0; k <= count; ++k) first.append(reinterpret_cast<intptr_t>(tensors[k].data));
+  constexpr const char* kNames[] = {"empty", "contiguous", "rows", "transposed", "strided"};
+  return nb::make_tuple(dims, first, kNames[static_cast<int>(loop.layout)], loop.cross_dim);
+}
+
+nb::object broadcast(int index, nb::handle a, nb::handle b) {
+  int64_t sizes[2][kMaxDims];
+  DLTensor tensors[2];
+  const nb::handle shapes[2] = {a, b};
+  for (int k = 0; k < 2; ++k) {
+    const int ndim = static_cast<int>(nb::len(shapes[k]));
+    for (int i = 0; i < ndim; ++i) sizes[k][i] = exchange::to_int64(shapes[k][i]);
+    tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
+  }
+  const ops::NamedTensor inputs[2] = {{"a", &tensors[0]}, {"b", &tensors[1]}};
+  return exchange::shape_tuple(ops::broadcast_shape(operation_of(index).name, inputs, 2));
+}
+
+}  // namespace
+
+ElementwiseOp elementwise_op(int index) { return operation_of(index).op; }
+const char* elementwise_name(int index) { return operation_of(index).name; }
+
+void bind_elementwise(nb::module_& m) {
+  m.def("elementwise", &elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(),
+        nb::sig("def elementwise(operation: int, a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, "
+                "execution: str | None, where_zero: complex | None, /) -> typing.Any"),
+        "One of elementwise_operations(), by its place there.");
+  m.def("explain_elementwise", &explain_elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::sig("def explain_elementwise(operation: int, a: typing.Any, b: typing.Any, out: typing.Any, "
+                "stream: typing.Any, execution: str | None, where_zero: complex | None, /) -> "
+                "dict[str, typing.Any] | None"),
+        "What that call would do; None where JAX would do it. Launches and allocates nothing.");
+  m.def(
+      "elementwise_operations",
+      [] {
+        std::vector<std::string> names;
+        for (const Operation& operation : kOperations) names.emplace_back(operation.short_name());
+        return names;
+      },
+      "The names of the elementwise operations; the other functions take the place of one.");
+  m.def("time_elementwise_launch", &time_elementwise_launch,
+        nb::sig("def time_elementwise_launch(a: typing.Any, b: typing.Any, out: typing.Any, /) -> float"),
+        "The seconds of one launch of a + b on the host, for benchmarks.");
+  m.def("elementwise_result_dtype", &result_dtype,
+        nb::sig("def elementwise_result_dtype(operation: int, dtype: str, /) -> str"),
+        "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
+  m.def("elementwise_layout", &plan_layout,
+        nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
+                "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),
+        "How the shape rules collapse a loop: its dimensions, first elements, class, and tiled dimension; for tests.");
+  m.def("broadcast_shape", &broadcast,
+        nb::sig("def broadcast_shape(operation: int, a: tuple[int, ...], b: tuple[int, ...], /) -> tuple[int, ...]"),
+        "The shape of two shapes broadcast against each other, or the error that they do not fit.");
+}
+
+}  // namespace interop::bindings

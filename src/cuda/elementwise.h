@@ -1,0 +1,87 @@
+/// What the elementwise kernels are told, and where their instances are. Private to src/cuda.
+#pragma once
+
+#include <interop/elementwise.h>
+
+#include <cstdint>
+
+#include "cuda/kernel.h"
+
+namespace interop::cuda::elementwise {
+
+// ---- what a kernel is told ----
+
+/// Division by a number that is known before the launch: a multiplication and a shift. Exact below 2^31.
+struct Divisor {
+  unsigned value, multiplier, shift;
+};
+
+/// How an input is read along the last dimension.
+enum class Access : int {
+  value,   ///< one value for the whole call, in the arguments
+  splat,   ///< one element for a whole row
+  unit,    ///< element after element
+  strided  ///< in steps
+};
+
+/// The dtypes in memory, as a kernel that converts tells them apart.
+enum class Stored : int { b8, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128 };
+
+constexpr int kOuterDims = 5;  // of one launch; further ones are walked by the launcher
+
+struct InputArgs {
+  const char* data;
+  int64_t step;               // along the last dimension; steps in bytes everywhere
+  int64_t cross_step;         // along the other side of a tile
+  int64_t outer[kOuterDims];  // innermost first
+  Access access;
+  Stored stored;
+  int tiled;  // goes through shared memory
+  ScalarValue value;
+};
+
+struct Args {
+  InputArgs inputs[2];
+  char* out;
+  int64_t out_step, out_cross_step;
+  int64_t out_outer[kOuterDims];
+  int64_t length;        // of the last dimension
+  int64_t cross_length;  // of the other side of a tile
+  int outer_ndim;
+  Divisor outer_sizes[kOuterDims];  // innermost first
+  Divisor row_pieces;               // vectors, or tiles, along the last dimension
+  Divisor cross_pieces;             // tiles along the other side
+  unsigned count;                   // vectors, or tiles, of the launch
+  int vector_stores;                // the output's elements are neighbours
+  int op;
+  int replaces_zero;
+  ScalarValue where_zero;
+};
+
+// ---- the instances ----
+
+constexpr int kThreads = 256;
+/// How many vectors a thread has on their way at a time.
+constexpr int kUnrollSame = 2, kUnrollMixed = 1;
+
+/// Operations that one kernel switches between, since memory takes longer than the switch.
+enum class Family : int { simple, divisions, comparisons, parts };
+constexpr int kFamilies = 4;
+
+/// The kernels of one dtype; null where there is none.
+struct KernelSet {
+  int vector;                ///< elements of a vector of `same`
+  int mixed_vector;          ///< and of `mixed`
+  int tile;                  ///< elements along the side of a tile
+  Kernel* same[kFamilies];   ///< every array has the operation's own dtype
+  Kernel* mixed[kFamilies];  ///< each array has any dtype that converts to it
+  Kernel* tiled;             ///< of the simple family: through shared memory, from any dtype
+};
+
+// Each in a file of its own, so that they are compiled side by side.
+const KernelSet& small_integer_kernels(Stored dtype);
+const KernelSet& integer_kernels(Stored dtype);
+const KernelSet& float_kernels(Stored dtype);
+const KernelSet& complex_kernels(Stored dtype);
+
+}  // namespace interop::cuda::elementwise

@@ -1,0 +1,529 @@
+// The elementwise kernels, for every dtype: included by the files that instantiate them.
+#pragma once
+
+#include <interop/elementwise.h>
+
+#include "cuda/elementwise.h"
+#include "cuda/elementwise_functors.cuh"
+
+namespace interop::cuda::elementwise {
+namespace {
+
+using namespace interop::device;
+
+// ---- dtypes in memory ----
+
+/// A bool in memory is a byte that may hold more than 0 and 1.
+template <typename T>
+struct MemoryOf {
+  using Type = T;
+};
+template <>
+struct MemoryOf<bool> {
+  using Type = unsigned char;
+};
+template <typename T>
+using Memory = typename MemoryOf<T>::Type;
+
+template <typename T>
+INTEROP_DEVICE constexpr Stored stored_as();
+#define INTEROP_STORED(name, ...)                            \
+  template <>                                                \
+  INTEROP_DEVICE constexpr Stored stored_as<__VA_ARGS__>() { \
+    return Stored::name;                                     \
+  }
+INTEROP_STORED(b8, bool)
+INTEROP_STORED(i8, signed char)
+INTEROP_STORED(i16, short)
+INTEROP_STORED(i32, int)
+INTEROP_STORED(i64, long long)
+INTEROP_STORED(u8, unsigned char)
+INTEROP_STORED(u16, unsigned short)
+INTEROP_STORED(u32, unsigned)
+INTEROP_STORED(u64, unsigned long long)
+INTEROP_STORED(f16, Half)
+INTEROP_STORED(bf16, BFloat16)
+INTEROP_STORED(f32, float)
+INTEROP_STORED(f64, double)
+INTEROP_STORED(c64, Complex<float>)
+INTEROP_STORED(c128, Complex<double>)
+#undef INTEROP_STORED
+
+template <typename To, typename From>
+INTEROP_DEVICE To convert(Memory<From> x) {
+  if constexpr (Facts<From>::is_bool) {
+    return Convert<To, bool>::from(x != 0);
+  } else {
+    return Convert<To, From>::from(x);
+  }
+}
+
+/// Does promotion ever ask to read From as To?
+template <typename To, typename From>
+constexpr bool kConverts =
+    Facts<To>::is_bool        ? Facts<From>::is_bool
+    : Facts<To>::is_complex   ? true
+    : Facts<From>::is_complex ? false
+                              : !Facts<To>::is_integer || Facts<From>::is_integer || Facts<From>::is_bool;
+
+/// Calls `visit` with a value of the type that `stored` names, if it is one that converts to T.
+template <typename T, typename Visit>
+INTEROP_DEVICE void with_stored(Stored stored, Visit visit) {
+  switch (stored) {
+#define INTEROP_CASE(name, ...)                                           \
+  case Stored::name:                                                      \
+    using Type_##name = __VA_ARGS__;                                      \
+    if constexpr (kConverts<T, Type_##name>) return visit(Type_##name{}); \
+    break
+    INTEROP_CASE(b8, bool);
+    INTEROP_CASE(i8, signed char);
+    INTEROP_CASE(i16, short);
+    INTEROP_CASE(i32, int);
+    INTEROP_CASE(i64, long long);
+    INTEROP_CASE(u8, unsigned char);
+    INTEROP_CASE(u16, unsigned short);
+    INTEROP_CASE(u32, unsigned);
+    INTEROP_CASE(u64, unsigned long long);
+    INTEROP_CASE(f16, Half);
+    INTEROP_CASE(bf16, BFloat16);
+    INTEROP_CASE(f32, float);
+    INTEROP_CASE(f64, double);
+    INTEROP_CASE(c64, Complex<float>);
+    INTEROP_CASE(c128, Complex<double>);
+#undef INTEROP_CASE
+  }
+}
+
+// ---- families: which operations a kernel has, and what they give ----
+
+template <typename T, int N, typename O, typename F>
+INTEROP_DEVICE void map(F f, const T (&a)[N], const T (&b)[N], O (&out)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = f(a[i], b[i]);
+}
+
+#define INTEROP_OP(name, functor) \
+  case ElementwiseOp::name:       \
+    return map(functor, a, b, out)
+
+template <typename T>
+struct Simple {
+  using Out = T;
+  static constexpr Family kFamily = Family::simple;
+  template <int N>
+  INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
+    switch (static_cast<ElementwiseOp>(args.op)) {
+      INTEROP_OP(copy, Copy{});
+      INTEROP_OP(add, Add{});
+      INTEROP_OP(multiply, Multiply{});
+      default:
+        break;
+    }
+    if constexpr (!Facts<T>::is_bool) {
+      switch (static_cast<ElementwiseOp>(args.op)) {
+        INTEROP_OP(subtract, Subtract{});
+        INTEROP_OP(negative, Negative{});
+        default:
+          break;
+      }
+    }
+    if constexpr (!Facts<T>::is_complex) {
+      switch (static_cast<ElementwiseOp>(args.op)) {
+        INTEROP_OP(minimum, Minimum{});
+        INTEROP_OP(maximum, Maximum{});
+        INTEROP_OP(abs, Abs{});
+        default:
+          break;
+      }
+    }
+    if constexpr (!Facts<T>::is_integer && !Facts<T>::is_bool) {
+      map(Divide<T>{args.replaces_zero != 0, *reinterpret_cast<const T*>(args.where_zero.bytes)}, a, b, out);
+    }
+  }
+};
+
+template <typename T>
+struct Divisions {
+  using Out = T;
+  static constexpr Family kFamily = Family::divisions;
+  template <int N>
+  INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
+    if constexpr (!Facts<T>::is_complex) {
+      switch (static_cast<ElementwiseOp>(args.op)) {
+        INTEROP_OP(floor_divide, FloorDivide{});
+        INTEROP_OP(remainder, Remainder{});
+        default:
+          break;
+      }
+    }
+    map(Pow{}, a, b, out);
+  }
+};
+
+template <typename T>
+struct Comparisons {
+  using Out = bool;
+  static constexpr Family kFamily = Family::comparisons;
+  template <int N>
+  INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
+    if constexpr (!Facts<T>::is_complex) {
+      switch (static_cast<ElementwiseOp>(args.op)) {
+        INTEROP_OP(less, Less{});
+        INTEROP_OP(less_equal, LessEqual{});
+        default:
+          break;
+      }
+    }
+    switch (static_cast<ElementwiseOp>(args.op)) {
+      INTEROP_OP(equal, Equal{});
+      default:
+        return map(NotEqual{}, a, b, out);
+    }
+  }
+};
+
+template <typename T>
+struct Parts {  // abs of complex numbers
+  using Out = decltype(T::re);
+  static constexpr Family kFamily = Family::parts;
+  template <int N>
+  INTEROP_DEVICE static void apply(const Args&, const T (&a)[N], const T (&b)[N], Out (&out)[N]) {
+    map(Abs{}, a, b, out);
+  }
+};
+#undef INTEROP_OP
+
+// ---- reading and writing vectors ----
+
+constexpr int kVectorBytes = 16;
+
+template <typename T, int N>
+struct alignas(N * sizeof(T) < kVectorBytes ? N * sizeof(T) : kVectorBytes) Vector {
+  T at[N];
+};
+
+/// 16 bytes from any address, out of the two aligned vectors that they lie in.
+INTEROP_DEVICE uint4 read_across(const uint4* low, unsigned offset) {
+  const uint4 x = low[0], y = low[1];
+  const bool by2 = offset & 8, by1 = offset & 4;
+  const unsigned p0 = by2 ? x.z : x.x, p1 = by2 ? x.w : x.y, p2 = by2 ? y.x : x.z, p3 = by2 ? y.y : x.w,
+                 p4 = by2 ? y.z : y.x, p5 = by2 ? y.w : y.y;
+  const unsigned q0 = by1 ? p1 : p0, q1 = by1 ? p2 : p1, q2 = by1 ? p3 : p2, q3 = by1 ? p4 : p3, q4 = by1 ? p5 : p4;
+  const unsigned bits = (offset & 3) * 8;
+  return {__funnelshift_r(q0, q1, bits), __funnelshift_r(q1, q2, bits), __funnelshift_r(q2, q3, bits),
+          __funnelshift_r(q3, q4, bits)};
+}
+
+/// Something of as many bytes as an element, for code that only moves it.
+template <int Bytes>
+struct Raw {
+  uint4 bytes;
+};
+template <>
+struct Raw<1> {
+  unsigned char bytes;
+};
+template <>
+struct Raw<2> {
+  unsigned short bytes;
+};
+template <>
+struct Raw<4> {
+  unsigned bytes;
+};
+template <>
+struct Raw<8> {
+  uint2 bytes;
+};
+
+/// Which of the N places from `at` are in a row of `length`: [begin, end).
+struct Inside {
+  int begin, end;
+};
+template <int N>
+INTEROP_DEVICE Inside inside(int64_t at, int64_t length) {
+  return {at < 0 ? static_cast<int>(-at) : 0, at + N > length ? static_cast<int>(length - at) : N};
+}
+
+/// Elements in steps. One copy of the code for all dtypes of a size: the ends of rows, and strided arrays.
+template <int Bytes, int N>
+INTEROP_CALLED Vector<Raw<Bytes>, N> read_steps(const char* from, int64_t step, int begin, int end) {
+  Vector<Raw<Bytes>, N> vector{};
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i >= begin && i < end) vector.at[i] = *reinterpret_cast<const Raw<Bytes>*>(from + i * step);
+  }
+  return vector;
+}
+
+template <int Bytes, int N>
+INTEROP_CALLED void write_steps(char* to, int64_t step, int begin, int end, Vector<Raw<Bytes>, N> vector) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i >= begin && i < end) *reinterpret_cast<Raw<Bytes>*>(to + i * step) = vector.at[i];
+  }
+}
+
+/// The N elements of a row from place `at`; those outside of it are zeros.
+template <typename M, int N>
+INTEROP_DEVICE Vector<M, N> read_vector(Access access, int64_t step, const char* row, int64_t at, int64_t length) {
+  using V = Vector<M, N>;
+  if (access == Access::splat) {
+    V vector;
+    const M element = *reinterpret_cast<const M*>(row);
+#pragma unroll
+    for (int i = 0; i < N; ++i) vector.at[i] = element;
+    return vector;
+  }
+  const char* from = row + at * step;
+  if (access == Access::unit && at >= 0 && at + N <= length) {
+    const unsigned offset = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from)) % alignof(V);
+    if (offset == 0) return *reinterpret_cast<const V*>(from);
+    if constexpr (sizeof(V) == kVectorBytes) {
+      const char* low = from - offset;
+      if (low >= row && low + 2 * kVectorBytes <= row + length * step) {
+        const uint4 words = read_across(reinterpret_cast<const uint4*>(low), offset);
+        return *reinterpret_cast<const V*>(&words);
+      }
+    }
+  }
+  const Inside in = inside<N>(at, length);
+  const auto raw = read_steps<sizeof(M), N>(from, step, in.begin, in.end);
+  return *reinterpret_cast<const V*>(&raw);
+}
+
+/// The same from any dtype that converts to T.
+template <typename T, int N>
+INTEROP_CALLED Vector<T, N> read_converted(const InputArgs& input, const char* row, int64_t at, int64_t length) {
+  Vector<T, N> vector{};
+  with_stored<T>(input.stored, [&](auto type) {
+    using From = decltype(type);
+    const auto read = read_vector<Memory<From>, N>(input.access, input.step, row, at, length);
+#pragma unroll
+    for (int i = 0; i < N; ++i) vector.at[i] = convert<T, From>(read.at[i]);
+  });
+  return vector;
+}
+
+template <bool Mixed, typename T, int N>
+INTEROP_DEVICE Vector<T, N> read(const InputArgs& input, int64_t row_offset, int64_t at, int64_t length) {
+  if (input.access == Access::value) {
+    Vector<T, N> vector;
+#pragma unroll
+    for (int i = 0; i < N; ++i) vector.at[i] = *reinterpret_cast<const T*>(input.value.bytes);
+    return vector;
+  }
+  const char* row = input.data + row_offset;
+  if constexpr (Mixed) {
+    return read_converted<T, N>(input, row, at, length);
+  } else {
+    return read_vector<T, N>(input.access, input.step, row, at, length);
+  }
+}
+
+template <typename O, int N>
+INTEROP_DEVICE void write(const Args& args, char* row, int64_t at, const Vector<O, N>& vector) {
+  char* to = row + at * args.out_step;
+  if (args.vector_stores && at >= 0 && at + N <= args.length) {
+    *reinterpret_cast<Vector<O, N>*>(to) = vector;
+    return;
+  }
+  const Inside in = inside<N>(at, args.length);
+  write_steps<sizeof(O), N>(to, args.out_step, in.begin, in.end,
+                            *reinterpret_cast<const Vector<Raw<sizeof(O)>, N>*>(&vector));
+}
+
+// ---- where a row lies ----
+
+INTEROP_DEVICE unsigned divide_by(unsigned x, const Divisor& by) {
+  return (__umulhi(x, by.multiplier) + x) >> by.shift;
+}
+
+/// What a row's place in the outer dimensions adds to each pointer.
+struct Offsets {
+  int64_t a = 0, b = 0, out = 0;
+};
+
+INTEROP_DEVICE Offsets offsets_of(const Args& args, unsigned row) {
+  Offsets offsets;
+#pragma unroll
+  for (int d = 0; d < kOuterDims; ++d) {
+    if (d == args.outer_ndim) break;
+    const unsigned quotient = divide_by(row, args.outer_sizes[d]);
+    const int64_t at = row - quotient * args.outer_sizes[d].value;
+    row = quotient;
+    offsets.a += at * args.inputs[0].outer[d];
+    offsets.b += at * args.inputs[1].outer[d];
+    offsets.out += at * args.out_outer[d];
+  }
+  return offsets;
+}
+
+// ---- the kernels ----
+
+// elementwise_kernel: out = op(a, b), vector by vector of the output's rows.
+//   in/out  a, b, out of any strides and alignment; out may be a or b itself
+//   launch  block 256, kUnroll vectors of N elements a thread, as many blocks as that takes; no shared memory
+//   traffic each element once; a broadcast row comes from the caches. Memory-bound: judge it in GB/s
+//   maths   the operation is a switch on the arguments, taken once a thread: a few instructions beside 64 bytes
+// The vectors of a row begin where the output is aligned, so that all stores but those at the ends are whole vectors;
+// an input that is not aligned there is read as two vectors and shifted. E.g. x[1:] + y into a new float32 array: y and
+// the output by 16 bytes, x by two loads of which the second is the next thread's first. The place in the outer
+// dimensions is found once a vector, by 32-bit multiplications. Inputs are not read through the read-only path
+// (__restrict__), as one of them may be the output.
+template <typename T, typename Ops, bool Mixed, int N>
+__global__ void __launch_bounds__(kThreads) elementwise_kernel(const __grid_constant__ Args args) {
+  using O = typename Ops::Out;
+  constexpr int kUnroll = Mixed ? kUnrollMixed : kUnrollSame;
+  Vector<T, N> a[kUnroll], b[kUnroll];
+  char* rows[kUnroll];
+  int64_t places[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const unsigned vector = (blockIdx.x * kUnroll + u) * kThreads + threadIdx.x;
+    places[u] = args.length;
+    if (vector >= args.count) continue;
+    const unsigned row = args.outer_ndim == 0 ? 0 : divide_by(vector, args.row_pieces);
+    const Offsets offsets = offsets_of(args, row);
+    rows[u] = args.out + offsets.out;
+    const unsigned before =  // elements from the last aligned place to the row
+        args.vector_stores ? static_cast<unsigned>(reinterpret_cast<uintptr_t>(rows[u]) / sizeof(O)) % N : 0;
+    places[u] = static_cast<int64_t>(vector - row * args.row_pieces.value) * N - before;
+    if (places[u] >= args.length) continue;
+    a[u] = read<Mixed, T, N>(args.inputs[0], offsets.a, places[u], args.length);
+    b[u] = read<Mixed, T, N>(args.inputs[1], offsets.b, places[u], args.length);
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (places[u] >= args.length) continue;
+    Vector<O, N> out;
+    Ops::apply(args, a[u].at, b[u].at, out.at);
+    write(args, rows[u], places[u], out);
+  }
+}
+
+// elementwise_tiled_kernel: the same, where an input lies compact along another dimension than the output.
+//   in/out  as above. A tile is Tile elements along the output's last dimension and Tile along the other one
+//   launch  block 256, one tile a block; shared memory for two tiles of T, at most 34 KB
+//   traffic whole lines of every operand: those inputs are read along their own dimension into shared memory, and from
+//           there along the output's. A row in shared memory is one element longer than the tile: no bank twice
+template <typename T, typename Ops, int Tile>
+__global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __grid_constant__ Args args) {
+  using O = typename Ops::Out;
+  constexpr int kSteps = Tile * Tile / kThreads;  // elements of a thread
+  constexpr int kPitch = Tile + 1;
+  __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(T)];
+  T* const tiles[2] = {reinterpret_cast<T*>(memory), reinterpret_cast<T*>(memory) + Tile * kPitch};
+
+  const unsigned band = divide_by(blockIdx.x, args.row_pieces);
+  const unsigned row = divide_by(band, args.cross_pieces);
+  const int64_t first = static_cast<int64_t>(blockIdx.x - band * args.row_pieces.value) * Tile;
+  const int64_t cross_first = static_cast<int64_t>(band - row * args.cross_pieces.value) * Tile;
+  const int length = static_cast<int>(args.length - first < Tile ? args.length - first : Tile);
+  const int cross_length =
+      static_cast<int>(args.cross_length - cross_first < Tile ? args.cross_length - cross_first : Tile);
+  const Offsets offsets = offsets_of(args, row);
+
+  T elements[2][kSteps];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const InputArgs& input = args.inputs[k];
+    if (input.access == Access::value) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) elements[k][i] = *reinterpret_cast<const T*>(input.value.bytes);
+      continue;
+    }
+    const bool own_dtype = input.stored == stored_as<T>();
+    const char* corner =
+        input.data + (k == 0 ? offsets.a : offsets.b) + first * input.step + cross_first * input.cross_step;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int at = i * kThreads + static_cast<int>(threadIdx.x);
+      const int x = input.tiled ? at / Tile : at % Tile;  // along the last dimension
+      const int y = input.tiled ? at % Tile : at / Tile;
+      const char* from = corner + x * input.step + y * input.cross_step;
+      if (x >= length || y >= cross_length) {
+        elements[k][i] = T{};
+      } else if (own_dtype) {
+        elements[k][i] = convert<T, T>(*reinterpret_cast<const Memory<T>*>(from));
+      } else {
+        elements[k][i] = read_converted<T, 1>(input, from, 0, 1).at[0];
+      }
+    }
+    if (input.tiled) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int at = i * kThreads + static_cast<int>(threadIdx.x);
+        tiles[k][at % Tile * kPitch + at / Tile] = elements[k][i];
+      }
+    }
+  }
+  __syncthreads();  // what one thread reads of a tile, others have written
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    if (args.inputs[k].access == Access::value || !args.inputs[k].tiled) continue;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int at = i * kThreads + static_cast<int>(threadIdx.x);
+      elements[k][i] = tiles[k][at / Tile * kPitch + at % Tile];
+    }
+  }
+  O out[kSteps];
+  Ops::apply(args, elements[0], elements[1], out);
+  char* corner = args.out + offsets.out + first * args.out_step + cross_first * args.out_cross_step;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const int at = i * kThreads + static_cast<int>(threadIdx.x);
+    const int x = at % Tile, y = at / Tile;
+    if (x < length && y < cross_length) {
+      *reinterpret_cast<O*>(corner + x * args.out_step + y * args.out_cross_step) = out[i];
+    }
+  }
+}
+
+// ---- the instances of one dtype ----
+
+template <typename T>
+constexpr int kVectorOf = kVectorBytes / sizeof(T);
+template <typename T>
+constexpr int kMixedVectorOf = kVectorOf<T> < 4 ? kVectorOf<T> : 4;
+template <typename T>
+constexpr int kTileOf = sizeof(T) > 4 ? 32 : 64;
+
+template <typename Symbol>
+Kernel* kernel_of(Symbol* symbol) {
+  return new Kernel(reinterpret_cast<const void*>(symbol));  // for the life of the process
+}
+
+template <typename T, template <typename> class Ops>
+Kernel* mixed_kernel() {
+  return kernel_of(&elementwise_kernel<T, Ops<T>, true, kMixedVectorOf<T>>);
+}
+
+template <typename T, template <typename> class Ops>
+Kernel* same_kernel() {
+  return kernel_of(&elementwise_kernel<T, Ops<T>, false, kVectorOf<T>>);
+}
+
+template <typename T>
+const KernelSet& kernel_set() {
+  static const KernelSet set = [] {
+    KernelSet made{kVectorOf<T>, kMixedVectorOf<T>, kTileOf<T>, {}, {}, nullptr};
+    made.mixed[static_cast<int>(Family::simple)] = mixed_kernel<T, Simple>();
+    made.mixed[static_cast<int>(Family::comparisons)] = mixed_kernel<T, Comparisons>();
+    made.tiled = kernel_of(&elementwise_tiled_kernel<T, Simple<T>, kTileOf<T>>);
+    if constexpr (Facts<T>::is_bool)
+      return made;
+    else {
+      made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple>();
+      made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons>();
+      made.mixed[static_cast<int>(Family::divisions)] = mixed_kernel<T, Divisions>();
+      if constexpr (Facts<T>::is_complex) made.mixed[static_cast<int>(Family::parts)] = mixed_kernel<T, Parts>();
+      return made;
+    }
+  }();
+  return set;
+}
+
+}  // namespace
+}  // namespace interop::cuda::elementwise

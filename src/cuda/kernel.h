@@ -1,0 +1,24 @@
+/// One compiled kernel, made ready in each context that launches it. Private to src/cuda.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "cuda/driver_api.h"
+
+namespace interop::cuda {
+
+/// A kernel of this package. Its handle serves every device; each context loads it on first use.
+struct Kernel {
+  const void* symbol;
+  std::atomic<CUkernel> handle{nullptr};
+  std::atomic<std::uint64_t> loaded_in{0};  // the id of the last context that it was made ready in
+
+  explicit Kernel(const void* symbol_) : symbol(symbol_) {}
+};
+
+/// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a
+/// launch that is being captured could not. `launching` and `loading` say what was being done in an error.
+CUfunction ready(Kernel& kernel, const char* launching, const char* loading);
+
+}  // namespace interop::cuda

@@ -1,0 +1,84 @@
+/// One elementwise operation, as the shape rules hand it to a kernel. Knows neither Python nor CUDA.
+#pragma once
+
+#include <interop/tensor.h>
+
+#include <cstdint>
+
+namespace interop {
+
+/// The operations. The kernels serve all but the last two, which are `less` and `less_equal` of the other operand.
+enum class ElementwiseOp : uint8_t {
+  copy,  ///< the first operand as it is
+  add,
+  subtract,
+  multiply,
+  divide,
+  minimum,
+  maximum,
+  negative,
+  abs,
+  floor_divide,
+  remainder,
+  pow,
+  equal,
+  not_equal,
+  less,
+  less_equal,
+  greater,
+  greater_equal
+};
+
+/// The bytes of one value of any dtype.
+struct ScalarValue {
+  alignas(16) unsigned char bytes[16];
+};
+
+/// The most arrays that one loop reads.
+inline constexpr int kMaxInputs = 5;
+
+/// How a loop walks memory: what a launcher chooses a kernel by.
+enum class LayoutClass : uint8_t {
+  empty,       ///< nothing to do
+  contiguous,  ///< one dimension at most; every operand is compact, or one element
+  rows,        ///< along the last dimension every operand is compact, or one element
+  transposed,  ///< an input is compact along another dimension than the output
+  strided      ///< all else
+};
+
+/// Where the elements of an output and of its inputs lie, dimension by dimension, outermost first.
+///
+/// Strides are in elements; operand 0 is the output. Dimensions of size 1 are dropped, those of the output run from
+/// long strides to short ones, none of them negative, and neighbours are one wherever every operand agrees. So a loop
+/// over compact arrays has one dimension, and one over a single element has none.
+struct Loop {
+  int operand_count = 0;  ///< the inputs, and the output
+  int ndim = 0;
+  int64_t sizes[kMaxDims];
+  int64_t strides[kMaxInputs + 1][kMaxDims];
+  LayoutClass layout = LayoutClass::contiguous;
+  /// Of `transposed`: the dimension along which that input is compact, while the last one takes long steps through it.
+  /// A tile of both, read along one and written along the other, moves whole lines of memory.
+  int cross_dim = -1;
+};
+
+/// An input: an array, or one value for all elements.
+struct ElementwiseInput {
+  const void* data = nullptr;  ///< null for a value
+  DLDataType dtype{};          ///< in memory; converted to the operation's dtype as it is read
+  ScalarValue value{};         ///< already of the operation's dtype
+};
+
+/// out = op(a, b) over `loop`, computed in `dtype`. Unary operations have one input.
+struct Elementwise {
+  ElementwiseOp op = ElementwiseOp::copy;
+  DLDataType dtype{};      ///< of both operands once read
+  DLDataType out_dtype{};  ///< `dtype`; bool of a comparison; the parts' dtype for abs of complex numbers
+  Loop loop;
+  void* out = nullptr;
+  ElementwiseInput inputs[2];
+  bool replaces_zero = false;  ///< divide: where the divisor is zero, the result is `where_zero`
+  ScalarValue where_zero{};    ///< of `dtype`
+};
+
+}  // namespace interop

@@ -1,0 +1,187 @@
+/// Broadcasting, result dtypes, and the collapse of dimensions.
+#include "ops/elementwise.h"
+
+#include <interop/error.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+namespace interop::ops {
+namespace {
+
+bool is_complex(DLDataType dtype) { return dtype.code == kDLComplex; }
+bool is_bool(DLDataType dtype) { return dtype.code == kDLBool; }
+bool is_float(DLDataType dtype) { return dtype.code == kDLFloat || dtype.code == kDLBfloat; }
+
+bool is_served(DLDataType dtype) {
+  if (dtype.lanes != 1) return false;
+  switch (dtype.code) {
+    case kDLBool:
+      return dtype.bits == 8;
+    case kDLInt:
+    case kDLUInt:
+      return dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
+    case kDLFloat:
+      return dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
+    case kDLBfloat:
+      return dtype.bits == 16;
+    case kDLComplex:
+      return dtype.bits == 64 || dtype.bits == 128;
+    default:
+      return false;
+  }
+}
+
+/// What an operation accepts, or null if `dtype` is among it.
+const char* refusal(ElementwiseOp op, DLDataType dtype) {
+  switch (op) {
+    case ElementwiseOp::divide:
+      return is_float(dtype) || is_complex(dtype) ? nullptr : "floats and complex numbers";
+    case ElementwiseOp::subtract:
+    case ElementwiseOp::negative:
+    case ElementwiseOp::pow:
+      return is_bool(dtype) ? "integers, floats and complex numbers" : nullptr;
+    case ElementwiseOp::floor_divide:
+    case ElementwiseOp::remainder:
+      return is_bool(dtype) || is_complex(dtype) ? "integers and floats" : nullptr;
+    case ElementwiseOp::minimum:
+    case ElementwiseOp::maximum:
+    case ElementwiseOp::less:
+    case ElementwiseOp::less_equal:
+    case ElementwiseOp::greater:
+    case ElementwiseOp::greater_equal:
+      return is_complex(dtype) ? "bool, integers and floats" : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+bool is_comparison(ElementwiseOp op) { return op >= ElementwiseOp::equal; }
+
+/// One dimension before the collapse: its size, and the step of every operand.
+struct Dim {
+  int64_t size;
+  int64_t strides[kMaxInputs + 1];
+};
+
+/// Makes the output's step positive: the loop begins at the other end.
+void turn_around(Dim& dim, DLTensor& out, DLTensor* inputs, int count) {
+  if (dim.strides[0] >= 0) return;
+  for (int k = 0; k <= count; ++k) {
+    DLTensor& tensor = k == 0 ? out : inputs[k - 1];
+    tensor.data = static_cast<char*>(tensor.data) + (dim.size - 1) * dim.strides[k] * item_bytes(tensor.dtype);
+    dim.strides[k] = -dim.strides[k];
+  }
+}
+
+/// Appends a dimension, or widens the last one where every operand steps through both alike.
+void append(Loop& loop, const Dim& dim) {
+  if (loop.ndim > 0) {
+    const int last = loop.ndim - 1;
+    bool alike = true;
+    for (int k = 0; k < loop.operand_count; ++k) alike &= loop.strides[k][last] == dim.strides[k] * dim.size;
+    if (alike) {
+      loop.sizes[last] *= dim.size;
+      for (int k = 0; k < loop.operand_count; ++k) loop.strides[k][last] = dim.strides[k];
+      return;
+    }
+  }
+  loop.sizes[loop.ndim] = dim.size;
+  for (int k = 0; k < loop.operand_count; ++k) loop.strides[k][loop.ndim] = dim.strides[k];
+  ++loop.ndim;
+}
+
+/// The dimension along which some input is compact where the last one takes long steps through it; -1 if none is.
+int find_cross_dim(const Loop& loop) {
+  const int last = loop.ndim - 1;
+  constexpr int64_t kLeast = 8;  // elements each way, for a tile to be worth its trip through shared memory
+  if (last < 1 || loop.sizes[last] < kLeast) return -1;
+  for (int k = 1; k < loop.operand_count; ++k) {
+    if (std::abs(loop.strides[k][last]) < kLeast) continue;
+    for (int i = 0; i < last; ++i) {
+      if (std::abs(loop.strides[k][i]) == 1 && loop.sizes[i] >= kLeast) return i;
+    }
+  }
+  return -1;
+}
+
+LayoutClass classify(const Loop& loop) {
+  if (std::find(loop.sizes, loop.sizes + loop.ndim, 0) != loop.sizes + loop.ndim) return LayoutClass::empty;
+  if (loop.cross_dim >= 0) return LayoutClass::transposed;
+  const int last = loop.ndim - 1;
+  for (int k = 0; k < loop.operand_count && last >= 0; ++k) {
+    const int64_t stride = loop.strides[k][last];
+    if (stride != 1 && (k == 0 || stride != 0)) return LayoutClass::strided;
+  }
+  return last <= 0 ? LayoutClass::contiguous : LayoutClass::rows;
+}
+
+}  // namespace
+
+Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count) {
+  Shape shape;
+  shape.ndim = 0;
+  for (int k = 0; k < count; ++k) shape.ndim = std::max(shape.ndim, inputs[k].tensor->ndim);
+  std::fill(shape.sizes, shape.sizes + shape.ndim, int64_t{1});
+  for (int k = 0; k < count; ++k) {
+    const DLTensor& tensor = *inputs[k].tensor;
+    const int lead = shape.ndim - tensor.ndim;
+    for (int i = 0; i < tensor.ndim; ++i) {
+      int64_t& size = shape.sizes[lead + i];
+      if (tensor.shape[i] == 1 || tensor.shape[i] == size) continue;
+      if (size != 1) {
+        std::string text = std::string(function) + ": ";
+        for (int j = 0; j <= k; ++j) {
+          text += std::string(j ? " and " : "") + inputs[j].name + " has shape " + shape_text(*inputs[j].tensor);
+        }
+        throw ValueError(text + ": the sizes " + std::to_string(size) + " and " + std::to_string(tensor.shape[i]) +
+                         " do not broadcast");
+      }
+      size = tensor.shape[i];
+    }
+  }
+  return shape;
+}
+
+DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype) {
+  const char* accepted = is_served(dtype) ? refusal(op, dtype)
+                                          : "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, "
+                                            "float64, complex64, complex128";
+  if (accepted) {
+    throw TypeError(std::string(function) + ": the operands are " + dtype_name(dtype) + "; accepted: " + accepted);
+  }
+  if (is_comparison(op)) return {kDLBool, 8, 1};
+  if (op == ElementwiseOp::abs && is_complex(dtype)) return {kDLFloat, static_cast<uint8_t>(dtype.bits / 2), 1};
+  return dtype;
+}
+
+Loop plan_loop(DLTensor& out, DLTensor* inputs, int count) {
+  Dim dims[kMaxDims];
+  int ndim = 0;
+  bool sorted = true;
+  for (int i = 0; i < out.ndim; ++i) {
+    if (out.shape[i] == 1) continue;
+    Dim& dim = dims[ndim++];
+    dim.size = out.shape[i];
+    dim.strides[0] = out.strides[i];
+    for (int k = 0; k < count; ++k) {
+      const DLTensor& input = inputs[k];
+      const int j = i - (out.ndim - input.ndim);
+      dim.strides[k + 1] = j < 0 || input.shape[j] == 1 ? 0 : input.strides[j];
+    }
+    if (dim.size > 0) turn_around(dim, out, inputs, count);
+    sorted &= ndim == 1 || dims[ndim - 2].strides[0] >= dim.strides[0];
+  }
+  if (!sorted) {
+    std::stable_sort(dims, dims + ndim, [](const Dim& x, const Dim& y) { return x.strides[0] > y.strides[0]; });
+  }
+  Loop loop;
+  loop.operand_count = count + 1;
+  for (int i = 0; i < ndim; ++i) append(loop, dims[i]);
+  loop.cross_dim = find_cross_dim(loop);
+  loop.layout = classify(loop);
+  return loop;
+}
+
+}  // namespace interop::ops

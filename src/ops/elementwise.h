@@ -1,0 +1,25 @@
+/// The shape, dtype and layout rules of elementwise operations: NumPy's. Knows neither Python nor CUDA.
+#pragma once
+
+#include <interop/elementwise.h>
+
+namespace interop::ops {
+
+/// One operand of a call: its public name, and the array.
+struct NamedTensor {
+  const char* name;
+  const DLTensor* tensor;
+};
+
+/// The shape of `inputs` broadcast against each other. Throws ValueError where they do not fit.
+Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count);
+
+/// The dtype of the result of `op` computed in `dtype`. Throws TypeError, naming the function, where it has no meaning:
+/// the order of complex numbers, arithmetic of bool that is not or, and, minimum or maximum.
+DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype);
+
+/// The loop over `inputs`, broadcast to `out`. Where its steps are negative, `out` and `inputs` get new pointers: those
+/// of the element that the loop begins with. Broadcast inputs have stride 0.
+Loop plan_loop(DLTensor& out, DLTensor* inputs, int count);
+
+}  // namespace interop::ops

@@ -1,0 +1,391 @@
+"""The elementwise operations on the host: values of every dtype and mix, layouts, scalars, `out=`, errors."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import hypothesis.extra.numpy as hnp
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import elements, libraries, products
+from hypothesis import given
+from hypothesis import strategies as st
+
+import interop
+
+SHAPES = (((), ()), ((3,), (3,)), ((1009,), ()), ((4, 5), (5,)), ((4, 1), (1, 5)), ((0, 3), (3,)), ((2, 1, 3), (4, 1)))
+CASES = [case for case in itertools.product(elements.OPERATIONS, elements.DTYPES) if elements.serves(*case)]
+REFUSED = [
+    (name, dtype) for name in elements.OPERATIONS for dtype in elements.DTYPES if not elements.serves(name, dtype)
+]
+BY_CASE = pytest.mark.parametrize(("name", "dtype"), CASES)
+
+
+def operands_of(name, shapes, dtype, seed=0):
+    count = 1 if name in elements.UNARY else 2
+    return [elements.draw(shape, dtype, seed + place) for place, shape in enumerate(shapes[:count])]
+
+
+def answer_of(library, name, operands):
+    """The answer, in the library's own default float where integers are divided."""
+    answer = elements.expected(name, *operands)
+    if name == "divide" and operands[0].dtype.kind in "biu" and library.name != "numpy":
+        with np.errstate(all="ignore"):
+            return np.divide(*(x.astype("float32") for x in operands)) if not is_wide_jax(library, operands) else answer
+    return answer
+
+
+def is_wide_jax(library, operands):
+    return library.name == "jax" and operands[0].dtype.itemsize == 8
+
+
+# ---- values ----
+
+
+@BY_CASE
+def test_values(host_library, name, dtype):
+    for shapes in SHAPES if host_library.name != "jax" else SHAPES[3:4]:  # JAX compiles each
+        with products.naming(f"{shapes}"):
+            x = operands_of(name, shapes, dtype)
+            result = elements.call(name, *(host_library.make(a) for a in x))
+            assert host_library.is_ours(result)
+            loose = host_library.name == "jax" and name == "divide"  # XLA's own on the CPU, by reciprocals
+            elements.check(name, host_library.to_numpy(result), answer_of(host_library, name, x), loose)
+
+
+@pytest.mark.parametrize(("name", "dtype"), REFUSED)
+def test_dtypes_without_a_meaning_are_refused(host_library, name, dtype):
+    x = [host_library.make(a) for a in operands_of(name, ((3,), (3,)), dtype)]
+    with pytest.raises(TypeError, match=f"^interop.{name}: the operands are {dtype}; accepted: .*(integers|floats)"):
+        elements.call(name, *x)
+
+
+FLOAT_CASES = [(name, dtype) for name, dtype in CASES if dtype in elements.FLOATS and name not in elements.UNARY]
+
+
+@pytest.mark.parametrize(("name", "dtype"), FLOAT_CASES)
+def test_special_values(host_library, name, dtype):
+    """Every pair of zeros, infinities, NaN and ordinary numbers."""
+    pairs = np.array(list(itertools.product(elements.SPECIAL, repeat=2))).astype(elements.dtype_of(dtype))
+    x, y = np.ascontiguousarray(pairs.T)
+    result = elements.call(name, host_library.make(x), host_library.make(y))
+    elements.check(name, host_library.to_numpy(result), elements.expected(name, x, y))
+
+
+@pytest.mark.parametrize("dtype", elements.FLOATS)
+@pytest.mark.parametrize("name", elements.UNARY)
+def test_special_values_of_unary_operations(host_library, name, dtype):
+    x = np.array(elements.SPECIAL).astype(elements.dtype_of(dtype))
+    result = host_library.to_numpy(elements.call(name, host_library.make(x)))
+    elements.check(name, result, elements.expected(name, x))
+
+
+@pytest.mark.parametrize("dtype", elements.INTEGERS)
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "floor_divide", "remainder", "pow", "minimum", "less"])
+def test_special_integers(host_library, name, dtype):
+    """The ends of the range, zero divisors, negative powers."""
+    limits = np.iinfo(dtype)
+    values = {limits.min, limits.max, limits.max - 1, 0, 1, 2, 3, 7, *([-1, -2, -3] if limits.min else [])}
+    pairs = np.array(list(itertools.product(sorted(values), repeat=2)), dtype=object)
+    x, y = (np.array(list(side), dtype) for side in pairs.T)
+    result = elements.call(name, host_library.make(x), host_library.make(y))
+    elements.check(name, host_library.to_numpy(result), elements.expected(name, x, y))
+
+
+def test_complex_division_overflows_only_where_the_result_does(host_library):
+    x = host_library.make(np.array([1e30 + 1e30j], "complex64"))
+    assert host_library.to_numpy(interop.divide(x, x))[0] == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
+def test_where_zero(host_library, dtype):
+    x, y = elements.draw((40,), dtype, 1), elements.draw((40,), dtype, 2)
+    y[::3] = 0
+    result = host_library.to_numpy(elements.call("divide", host_library.make(x), host_library.make(y), where_zero=-2.5))
+    answer = elements.expected("divide", x, y)
+    answer[y == 0] = -2.5
+    elements.check("divide", result, answer)
+
+
+def test_where_zero_of_integers_and_scalars(host_library):
+    x = host_library.make(np.array([6, 7], "int32"))
+    y = host_library.make(np.array([0, 2], "int32"))
+    assert host_library.to_numpy(interop.divide(x, y, where_zero=9)).tolist() == [9, 3.5]
+    assert host_library.to_numpy(interop.divide(x, 0, where_zero=float("inf"))).tolist() == [float("inf")] * 2
+
+
+# ---- mixed dtypes ----
+
+PAIRS = [pair for pair in itertools.product(elements.DTYPES, repeat=2) if pair[0] != pair[1]]
+
+
+def numpys_dtype(first, second):
+    try:
+        return np.result_type(elements.dtype_of(first), elements.dtype_of(second))
+    except TypeError:
+        return None
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "less", "divide"])
+def test_mixed_dtypes_of_numpy(name):
+    for first, second in PAIRS:
+        with products.naming(f"{first}, {second}"):
+            x, y = elements.draw((7,), first, 1), elements.draw((7,), second, 2)
+            common = numpys_dtype(first, second)
+            if common is None:
+                with pytest.raises(TypeError, match=f"interop.{name}: numpy has no common dtype of"):
+                    elements.call(name, x, y)
+                continue
+            if not elements.serves(name, common.name):
+                continue
+            if name == "less" and {x.dtype.kind, y.dtype.kind} == {"i", "u"}:
+                answer = np.less(x, y)
+            else:
+                answer = elements.expected(name, x, y, dtype=common.name)
+            elements.check(name, elements.call(name, x, y), answer)
+
+
+def test_mixed_dtypes_of_torch(torch):
+    library = libraries.by_name("torch")
+    for first, second in PAIRS:
+        with products.naming(f"{first}, {second}"):
+            x, y = (library.make(elements.draw((7,), dtype, place)) for place, dtype in enumerate((first, second)))
+            try:
+                common = torch.result_type(x, y)
+                expected = torch.add(x, y)
+            except RuntimeError:
+                with pytest.raises(TypeError, match="interop.add: torch has no common dtype of"):
+                    interop.add(x, y)
+                continue
+            result = interop.add(x, y)
+            assert result.dtype == common
+            assert torch.allclose(result, expected, rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
+def test_mixed_dtypes_of_jax(jax):
+    library = libraries.by_name("jax")
+    for first, second in PAIRS:
+        with products.naming(f"{first}, {second}"), library.x64():
+            x, y = (library.make(elements.draw((7,), dtype, place)) for place, dtype in enumerate((first, second)))
+            result = interop.multiply(x, y)
+            expected = x * y
+            assert result.dtype == expected.dtype
+            wide = [np.asarray(z).astype("complex128") for z in (result, expected)]
+            assert np.allclose(*wide, rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
+def test_the_first_array_s_library_promotes(torch):
+    integers, floats = np.arange(1, 4), np.ones(3, "float32")
+    assert interop.add(integers, floats).dtype == np.float64
+    assert interop.add(torch.from_numpy(integers), floats).dtype == torch.float32
+    assert interop.add(integers, torch.from_numpy(floats)).dtype == np.float64
+    assert interop.divide(integers, integers).dtype == np.float64
+    assert interop.divide(torch.from_numpy(integers), integers).dtype == torch.float32
+
+
+def test_promotion_follows_torch_s_default_dtype(torch):
+    x = torch.arange(3)
+    assert interop.divide(x, x).dtype == torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert interop.divide(x, x).dtype == torch.float64
+        assert interop.multiply(x, 2.5).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert interop.multiply(x, 2.5).dtype == torch.float32
+
+
+def test_0d_tensors_are_weak_as_in_torch(torch):
+    x = torch.ones(3, dtype=torch.float16)
+    assert interop.add(x, torch.tensor(2.0, dtype=torch.float64)).dtype == torch.float16
+    assert interop.add(torch.ones(3, dtype=torch.int8), torch.tensor(300)).tolist() == [45] * 3
+    assert interop.add(np.ones(3, "float16"), np.array(2.0)).dtype == np.float64  # not in NumPy
+
+
+# ---- scalars ----
+
+NO_SUCH_SUM = {("torch", "uint16", complex), ("torch", "float16", complex)}  # or a dtype of its own: ComplexHalf
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "float16", "bfloat16", "float32", "complex64"])
+@pytest.mark.parametrize("scalar", [True, 3, 2.5, 1 + 2j], ids=repr)
+def test_python_scalars_are_weak(host_library, dtype, scalar):
+    if (host_library.name, dtype, type(scalar)) in NO_SUCH_SUM:
+        return
+    x = host_library.make(elements.draw((5,), dtype))
+    result = interop.add(x, scalar)
+    if (host_library.name, dtype) not in {("torch", "uint16"), ("numpy", "bfloat16")}:  # torch has none, NumPy widens
+        with host_library.x64() if host_library.name == "jax" and dtype == "int64" else contextlib.nullcontext():
+            theirs = x + scalar
+        assert result.dtype == theirs.dtype
+        assert np.allclose(*(host_library.to_numpy(y).astype("complex128") for y in (result, theirs)), rtol=1e-2)
+    if not (dtype == "bool" and isinstance(scalar, bool)):
+        assert host_library.dtype(interop.subtract(scalar, x)) == host_library.dtype(result)
+
+
+def test_bfloat16_beside_a_scalar_stays_bfloat16():
+    x = np.ones(2, ml_dtypes.bfloat16)
+    assert interop.add(x, 2.5).dtype == ml_dtypes.bfloat16
+    assert interop.multiply(2, x).dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("int8", 128), ("uint8", -1), ("uint64", 2**64), ("int64", -(2**63) - 1)])
+def test_integer_scalars_that_do_not_fit(host_library, dtype, value):
+    x = host_library.make(np.zeros(2, dtype))
+    with pytest.raises(OverflowError, match=f"is {value}, which {dtype} cannot hold"):
+        interop.add(x, value)
+
+
+def test_numpy_scalars_are_scalars(torch):
+    assert interop.add(np.ones(2, "float32"), np.float64(1)).dtype == np.float64
+    assert interop.add(torch.ones(2), np.float64(1)).dtype == torch.float32  # a number, to torch
+    with pytest.raises(TypeError, match="interop.add: a is numpy.float64"):
+        interop.add(np.float64(1), 2)
+    with pytest.raises(TypeError, match="interop.add: a is int; accepted: arrays"):
+        interop.add(1, 2)
+
+
+def test_scalars_need_an_array_beside_them():
+    with pytest.raises(TypeError, match="interop.negative: x is float; accepted: arrays"):
+        interop.negative(1.0)
+    with pytest.raises(TypeError, match="interop.add: b is str; accepted: arrays"):
+        interop.add(np.ones(2), "2")
+    with pytest.raises(TypeError, match="interop.add: b is NoneType; accepted: arrays"):
+        interop.add(np.ones(2), None)
+
+
+# ---- layouts ----
+
+
+@given(st.data())
+def test_property(data):
+    name = data.draw(st.sampled_from([name for name in elements.OPERATIONS if name != "pow"]))
+    dtype = data.draw(st.sampled_from([dtype for dtype in elements.DTYPES if elements.serves(name, dtype)]))
+    library = libraries.by_name(data.draw(st.sampled_from(["numpy", "torch"])))
+    count = 1 if name in elements.UNARY else 2
+    shapes = data.draw(hnp.mutually_broadcastable_shapes(num_shapes=count, max_dims=4, min_side=0, max_side=5))
+    kind = elements.dtype_of(dtype)
+    pairs = [data.draw(products.strided(shape, kind, library.negative)) for shape in shapes.input_shapes]
+    views = [view for _, view in pairs]
+    answer = answer_of(library, name, views)
+    if answer.dtype == np.float32 and kind.kind in "biu" and library.name == "numpy":
+        answer = answer.astype(np.float64)
+    result = elements.call(name, *(library.view(base, view) for base, view in pairs))
+    elements.check(name, library.to_numpy(result), answer)
+
+    base_out, out_view = data.draw(products.strided(shapes.result_shape, answer.dtype, library.negative))
+    if any(n > 1 and s == 0 for n, s in zip(out_view.shape, out_view.strides, strict=True)) and out_view.size:
+        return
+    made = library.make(base_out)
+    out = library.view_of(made, base_out, out_view)
+    assert elements.call(name, *(library.view(base, view) for base, view in pairs), out=out) is out
+    out_view[...] = answer
+    elements.check(name, library.to_numpy(made), base_out)
+
+
+# ---- out= ----
+
+
+def test_out_may_be_an_operand(host_view_library):
+    x, y = elements.draw((6, 7), "float32", 1), elements.draw((6, 7), "float32", 2)
+    a = host_view_library.make(x)
+    assert interop.subtract(host_view_library.make(y), a, out=a) is a
+    assert np.array_equal(host_view_library.to_numpy(a), y - x)
+
+
+@pytest.mark.parametrize("case", ["before", "behind", "transposed", "column"])
+def test_out_may_overlap_an_operand(host_view_library, case):
+    """NumPy's result: as if every element were read before any is written."""
+    base = elements.draw((9, 9), "float32")
+    made = host_view_library.make(base)
+    source, target = {
+        "before": (base[1:], base[:-1]),
+        "behind": (base[:-1], base[1:]),
+        "transposed": (base.T, base),
+        "column": (np.broadcast_to(base[:, 4:5], (9, 9)), base),
+    }[case]
+    a = host_view_library.view_of(made, base, source)
+    out = host_view_library.view_of(made, base, target)
+    other = elements.draw(source.shape, "float32", 5)
+    answer = source + other
+    interop.add(a, host_view_library.make(other), out=out)
+    target[...] = answer
+    assert np.array_equal(host_view_library.to_numpy(made), base)
+
+
+def test_comparison_into_the_memory_of_an_operand():
+    x = np.arange(8, dtype="uint8")
+    out = x.view(bool)
+    interop.less(x, 4, out=out)
+    assert out.tolist() == [True] * 4 + [False] * 4
+
+
+def test_out_is_checked():
+    x = np.ones((2, 3))
+    with pytest.raises(ValueError, match=r"interop.add: out has shape \(3,\); accepted: the result's shape, \(2, 3\)"):
+        interop.add(x, x, out=np.ones(3))
+    with pytest.raises(TypeError, match="interop.add: out is float32; accepted: the result's dtype, float64"):
+        interop.add(x, x, out=np.ones((2, 3), "float32"))
+    with pytest.raises(TypeError, match="interop.less: out is float64; accepted: the result's dtype, bool"):
+        interop.less(x, x, out=x)
+    fixed = np.ones((2, 3))
+    fixed.flags.writeable = False
+    with pytest.raises(TypeError, match="interop.add: out .* is read-only"):
+        interop.add(x, x, out=fixed)
+    with pytest.raises(ValueError, match="interop.add: out .* has elements that share memory"):
+        interop.add(x, x, out=np.lib.stride_tricks.as_strided(np.ones(3), (2, 3), (0, 8)))
+
+
+# ---- results, libraries and errors ----
+
+
+def test_results_are_arrays_never_scalars(host_library):
+    result = interop.add(host_library.make(np.array(1.5)), 2)
+    assert host_library.is_ours(result)
+    assert result.shape == ()
+    assert host_library.to_numpy(result) == 3.5
+
+
+def test_arrays_of_two_libraries(torch, host_jax):
+    x = np.arange(3.0)
+    assert type(interop.add(torch.from_numpy(x), x)) is torch.Tensor
+    assert type(interop.add(x, torch.from_numpy(x))) is np.ndarray
+    assert libraries.by_name("jax").is_ours(interop.add(host_jax.numpy.ones(3), np.ones(3, "float32")))
+    assert type(interop.add(memoryview(x), x)) is interop.Array
+
+
+def test_numpys_warnings_are_numpys_alone(torch):
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+        interop.divide(np.ones(2), 0)
+    with np.errstate(all="raise"):
+        assert interop.divide(torch.ones(2), 0).tolist() == [float("inf")] * 2
+
+
+def test_shapes_that_do_not_broadcast():
+    with pytest.raises(
+        ValueError, match=r"interop.add: a has shape \(2, 3\) and b has shape \(2,\): the sizes 3 and 2"
+    ):
+        interop.add(np.ones((2, 3)), np.ones(2))
+
+
+def test_stream_and_execution_of_host_arrays():
+    with pytest.raises(ValueError, match="interop.add: stream is given, but the arrays are in host memory"):
+        interop.add(np.ones(2), 1, stream=1)
+    with pytest.raises(ValueError, match="interop.add: execution is 'gpu'; accepted: None, 'cuda'"):
+        interop.add(np.ones(2), 1, execution="gpu")
+
+
+def test_tensors_that_require_grad_are_refused(torch):
+    with pytest.raises(BufferError, match="interop.add: a requires grad"):
+        interop.add(torch.ones(2, requires_grad=True), 1)
+
+
+def test_explain():
+    plan = interop.explain(interop.divide, np.ones((2, 3), "int32"), 2, where_zero=0)
+    assert plan.function == "interop.divide"
+    assert (plan.result_shape, plan.result_dtype) == ((2, 3), "float64")
+    assert plan.algorithm == "NumPy's divide, on views of the arrays, in float64"
+    assert [x.name for x in plan.arguments] == ["a"]
+    assert interop.explain(interop.abs, np.ones(2, "complex64")).result_dtype == "float32"

@@ -1,0 +1,105 @@
+"""The elementwise operations as a JAX primitive, on the CPU: tracing, transforms, weak types, 64 bits, devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import machine
+
+import interop
+import interop._jax_elementwise
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(host_jax):
+    machine.need("jax")
+
+
+def test_under_jit():
+    f = jax.jit(lambda a, b: interop.less(interop.divide(a, b, where_zero=-1), 0))
+    x = jnp.array([1.0, 2.0, 3.0])
+    assert f(x, jnp.array([0.0, 1.0, -1.0])).tolist() == [True, False, True]
+
+
+def test_another_scalar_compiles_nothing():
+    x = jnp.ones(7)
+    interop.multiply(x, 2.0)
+    compiled = interop._jax_elementwise._compiled("multiply", "float32", None)
+    before = compiled._cache_size()
+    for scalar in (3.0, 4.5):
+        assert interop.multiply(x, scalar).tolist() == [scalar] * 7
+    assert compiled._cache_size() == before
+
+
+def test_without_jit():
+    with jax.disable_jit():
+        assert interop.add(jnp.ones(2), 1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("axes", "shapes"), [((0, None), ((4, 3), (3,))), ((1, 0), ((3, 4), (4, 2, 3))), ((None, 0), ((2, 3), (4, 3)))]
+)
+def test_under_vmap(axes, shapes):
+    x, y = (jnp.asarray(np.random.default_rng(i).random(shape)) for i, shape in enumerate(shapes))
+    result = jax.vmap(interop.subtract, in_axes=axes)(x, y)
+    assert np.array_equal(result, jax.vmap(jnp.subtract, in_axes=axes)(x, y))
+    assert np.array_equal(jax.vmap(interop.negative, in_axes=axes[0] or 0)(x), -jnp.moveaxis(x, axes[0] or 0, 0))
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd])
+def test_derivatives_are_refused(transform):
+    with pytest.raises(NotImplementedError, match=r"interop.multiply: derivatives .* are not supported yet"):
+        transform(lambda x: interop.multiply(x, x))(1.0)
+
+
+def test_weakly_typed_arrays_are_weak():
+    weak = jnp.asarray(2.0)
+    assert weak.weak_type
+    assert interop.multiply(jnp.ones(2, "float16"), weak).dtype == jnp.float16
+    assert interop.multiply(weak, jnp.ones(2, "bfloat16")).dtype == jnp.bfloat16
+    assert jax.jit(lambda x: interop.add(x * 1, 1))(weak).dtype == jnp.float32
+
+
+def test_64_bits_stay_with_x64_mode_off():
+    assert not jax.config.jax_enable_x64
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.array([1.0, 2.0]))
+    result = interop.multiply(x, 0.1)
+    assert result.dtype == jnp.float64
+    assert np.asarray(result).tolist() == [0.1, 0.2]
+    assert interop.add(x, jnp.ones(2, "float32")).dtype == jnp.float64
+
+
+def test_the_options_that_jax_has_not():
+    x = jnp.ones(2)
+    with pytest.raises(TypeError, match="interop.add: out= cannot be used with JAX arrays"):
+        interop.add(x, x, out=np.ones(2, "float32"))
+    with pytest.raises(ValueError, match="interop.abs: stream= is for device arrays, but x is a JAX array on"):
+        interop.abs(x, stream=1)
+    with pytest.raises(ValueError, match=r"interop.add: execution='cuda', but a and b are JAX arrays on"):
+        jax.block_until_ready(interop._jax_elementwise.elementwise("add", x, x, None, None, "cuda", None))
+    with pytest.raises(ValueError, match="interop.add: stream= cannot be used inside jax.jit"):
+        jax.jit(lambda x: interop.add(x, x, stream=1))(x)
+
+
+def test_deleted_arrays():
+    x = jnp.ones(3) + 1
+    x.delete()
+    with pytest.raises(BufferError, match="interop.add: b: the JAX array has been deleted or donated"):
+        interop.add(jnp.ones(3), x)
+
+
+def test_tracers_beside_other_libraries_are_refused():
+    with pytest.raises(TypeError, match="is a JAX tracer"):
+        jax.jit(lambda x: interop.add(np.ones(3), x))(jnp.ones(3))
+
+
+def test_explain():
+    plan = interop.explain(interop.less, jnp.ones((2, 3)), 2)
+    assert (plan.result_shape, plan.result_dtype, plan.stream) == ((2, 3), "bool", None)
+    assert plan.algorithm == "the JAX primitive interop_elementwise: jax.numpy's own less"
+    with pytest.raises(TypeError, match="interop.less: out= cannot be used"):
+        interop.explain(interop.less, jnp.ones(3), 2, out=np.ones(3))
