@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import subprocess
@@ -397,6 +398,11 @@ def strided(draw, shape, dtype, negative):
     return base, np.lib.stride_tricks.as_strided(base[start // base.itemsize :], shape, strides)
 
 
+@functools.cache
+def streams():
+    return device.new_stream(), device.new_stream()
+
+
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])  # conftest's, which only waits
 @given(st.data())
 def test_property(data):
@@ -415,8 +421,10 @@ def test_property(data):
     )
     expected = np.matmul(x, y)  # small integers: exact in any order
     a, b = first.view(base_a, x), second.view(base_b, y)
-    c = interop.matmul(a, b)
+    stream = data.draw(st.sampled_from([None, device.LEGACY, *streams()]))
+    c = interop.matmul(a, b, stream=stream)
     assert first.is_ours(c)
+    device.synchronize()
     assert np.array_equal(first.to_numpy(c), expected)
 
     base_out, view = data.draw(strided(shapes.result_shape, dtype, third.negative))
@@ -426,7 +434,7 @@ def test_property(data):
         with pytest.raises(ValueError, match="out .* has elements that share memory"):
             interop.matmul(a, b, out=out)
     else:
-        assert interop.matmul(a, b, out=out) is out
+        assert interop.matmul(a, b, out=out, stream=stream) is out
         view[...] = expected
     device.synchronize()
     assert np.array_equal(third.to_numpy(made), base_out)
