@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-import numpy as np
-
 from interop import _core
 from interop._core import Array
 from interop._matmul import StreamLike
@@ -213,22 +211,13 @@ def _gpu(library: str, array: Array, remedy: str) -> tuple[int, int]:
 # ---- one importer for each library ----
 
 
-def _to_numpy(module: Any, array: Any, stream: int | None) -> Any:
+def _to_numpy(module: Any, array: Array, stream: int | None) -> Any:
     if not _core.readable_by_host(array):
         raise TypeError(
             f"{_FUNCTION}: NumPy has arrays in host memory only; {_describe(array)}; copy it to the host with its own "
             "library (x.cpu(), cupy.asnumpy(x), numpy.asarray(x) of a JAX array, x.copy_to_host() of Numba)"
         )
-    try:
-        # Not the array itself: where it has no buffer, NumPy would go on to other protocols.
-        return np.asarray(memoryview(array))
-    except BufferError:  # a dtype that the buffer protocol has no letter for
-        import ml_dtypes
-
-        if not hasattr(ml_dtypes, array.dtype):
-            raise TypeError(f"{_FUNCTION}: NumPy has no {array.dtype}; {_describe(array)}") from None
-        bits: Any = _core.as_bits(array)
-        return np.asarray(memoryview(bits)).view(getattr(ml_dtypes, array.dtype))
+    return array.__array__()
 
 
 def _to_torch(torch: Any, array: Array, stream: int | None) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 import interop
 from interop import _core
-from interop._libraries import LIBRARIES, Library
+from interop._libraries import LIBRARIES, READ_ALSO, Library, ReadAlso
 
 __all__ = ["report"]
 
@@ -65,12 +65,26 @@ def _route(library: Library) -> str:
     return f"{version}; read by {protocol}; on {', '.join(devices)}"
 
 
+def _presence(library: ReadAlso) -> str:
+    version = library.version()
+    return (
+        f"{version}; read by {library.protocol}"
+        if version
+        else f"not installed; pip install {library.distributions[0]}"
+    )
+
+
+def _array_libraries() -> Iterator[tuple[str, str]]:
+    yield from ((library.name, _route(library)) for library in LIBRARIES)
+    yield from ((library.name, _presence(library)) for library in READ_ALSO)
+
+
 def report() -> str:
     """Return what `interop info` prints."""
     sections = {
         "versions": _versions(),
         "devices": _devices(),
-        "array libraries": ((library.name, _route(library)) for library in LIBRARIES),
+        "array libraries": _array_libraries(),
         "CUDA libraries": iter([("cuBLASLt", _core.cublas_status())]),
     }
     lines = []

@@ -1,4 +1,4 @@
-"""The array libraries that `interop info`, `demo` and `bench` look for, and how each makes an array."""
+"""The array libraries that `interop info`, `demo` and `bench` look for, and how they make arrays or are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LIBRARIES", "Library"]
+__all__ = ["LIBRARIES", "READ_ALSO", "Library", "ReadAlso"]
 
 
 @dataclass(frozen=True)
@@ -104,4 +104,32 @@ LIBRARIES = (
         has_cuda=lambda cuda: cuda.is_available(),
         stream=lambda cuda: "the default stream",
     ),
+)
+
+
+@dataclass(frozen=True)
+class ReadAlso:
+    """A library with a route of its own of which only the presence is reported: importing it takes seconds."""
+
+    name: str
+    module: str
+    protocol: str  # as its route says it
+    distributions: tuple[str, ...]  # any of these has the module
+
+    def version(self) -> str | None:
+        """Return the installed version, without an import; None if there is none."""
+        for name in self.distributions:
+            try:
+                return importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return None
+
+
+READ_ALSO = (
+    ReadAlso("warp", "warp", "__dlpack__", ("warp-lang",)),
+    ReadAlso("tvm-ffi", "tvm_ffi", "__dlpack__", ("apache-tvm-ffi",)),
+    ReadAlso("cuda.core", "cuda.core.utils", "__dlpack_c_exchange_api__", ("cuda-core",)),
+    ReadAlso("paddle", "paddle", "__dlpack_c_exchange_api__", ("paddlepaddle", "paddlepaddle-gpu")),
+    ReadAlso("tensorflow", "tensorflow", "tf.experimental.dlpack", ("tensorflow", "tensorflow-cpu", "tf-nightly")),
 )

@@ -69,8 +69,8 @@ def matmul(
         An argument is not an array, has a dtype that is not served, or another one than the other; host and device
         arrays are mixed; `out` is read-only or immutable.
     ValueError
-        The shapes do not fit, or an operand is 0-d; the arrays are on two devices; `out` has another shape, or
-        overlaps itself or an operand; an option has no such value.
+        The shapes do not fit, an operand is 0-d, or the result is beyond all memory; the arrays are on two devices;
+        `out` has another shape, or overlaps itself or an operand; an option has no such value.
     BufferError
         The producer of an array refuses to export it, in its own words: a tensor that requires grad, say.
     CudaError

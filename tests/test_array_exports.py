@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 import time
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers import dlpack
@@ -140,12 +146,28 @@ def test_read_only_arrays_have_read_only_buffers():
         ctypes.c_char.from_buffer(interop.asarray(memoryview(b"abc")))
 
 
-def test_numpy_is_told_why_it_cannot_read(torch):
-    array = interop.asarray(torch.ones(3, dtype=torch.bfloat16))
-    with pytest.raises(TypeError, match=r"NumPy has no bfloat16 of its own; interop.convert\(x, 'numpy'\)"):
-        np.asarray(array)
+def test_numpy_reads_what_has_no_buffer(torch):
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16)
+    array = interop.asarray(x.T)
     with pytest.raises(BufferError, match="no such dtype, bfloat16"):
         memoryview(array)
+    y = np.asarray(array)
+    assert y.dtype == ml_dtypes.bfloat16
+    assert pointer_of(y) == x.data_ptr()
+    y[0, 1] = 7
+    assert x.tolist() == [[1, 2], [7, 4]]
+    assert np.asarray(array, dtype="float32").tolist() == [[1, 7], [2, 4]]
+    assert pointer_of(np.array(array)) != x.data_ptr()
+    frozen = np.ones(3, ml_dtypes.float8_e5m2)
+    frozen.flags.writeable = False
+    assert not np.asarray(interop.asarray(frozen)).flags.writeable
+
+
+def test_numpy_is_told_which_dtype_it_has_not():
+    array = interop.asarray(Fake(np.ones(3, "float32"), dtype_code=5))  # complex, of 32 bits
+    for read in (np.asarray, lambda x: interop.convert(x, "numpy")):
+        with pytest.raises(TypeError, match="NumPy has no dtype for complex32"):
+            read(array)
 
 
 # ---- the C exchange API, as a producer ----
@@ -288,6 +310,57 @@ def test_the_owner_of_a_view_is_let_go_on_a_thread_without_the_gil(version):
     thread.start()
     thread.join()
     assert eventually(lambda: fake.balanced)
+
+
+def test_an_owner_may_die_on_a_thread_without_the_gil():
+    """Its `__del__` is Python code, which would crash there."""
+    died = []
+
+    class Owner:
+        __array_interface__ = VALUES.__array_interface__
+
+        def __del__(self):
+            died.append(threading.current_thread())
+
+    managed = consume(interop.asarray(Owner()).__dlpack__(max_version=(1, 0)))
+    delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ctypes.cast(managed.deleter, ctypes.c_void_p).value)
+    assert died == []
+    thread = threading.Thread(target=delete, args=(ctypes.addressof(managed),))
+    thread.start()
+    thread.join()
+    assert eventually(lambda: died)
+    assert died != [thread]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_lets_owners_go_itself(tmp_path):
+    """The thread that does so in the parent is not there: the child starts one of its own."""
+    (tmp_path / "helpers").symlink_to(Path(dlpack.__file__).parent)
+    code = """
+        import ctypes, os, sys, time
+        sys.path.insert(0, sys.argv[1])
+        import numpy, interop
+        from helpers.dlpack import Fake, consume
+
+        def is_let_go():
+            fake = Fake(numpy.ones(3))
+            managed = consume(interop.asarray(fake).__dlpack__(max_version=(1, 0)))
+            address = ctypes.cast(managed.deleter, ctypes.c_void_p).value
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(managed))  # without the GIL
+            end = time.monotonic() + 10
+            while not fake.balanced and time.monotonic() < end:
+                time.sleep(0.005)
+            return fake.balanced
+
+        assert is_let_go()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if is_let_go() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_many_exports_dropped_by_many_threads():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -28,6 +29,31 @@ def test_b48_read_only_arrays_beside_jax(host_jax):
     c = interop.matmul(host_jax.numpy.ones((4, 4), "float32"), a)
     assert isinstance(c, host_jax.Array)
     assert bool((c == 12).all())
+
+
+# jax-ml/jax#19352: boolean arrays were refused, or became uint8 on the way.
+def test_b50_bool_stays_bool(host_jax, torch):
+    m = host_jax.numpy.array([True, False])
+    assert interop.asarray(m).dtype == "bool"
+    t = interop.convert(m, "torch")
+    assert t.dtype is torch.bool
+    assert t.tolist() == [True, False]
+    for back in (interop.convert(t, "jax"), interop.convert(t, "numpy"), np.asarray(interop.asarray(t))):
+        assert back.dtype == bool
+        assert back.tolist() == [True, False]
+
+
+# dmlc/dlpack#156: float8 was sent as uint8, losing its meaning.
+def test_b53_float8_stays_float8(jax, torch):
+    t = torch.tensor([1.0, 2.0, 448.0]).to(torch.float8_e4m3fn)
+    x = interop.convert(t, "numpy")
+    assert x.dtype == ml_dtypes.float8_e4m3fn
+    assert x.astype("f4").tolist() == [1, 2, 448]
+    assert interop.convert(x, "torch").dtype is torch.float8_e4m3fn
+    eights = jax.numpy.ones(64, "float8_e4m3fn")
+    assert interop.convert(interop.convert(eights, "torch"), "jax").dtype == ml_dtypes.float8_e4m3fn
+    with pytest.raises(TypeError, match="a is float8_e4m3fn; accepted: float32, float64"):
+        interop.matmul(x, x)
 
 
 # dmlc/dlpack#97: bytes of big-endian data were read in the wrong order.

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import types
 import weakref
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -176,6 +177,55 @@ def test_dtypes_that_numpy_has_by_ml_dtypes(torch, jax, dtype):
     assert interop.asarray(x).dtype == dtype
     jaxs = jax.numpy.ones((4, 4), dtype)
     assert interop.convert(interop.convert(jaxs, "torch"), "jax").dtype == dtype
+
+
+SMALL_FLOATS = (
+    *("bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn"),
+    *("float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
+
+
+@pytest.mark.parametrize("dtype", [name for name in SMALL_FLOATS if hasattr(ml_dtypes, name)])
+@pytest.mark.parametrize("target", ["interop", "torch", "jax"])
+def test_dtypes_of_ml_dtypes_go_and_come_back(target, dtype):
+    module = load(target)
+    x = aligned(np.array([[1, 2], [4, 8]]).astype(getattr(ml_dtypes, dtype)))
+    if target == "torch" and not hasattr(module, dtype):
+        with pytest.raises(TypeError, match=f"torch does not take this array .x is {dtype}"):
+            interop.convert(x, target)
+        return
+    y = interop.convert(x, target)
+    assert str(y.dtype).removeprefix("torch.") == dtype
+    back = interop.convert(y, "numpy")
+    assert back.dtype == x.dtype
+    assert back.astype("float32").tolist() == [[1, 2], [4, 8]]
+    assert pointer_of(back) == pointer_of(x)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
+def test_layouts_of_ml_dtypes(dtype):
+    base = np.arange(24).reshape(4, 6).astype(getattr(ml_dtypes, dtype))
+    views = (base.T, base[::2, 1::3], base[::-1, ::-2], np.broadcast_to(base[0], (3, 6)), base[:0], base[1, 1, ...])
+    for view in views:
+        array = interop.asarray(view)
+        assert array.dtype == dtype
+        assert array.shape == view.shape
+        back = np.asarray(array)
+        assert np.array_equal(back, view)
+        assert view.size == 0 or pointer_of(back) == pointer_of(view)
+
+
+def test_dtypes_that_only_look_like_those_of_dlpack():
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    for dtype, name in [
+        (bfloat16.newbyteorder(), "[<>]V2"),
+        (np.dtype("V2"), r"\|V2"),
+        (np.dtype([("x", bfloat16)]), r"\[\('x', .*\)\]"),
+        (np.dtype(ml_dtypes.int4), "int4"),
+        (np.dtype(ml_dtypes.float8_e5m2).newbyteorder(), "[<>]f1"),
+    ]:
+        with pytest.raises(TypeError, match=f"x is {name}; accepted: .* in native byte order"):
+            interop.asarray(np.zeros((2, 2), dtype))
 
 
 def test_64_bits_stay_64_bits_with_jaxs_x64_mode_off(jax):
@@ -442,21 +492,34 @@ EXITS = {
     "in a builtin": "import builtins; builtins.kept = view, view.__dlpack__(), memoryview(view), np.asarray(view)",
     "in a cycle": "kept = [view, np.asarray(view)]; kept.append(kept)",
     "by another library": "np.kept = interop.convert(view, 'torch') if torch else view",
+    # A C library that lets its tensor go at the process's exit, after Python's.
+    "by C": """
+        import ctypes
+        from helpers.dlpack import consume
+        managed = consume(view.__dlpack__())
+        deleter = ctypes.cast(managed.deleter, ctypes.c_void_p)
+        at_exit = ctypes.CDLL(None).__cxa_atexit
+        at_exit.argtypes = [ctypes.c_void_p] * 3
+        assert at_exit(deleter, ctypes.addressof(managed), None) == 0
+    """,
 }
 
 
 @pytest.mark.parametrize("what", EXITS)
 def test_views_may_outlive_the_interpreter(tmp_path, what):
+    (tmp_path / "helpers").symlink_to(Path(machine.__file__).parent)
     code = f"""
+        import sys
+        sys.path.insert(0, sys.argv[1])
         import numpy as np, interop
         try:
             import torch
         except ImportError:
             torch = None
         view = interop.asarray(np.arange(6.0) if torch is None else torch.arange(6.0))
-        {EXITS[what]}
+        {EXITS[what].strip()}
         print("done")
     """
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
+    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

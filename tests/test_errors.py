@@ -229,6 +229,13 @@ def test_refuses_out_of_another_shape(host_view_library):
         assert (host_view_library.to_numpy(out) == 7).all()
 
 
+@pytest.mark.parametrize("shapes", [((2**32, 1), (1, 2**32)), ((2**20, 1, 1, 2**20, 1), (2**20, 2**20, 1, 2**20))])
+def test_refuses_results_beyond_all_memory(shapes):
+    for library in ("numpy", "interop"):
+        a, b = (interop.convert(np.broadcast_to(np.float32(1), shape), library) for shape in shapes)
+        refused(ValueError, r"^interop.matmul: the result has shape .*, more elements than any memory$", a, b)
+
+
 def test_refuses_out_of_another_dtype(host_view_library):
     a = host_view_library.make(square())
     for name in ("float32", "int64", "complex128"):

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import products
+from helpers import machine, products
 
 import interop
+from interop import _conformance, _libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(interop._core.elementwise_operations())
@@ -253,6 +254,26 @@ def test_info_reports_this_machine(tmp_path):
         assert re.search(f"^{section}$", report, re.MULTILINE), report
     for library in ("numpy", "torch", "jax", "cupy", "numba"):
         assert re.search(f"^  {library} ", report, re.MULTILINE), report
+    for name in ("warp", "tvm-ffi", r"cuda\.core", "paddle", "tensorflow"):
+        row = rf"^  {name} +(not installed; pip install [\w-]+|\d[\w.+]*; read by [\w.]+)$"
+        assert re.search(row, report, re.MULTILINE), report
+
+
+@pytest.mark.parametrize("library", _libraries.READ_ALSO, ids=lambda library: library.name)
+def test_info_says_the_route(library):
+    machine.need(next(name for name, module in machine.REQUIREMENTS.items() if module == library.module))
+    producer = next(p for p in _conformance.PRODUCERS if (p.module, p.device) == (library.module, "host"))
+    array = producer.make(producer.load(), np.zeros((4, 6), np.float32))
+    assert interop._core.route(array)[1] == library.protocol
+    assert library.version() is not None
+
+
+def test_info_imports_no_library_for_its_version(tmp_path):
+    code = (
+        "import sys; from interop import _info; _info.LIBRARIES = (); print(_info.report()); "
+        "assert not {'warp', 'tvm_ffi', 'cuda.core', 'paddle', 'tensorflow'} & set(sys.modules)"
+    )
+    assert "tvm-ffi" in run("-c", code, cwd=tmp_path)
 
 
 def test_demo_runs(tmp_path):

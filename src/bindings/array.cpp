@@ -2,6 +2,7 @@
 #include "exchange/array.h"
 
 #include "bindings/bindings.h"
+#include "exchange/buffer.h"
 #include "exchange/closing.h"
 #include "exchange/export.h"
 #include "exchange/own_table.h"
@@ -11,6 +12,8 @@ namespace interop::bindings {
 using exchange::Array;
 
 namespace {
+
+const exchange::Lookup kNumpyArray("numpy", "array");
 
 PyType_Slot kSlots[] = {
     {Py_bf_getbuffer, reinterpret_cast<void*>(&exchange::get_buffer)},
@@ -53,14 +56,11 @@ Py_ssize_t length(const Array& array) {
   return array.shape[0];
 }
 
-/// NumPy asks for this where there is no buffer, before it makes an array of one object.
-[[noreturn]] void refuse_numpy(const Array& array, nb::args, nb::kwargs) {
-  if (array.host_readable()) {
-    throw TypeError("interop.Array: NumPy has no " + dtype_name(array.dtype) +
-                    " of its own; interop.convert(x, 'numpy') makes an array with the dtype of ml_dtypes");
-  }
-  throw TypeError("interop.Array: NumPy cannot read memory on " + device_text(array.device) +
-                  "; copy it to the host first, with the library it came from");
+/// NumPy asks for this where there is no buffer: device memory, and the dtypes of ml_dtypes.
+nb::object numpy_array(nb::handle self, nb::handle dtype, nb::handle copy) {
+  const nb::object array = exchange::numpy_array(self);
+  if (dtype.is_none() && copy.is_none()) return array;
+  return kNumpyArray.get()(array, nb::arg("dtype") = dtype, nb::arg("copy") = copy);
 }
 
 nb::object dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
@@ -103,9 +103,9 @@ void bind_array(nb::module_& m) {
           "__cuda_array_interface__", [](const Array& a) { return exchange::export_cai(a, nullptr); },
           nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
           "Version 3, with the stream to order on; AttributeError for host memory.")
-      .def("__array__", &refuse_numpy,
-           nb::sig("def __array__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.NoReturn"),
-           "TypeError: NumPy reads the buffer, and there is none.")
+      .def("__array__", &numpy_array, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none(),
+           nb::sig("def __array__(self, dtype: typing.Any = None, copy: bool | None = None) -> typing.Any"),
+           "A NumPy array on the memory, also of the dtypes of ml_dtypes; TypeError for device memory.")
       .def("__len__", &length, "The size of the first dimension.")
       .def("__repr__", &repr)
       .def_prop_ro_static(

@@ -32,20 +32,6 @@ nb::dict export_cai(const Array& array, int64_t stream) {
   return exchange::export_cai(array, exchange::stream_from_handle(stream));
 }
 
-/// The same memory as unsigned integers, for NumPy, which knows some dtypes by the bits only.
-Array as_bits(const Array& array) {
-  array.make_host_wait();
-  Array bits;
-  bits.memory = array.memory;
-  bits.data = array.data;
-  bits.device = array.device;
-  bits.dtype = {kDLUInt, static_cast<uint8_t>(8 * item_bytes(array.dtype)), 1};
-  bits.shape = array.shape;
-  bits.strides = array.strides;
-  bits.read_only = array.read_only;
-  return bits;
-}
-
 int64_t stream_handle(nb::handle stream, const char* function) {
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, function)));
 }
@@ -64,7 +50,6 @@ void bind_convert(nb::module_& m) {
   m.def("export_cai", &export_cai, nb::arg("array"), nb::arg("stream"),
         nb::sig("def export_cai(array: Array, stream: int) -> dict[str, typing.Any]"),
         "Array.__cuda_array_interface__, ready on that stream.");
-  m.def("as_bits", &as_bits, nb::arg("array"), "The same host memory as an Array of unsigned integers.");
   m.def("readable_by_host", &Array::host_readable, nb::arg("array"), "Can the host read the array where it is?");
   m.def("readable_by_gpu", &exchange::readable_by_gpu, nb::arg("array"),
         "The CUDA device whose kernels can read the array where it is, or None.");

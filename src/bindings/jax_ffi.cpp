@@ -113,10 +113,9 @@ cuda::MatmulOptions options_of(std::string_view backend, bool allow_tf32) {
 }
 
 /// The shape that XLA allocated is what the module was compiled with; it may come from elsewhere than `interop.jax`.
-void check_result(const DLTensor& c, const ops::MatmulResult& result) {
-  if (c.ndim != result.ndim || !std::equal(c.shape, c.shape + c.ndim, result.shape)) {
-    throw ValueError("the product has shape " + shape_text(result.shape, result.ndim) + ", XLA's result has shape " +
-                     shape_text(c));
+void check_result(const DLTensor& c, const Shape& shape) {
+  if (c.ndim != shape.ndim || !std::equal(c.shape, c.shape + c.ndim, shape.sizes)) {
+    throw ValueError("the product has shape " + shape_text(shape) + ", XLA's result has shape " + shape_text(c));
   }
 }
 
@@ -147,13 +146,12 @@ void queue_matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::
   const Tensor left(a);
   const Tensor right(b);
   const Tensor out(c);
-  ops::MatmulResult result = ops::plan_matmul(*left, *right);
-  check_result(*out, result);
+  check_result(*out, ops::matmul_result(*left, *right).shape);
   if (element_count(*out) == 0) return;
-  result.gemm.c = (*out).data;
 
-  const cuda::MatmulPlan plan = cuda::plan_matmul(result.gemm, options);
-  cuda::launch_matmul(result.gemm, plan, workspace_for(plan, spare), stream);
+  const Gemm gemm = ops::plan_matmul(*left, *right, *out);
+  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, options);
+  cuda::launch_matmul(gemm, plan, workspace_for(plan, spare), stream);
 }
 
 /// An error of ours as XLA's; `interop.jax` knows it by its first words.

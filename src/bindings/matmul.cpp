@@ -3,7 +3,6 @@
 #include <interop/cuda/matmul.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "bindings/bindings.h"
@@ -107,13 +106,6 @@ void find_cublas() {
   cuda::set_cublas_paths(pointers.data(), static_cast<int>(pointers.size()));
 }
 
-Shape shape_of(const ops::MatmulResult& plan) {
-  Shape shape;
-  shape.ndim = plan.ndim;
-  std::copy(plan.shape, plan.shape + plan.ndim, shape.sizes);
-  return shape;
-}
-
 void refuse_backend(nb::handle backend) {
   if (backend.is_none()) return;
   throw ValueError(std::string(kFunction) + ": backend is given, but the arrays are in host memory, where NumPy " +
@@ -129,21 +121,19 @@ nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
   }
 
   Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution});
-  ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1));
-  const Shape shape = shape_of(plan);
+  const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
   if (call.on_host()) {
     refuse_backend(backend);
-    call.output(shape, plan.gemm.dtype);
+    call.output(result.shape, result.dtype);
     matmul_on_host(call);
     return call.hand_over();
   }
   find_cublas();
-  const DLTensor& c = call.output(shape, plan.gemm.dtype);
-  if (!out.is_none()) plan = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
-  plan.gemm.c = c.data;
-  const cuda::MatmulPlan algorithm = cuda::plan_matmul(plan.gemm, options);
-  void* workspace = call.workspace(algorithm.workspace_bytes);
-  call.launch([&](cudaStream_t s) { cuda::launch_matmul(plan.gemm, algorithm, workspace, s); });
+  const DLTensor& c = call.output(result.shape, result.dtype);
+  const Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
+  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, options);
+  void* workspace = call.workspace(plan.workspace_bytes);
+  call.launch([&](cudaStream_t s) { cuda::launch_matmul(gemm, plan, workspace, s); });
   return call.hand_over();
 }
 
@@ -155,10 +145,9 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle
   if (is_jax_call(a, b) && (execution.is_none() || is_tracer(a) || is_tracer(b))) return nb::none();
 
   Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution, true});
-  ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1));
-  const Shape shape = shape_of(plan);
+  const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
   if (call.on_host()) refuse_backend(backend);
-  const DLTensor& c = call.output(shape, plan.gemm.dtype);
+  const DLTensor& c = call.output(result.shape, result.dtype);
   nb::dict explained = exchange::explain(call, c);
   if (call.on_host()) {
     explained["algorithm"] = "numpy.matmul, on views of the arrays";
@@ -166,52 +155,72 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle
     return explained;
   }
   find_cublas();
-  if (!out.is_none()) plan = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
-  plan.gemm.c = c.data;
-  if (call.staged()) plan.gemm.a = plan.gemm.b = c.data;  // the copies would be as well aligned as the output
-  const cuda::MatmulPlan algorithm = cuda::plan_matmul(plan.gemm, options);
-  explained["algorithm"] = cuda::describe(plan.gemm, algorithm);
-  explained["workspace_bytes"] = algorithm.workspace_bytes;
+  Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
+  if (call.staged()) gemm.a = gemm.b = c.data;  // the copies would be as well aligned as the output
+  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, options);
+  explained["algorithm"] = cuda::describe(gemm, plan);
+  explained["workspace_bytes"] = plan.workspace_bytes;
   return explained;
 }
 
-/// The product of compact arrays of these shapes and dtypes: all that JAX's tracers have.
-ops::MatmulResult plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
-                               const std::string& b_dtype) {
-  const auto read = [](const char* name, nb::handle shape, const std::string& dtype, int64_t* sizes, int64_t* strides) {
-    const nb::tuple tuple = nb::borrow<nb::tuple>(shape);
-    const int ndim = static_cast<int>(nb::len(tuple));
-    if (ndim > kMaxDims) {
-      throw ValueError(std::string(kFunction) + ": " + name + " has " + std::to_string(ndim) +
+/// A compact array of this shape and dtype, without memory: all that is known of JAX's tracers.
+class Compact {
+ public:
+  Compact(const char* name, nb::handle shape, const std::string& dtype)
+      : Compact(read_shape(name, shape), read_dtype(name, dtype)) {}
+  explicit Compact(const ops::MatmulResult& result) : Compact(result.shape, result.dtype) {}
+  Compact(const Compact&) = delete;
+  Compact& operator=(const Compact&) = delete;
+  const DLTensor& operator*() const { return tensor_; }
+
+ private:
+  Compact(const Shape& shape, DLDataType dtype) : shape_(shape) {
+    compact_strides(shape_.sizes, shape_.ndim, strides_);
+    tensor_ = {nullptr, {kDLCPU, 0}, shape_.ndim, dtype, shape_.sizes, strides_, 0};
+  }
+  static Shape read_shape(const char* name, nb::handle sizes) {
+    const nb::tuple tuple = nb::borrow<nb::tuple>(sizes);
+    Shape shape;
+    shape.ndim = static_cast<int>(nb::len(tuple));
+    if (shape.ndim > kMaxDims) {
+      throw ValueError(std::string(kFunction) + ": " + name + " has " + std::to_string(shape.ndim) +
                        " dimensions; accepted: up to " + std::to_string(kMaxDims));
     }
-    for (int i = 0; i < ndim; ++i) sizes[i] = exchange::to_int64(tuple[i]);
-    compact_strides(sizes, ndim, strides);
+    for (int i = 0; i < shape.ndim; ++i) shape.sizes[i] = exchange::to_int64(tuple[i]);
+    return shape;
+  }
+  static DLDataType read_dtype(const char* name, const std::string& dtype) {
     const auto known = exchange::dtype_from_name(dtype);
     if (!known) throw TypeError(std::string(kFunction) + ": " + name + " is " + dtype + "; accepted: float32, float64");
-    return DLTensor{nullptr, {kDLCPU, 0}, ndim, *known, sizes, strides, 0};
-  };
-  int64_t sizes[2][kMaxDims];
-  int64_t strides[2][kMaxDims];
-  const DLTensor a = read("a", a_shape, a_dtype, sizes[0], strides[0]);
-  const DLTensor b = read("b", b_shape, b_dtype, sizes[1], strides[1]);
-  return ops::plan_matmul(a, b);
-}
+    return *known;
+  }
+
+  Shape shape_;
+  int64_t strides_[kMaxDims];
+  DLTensor tensor_{};
+};
 
 nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
                          const std::string& b_dtype) {
-  const ops::MatmulResult result = plan_compact(a_shape, a_dtype, b_shape, b_dtype);
-  return exchange::shape_tuple(result.shape, result.ndim);
+  const Compact a("a", a_shape, a_dtype);
+  const Compact b("b", b_shape, b_dtype);
+  return exchange::shape_tuple(ops::matmul_result(*a, *b).shape);
+}
+
+Gemm plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
+  const Compact a("a", a_shape, a_dtype);
+  const Compact b("b", b_shape, b_dtype);
+  const Compact c(ops::matmul_result(*a, *b));
+  return ops::plan_matmul(*a, *b, *c);
 }
 
 int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
-  return plan_compact(a_shape, a_dtype, b_shape, b_dtype).gemm.batch_ndim;
+  return plan_compact(a_shape, a_dtype, b_shape, b_dtype).batch_ndim;
 }
 
 std::size_t matmul_workspace(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
                              const std::string& b_dtype, nb::handle backend, nb::handle precision) {
-  const ops::MatmulResult result = plan_compact(a_shape, a_dtype, b_shape, b_dtype);
-  return cuda::largest_workspace(result.gemm, read_options(backend, precision));
+  return cuda::largest_workspace(plan_compact(a_shape, a_dtype, b_shape, b_dtype), read_options(backend, precision));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <interop/call.h>
 #include <interop/cuda/matmul.h>
 
-#include <algorithm>
 #include <chrono>
 
 #include "bindings/bindings.h"
@@ -34,10 +33,11 @@ void require_device(const Call& call, const char* function) {
 double time_launch(nb::handle a, nb::handle b, nb::handle out) {
   Call call(kFunction, {{"a", a}, {"b", b}}, {out, nb::none(), nb::none()});
   require_device(call, "time_launch");
-  const ops::MatmulResult plan = ops::plan_matmul(call.tensor(0), call.tensor(1), call.tensor(2));
-  const cuda::MatmulPlan algorithm = cuda::plan_matmul(plan.gemm, {cuda::MatmulBackend::tiled, false});
+  const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
+  const Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), call.output(result.shape, result.dtype));
+  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, {cuda::MatmulBackend::tiled, false});
   const auto start = Clock::now();
-  cuda::launch_matmul(plan.gemm, algorithm, nullptr, call.stream());
+  cuda::launch_matmul(gemm, plan, nullptr, call.stream());
   return seconds_since(start);
 }
 
@@ -51,15 +51,11 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
   Call call(kFunction, {{"a", a}, {"b", b}}, {});
   require_device(call, "time_stages");
   const exchange::Route& route = exchange::route_of(a, kFunction, "a");
-  ops::MatmulResult result = ops::plan_matmul(call.tensor(0), call.tensor(1));
-  Shape shape;
-  shape.ndim = result.ndim;
-  std::copy(result.shape, result.shape + result.ndim, shape.sizes);
-  const DLDevice device{kDLCUDA, call.device()};
-  const exchange::Made made = route.empty(shape, result.gemm.dtype, device, call.stream(), false);
-  result.gemm.c = made.data;
-  cuda::MatmulPlan algorithm = cuda::plan_matmul(result.gemm, {});
-  void* workspace = call.workspace(algorithm.workspace_bytes);
+  ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
+  const DLTensor& c = call.output(result.shape, result.dtype);
+  const Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
+  cuda::MatmulPlan plan = cuda::plan_matmul(gemm, {});
+  void* workspace = call.workspace(plan.workspace_bytes);
 
   const double views = seconds_each(count, [&] {
     for (nb::handle x : {a, b}) {
@@ -84,12 +80,11 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
     route.current_stream(call.device(), &stream);
   });
   const double plans = seconds_each(count, [&] {
-    ops::MatmulResult again = ops::plan_matmul(call.tensor(0), call.tensor(1));
-    again.gemm.c = made.data;
-    algorithm = cuda::plan_matmul(again.gemm, {});
+    result = ops::matmul_result(call.tensor(0), call.tensor(1));
+    plan = cuda::plan_matmul(ops::plan_matmul(call.tensor(0), call.tensor(1), c), {});
   });
   const double allocations = seconds_each(count, [&] {
-    DLTensor prototype{nullptr, device, shape.ndim, result.gemm.dtype, shape.sizes, nullptr, 0};
+    DLTensor prototype{nullptr, c.device, c.ndim, c.dtype, c.shape, nullptr, 0};
     DLManagedTensorVersioned* managed = nullptr;
     const auto ignore = [](void*, const char*, const char*) {};
     if (api->managed_tensor_allocator(&prototype, &managed, nullptr, ignore) != 0) {
@@ -97,10 +92,10 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
     }
     managed->deleter(managed);
   });
-  const double launches = seconds_each(
-      count, [&] { call.launch([&](cudaStream_t s) { cuda::launch_matmul(result.gemm, algorithm, workspace, s); }); });
+  const double launches =
+      seconds_each(count, [&] { call.launch([&](cudaStream_t s) { cuda::launch_matmul(gemm, plan, workspace, s); }); });
   const double outputs = seconds_each(count, [&] {
-    exchange::Made fresh = route.empty(shape, result.gemm.dtype, device, call.stream(), false);
+    exchange::Made fresh = route.empty(result.shape, result.dtype, c.device, call.stream(), false);
     route.hand_over(std::move(fresh.object), call.stream());
   });
 

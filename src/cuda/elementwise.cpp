@@ -307,7 +307,8 @@ void launch_elementwise(const Elementwise& operation, cudaStream_t stream) {
   if (loop.layout == LayoutClass::empty) return;
   check_alignment("out", operation.out, operation.out_dtype);
   for (int k = 0; k + 1 < loop.operand_count; ++k) {
-    check_alignment("an operand", operation.inputs[k].data, operation.inputs[k].dtype);
+    const ElementwiseInput& input = operation.inputs[k];
+    if (input.data) check_alignment("an operand", input.data, input.dtype);
   }
   Launcher(operation, stream).run();
 }

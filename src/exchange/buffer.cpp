@@ -11,10 +11,6 @@ namespace {
 
 const Lookup kNumpyAsarray("numpy", "asarray");
 const Lookup kNumpyNdarray("numpy", "ndarray");
-const Lookup kUint16("numpy", "uint16");
-const Name kDtype("dtype");
-const Name kView("view");
-constexpr DLDataType kUint16Bits{kDLUInt, 16, 1};
 
 void release_buffer(void* pointer) {
   auto* view = static_cast<Py_buffer*>(pointer);
@@ -31,6 +27,29 @@ std::string dtype_text(nb::handle object, const char* format) {
 [[noreturn]] void refuse_dtype(const Operand& operand, nb::handle object, const char* format) {
   throw TypeError(operand.label() + " is " + dtype_text(object, format) +
                   "; accepted: bool, integers, floats and complex numbers in native byte order");
+}
+
+/// The unsigned integers of a dtype's size, by whose buffers NumPy shows the dtypes of ml_dtypes.
+DLDataType bits_of(DLDataType dtype) { return {kDLUInt, static_cast<uint8_t>(8 * item_bytes(dtype)), 1}; }
+
+/// The dtype of a NumPy array that no buffer can express, though ml_dtypes has it; none for any other object.
+std::optional<DLDataType> extension_dtype(nb::handle object) {
+  if (!nb::isinstance(object, kNumpyNdarray.get())) return std::nullopt;
+  const auto dtype = dtype_of(object.attr("dtype"));
+  return dtype && !format_of(*dtype) ? dtype : std::nullopt;
+}
+
+/// The same memory as unsigned integers, for the host.
+Array as_bits(const Array& array) {
+  Array bits;
+  bits.memory = array.memory;
+  bits.data = array.data;
+  bits.device = array.device;
+  bits.dtype = bits_of(array.dtype);
+  bits.shape = array.shape;
+  bits.strides = array.strides;
+  bits.read_only = array.read_only;
+  return bits;
 }
 
 /// memoryview, array.array, bytearray, and whatever else exports a buffer; results are interop's own arrays.
@@ -54,35 +73,15 @@ class BufferRoute final : public Route {
   }
 };
 
-/// A NumPy array of ml_dtypes' bfloat16, which no buffer format can express?
-bool is_bfloat16(nb::handle object) {
-  if (!nb::isinstance(object, kNumpyNdarray.get())) return false;
-  const auto dtype = dtype_of(attribute(object, kDtype));
-  return dtype && *dtype == kBfloat16;
-}
-
-nb::object view_as(nb::handle array, nb::handle dtype) { return attribute(array, kView)(dtype); }
-
-/// By way of uint16, which NumPy knows to be memory.
-nb::object bfloat16_view(const Operand& operand) {
-  Operand bits;
-  bits.object = operand.memory();
-  bits.tensor = operand.tensor;
-  bits.tensor.dtype = kUint16Bits;
-  bits.read_only = operand.read_only;
-  const nb::object view = kNumpyAsarray.get()(view_of(bits));
-  return view_as(view, numpy_dtype(kBfloat16));
-}
-
 }  // namespace
 
 void read_buffer(Operand& operand, nb::handle object) {
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
     const std::string words = take_error_text();
-    if (is_bfloat16(object)) {
-      read_buffer(operand, view_as(object, kUint16.get()));
-      operand.tensor.dtype = kBfloat16;
+    if (const auto dtype = extension_dtype(object)) {
+      read_buffer(operand, kNumpyNdarray.get().attr("view")(object, numpy_dtype(bits_of(*dtype))));
+      operand.tensor.dtype = *dtype;
       return;
     }
     if (nb::hasattr(object, "dtype")) refuse_dtype(operand, object, nullptr);  // a dtype that no buffer can express
@@ -108,8 +107,23 @@ void read_buffer(Operand& operand, nb::handle object) {
 nb::object numpy_view(const Operand& operand) {
   const nb::handle object = operand.memory();
   if (object.type().is(kNumpyNdarray.get())) return nb::borrow(object);
-  if (operand.tensor.dtype == kBfloat16) return bfloat16_view(operand);
-  return kNumpyAsarray.get()(view_of(operand));
+  return numpy_array(view_of(operand));
+}
+
+nb::object numpy_array(nb::handle object) {
+  // By a memoryview, as NumPy itself goes on to other protocols where a buffer is refused, whatever the reason.
+  const auto asarray = [](nb::handle buffer) {
+    return kNumpyAsarray.get()(nb::steal(PyMemoryView_FromObject(buffer.ptr())));
+  };
+  const Array& array = nb::cast<const Array&>(object);
+  if (!array.host_readable()) {
+    throw TypeError("interop.Array: NumPy cannot read memory on " + device_text(array.device) +
+                    "; copy it to the host first, with the library it came from");
+  }
+  const nb::handle dtype = numpy_dtype(array.dtype);
+  if (format_of(array.dtype)) return asarray(object);
+  array.make_host_wait();
+  return asarray(nb::cast(as_bits(array))).attr("view")(dtype);
 }
 
 const Route& buffer_route() {

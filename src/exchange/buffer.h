@@ -5,11 +5,16 @@
 
 namespace interop::exchange {
 
-/// Completes the operand from `object`'s buffer, which stays exported until the operand is released.
-/// Throws TypeError for a format that is no dtype of ours, BufferError with the producer's words if it refuses.
+/// Completes the operand from `object`'s buffer, which stays exported until the operand is released. NumPy arrays of
+/// the dtypes of ml_dtypes have no buffer: that of their bits is read. Throws TypeError for a format that is no dtype
+/// of ours, BufferError with the producer's words if it refuses.
 void read_buffer(Operand& operand, nb::handle object);
 
 /// A NumPy array on the operand's own memory: the caller's object where it is one already, else a view.
 nb::object numpy_view(const Operand& operand);
+
+/// A NumPy array on the memory of an `interop.Array`, once the host may read it. Throws TypeError for device memory,
+/// and for a dtype that neither NumPy nor ml_dtypes has.
+nb::object numpy_array(nb::handle array);
 
 }  // namespace interop::exchange

@@ -240,6 +240,10 @@ bool Call::led_by_numpy() const { return std::strcmp(lead().route->library(), "n
 
 const DLTensor& Call::output(const Shape& shape, DLDataType dtype) {
   output_shape_ = shape;
+  if (is_beyond_counting({nullptr, {}, shape.ndim, dtype, output_shape_.sizes, nullptr, 0})) {
+    throw ValueError(std::string(operands_[0].function) + ": the result has shape " + shape_text(shape) +
+                     ", more elements than any memory");
+  }
   compact_strides(output_shape_.sizes, shape.ndim, output_strides_);
   if (has_out_) {
     check_out(shape, dtype);

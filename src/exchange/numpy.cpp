@@ -9,11 +9,10 @@ namespace {
 
 const Lookup kEmpty("numpy", "empty");
 const Lookup kDtype("numpy", "dtype");
-const Lookup kMlBfloat16("ml_dtypes", "bfloat16");
 const Name kStr("str");
-const Name kName("name");
+const Name kType("type");
 
-/// NumPy's own dtypes are singletons: each is made once, and then known by its address.
+/// The dtypes of NumPy and ml_dtypes are singletons: each is made once, and then known by its address.
 struct Known {
   DLDataType dtype;
   PyObject* object;
@@ -47,15 +46,15 @@ nb::handle numpy_dtype(DLDataType dtype) {
     if (known[i].dtype == dtype) return known[i].object;
   }
   const std::string typestr = typestr_of(dtype);
-  nb::object made;
+  nb::object spelled = nb::none();
   if (!typestr.empty()) {
-    made = kDtype.get()(nb::str(typestr.c_str()));
-  } else if (dtype == kBfloat16) {
-    made = kDtype.get()(kMlBfloat16.get());
-  } else {
-    throw TypeError("interop: NumPy has no dtype for " + dtype_name(dtype));
+    spelled = nb::str(typestr.c_str());
+  } else if (dtype_from_name(dtype_name(dtype))) {
+    spelled = nb::getattr(nb::module_::import_("ml_dtypes"), dtype_name(dtype).c_str(), nb::none());
   }
-  known[known_count++] = {dtype, made.inc_ref().ptr()};  // one for each typestr: fewer than kMaxKnown
+  if (spelled.is_none()) throw TypeError("interop: NumPy has no dtype for " + dtype_name(dtype));
+  nb::object made = kDtype.get()(spelled);
+  known[known_count++] = {dtype, made.inc_ref().ptr()};  // one for each spelling: fewer than kMaxKnown
   return made;
 }
 
@@ -63,10 +62,15 @@ std::optional<DLDataType> dtype_of(nb::handle numpy_dtype_object) {
   for (int i = 0; i < known_count; ++i) {
     if (known[i].object == numpy_dtype_object.ptr()) return known[i].dtype;
   }
-  auto found = dtype_from_typestr(nb::cast<std::string>(attribute(numpy_dtype_object, kStr)));
-  if (!found && text_of(attribute(numpy_dtype_object, kName)) == "bfloat16") found = kBfloat16;  // of ml_dtypes
-  if (found) numpy_dtype(*found);  // known by its address from now on
-  return found;
+  const auto found = dtype_from_typestr(nb::cast<std::string>(attribute(numpy_dtype_object, kStr)));
+  if (found) {
+    numpy_dtype(*found);  // known by its address from now on
+    return found;
+  }
+  // A dtype of ml_dtypes, whose typestr says its size only. A class of another package may have the same name.
+  const auto named = dtype_from_name(text_of(numpy_dtype_object));
+  const bool same = named && attribute(numpy_dtype_object, kType).is(attribute(numpy_dtype(*named), kType));
+  return same ? named : std::nullopt;
 }
 
 const Route& numpy_route() {

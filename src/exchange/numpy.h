@@ -7,7 +7,8 @@
 
 namespace interop::exchange {
 
-/// The `numpy.dtype` of a dtype, made once and kept; throws TypeError where NumPy has none.
+/// The `numpy.dtype` of a dtype, made once and kept: NumPy's own, or that of ml_dtypes (bfloat16, float8). Throws
+/// TypeError where neither has one.
 nb::handle numpy_dtype(DLDataType dtype);
 
 /// The dtype of a `numpy.dtype` object; none for structures, objects, strings and foreign byte order.

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace interop::exchange {
@@ -21,6 +22,7 @@ struct Entry {
   std::vector<cudaStream_t> readers;  // to be waited for as well
 };
 
+constexpr int kMostAtOnce = 1000;
 constexpr auto kCapturePoll = std::chrono::milliseconds(5);
 
 struct Reaper {
@@ -46,9 +48,37 @@ void leak(Entry& entry) {
   }
 }
 
-void give_back(Entry entry) {
+/// The oldest entry, if the GPU has finished with it.
+std::optional<Entry> take_done(Reaper& state) {
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  if (state.entries.empty() || state.entries.front().behind_known_streams) return std::nullopt;
+  Entry& oldest = state.entries.front();
+  try {
+    if (oldest.event) {
+      const cuda::DeviceGuard guard(oldest.device);
+      if (!oldest.event.done()) return std::nullopt;
+    }
+  } catch (const CudaError&) {
+    // A device fault: nothing will use the memory any more.
+  }
+  Entry entry = std::move(oldest);
+  state.entries.pop_front();
+  return entry;
+}
+
+/// Gives back this entry, and all that is done by then: a thread in a loop of calls lets go of the GIL a few hundred
+/// times a second, which would not do for one entry at a time. Returns how many owners that were.
+size_t give_back(Reaper& state, Entry entry) {
   const nb::gil_scoped_acquire gil;
+  size_t owners = entry.held.size();
   entry.held.clear();
+  for (int i = 1; i < kMostAtOnce; ++i) {
+    std::optional<Entry> next = take_done(state);
+    if (!next) break;
+    owners += next->held.size();
+    next->held.clear();
+  }
+  return owners;
 }
 
 void run(Reaper& state) {
@@ -59,7 +89,7 @@ void run(Reaper& state) {
     Entry entry = std::move(state.entries.front());
     state.entries.pop_front();
     lock.unlock();
-    const size_t owners = entry.held.size();
+    size_t owners = entry.held.size();
     try {
       if (entry.behind_known_streams) {
         entry.event = cuda::Event::of_known_streams(entry.device, entry.readers);
@@ -80,7 +110,7 @@ void run(Reaper& state) {
     if (interpreter_is_gone()) {
       leak(entry);
     } else {
-      give_back(std::move(entry));
+      owners = give_back(state, std::move(entry));
     }
     lock.lock();
     state.count -= owners;

@@ -23,6 +23,13 @@ constexpr Format kFormats[] = {
     {"Zf", {kDLComplex, 64, 1}}, {"Zd", {kDLComplex, 128, 1}},
 };
 
+/// Dtypes that NumPy has by ml_dtypes alone: neither protocol of its own can spell them.
+constexpr DLDataType kExtensions[] = {
+    {kDLBfloat, 16, 1},        {kDLFloat8_e3m4, 8, 1},     {kDLFloat8_e4m3, 8, 1}, {kDLFloat8_e4m3b11fnuz, 8, 1},
+    {kDLFloat8_e4m3fn, 8, 1},  {kDLFloat8_e4m3fnuz, 8, 1}, {kDLFloat8_e5m2, 8, 1}, {kDLFloat8_e5m2fnuz, 8, 1},
+    {kDLFloat8_e8m0fnu, 8, 1},
+};
+
 bool served_bits(uint8_t code, int64_t bits) {
   switch (code) {
     case kDLBool:
@@ -57,7 +64,7 @@ std::optional<DLDataType> dtype_from_typestr(const std::string& typestr) {
 
 std::string typestr_of(DLDataType dtype) {
   for (const Kind& kind : kKinds) {
-    if (kind.code == dtype.code) {
+    if (kind.code == dtype.code && served_bits(kind.code, dtype.bits)) {
       return std::string(dtype.bits == 8 ? "|" : "<") + kind.typestr + std::to_string(dtype.bits / 8);
     }
   }
@@ -68,9 +75,9 @@ std::optional<DLDataType> dtype_from_name(const std::string& name) {
   for (const Format& candidate : kFormats) {
     if (dtype_name(candidate.dtype) == name) return candidate.dtype;
   }
-  if (name == "bfloat16") return DLDataType{kDLBfloat, 16, 1};
-  if (name == "float8_e4m3fn") return DLDataType{kDLFloat8_e4m3fn, 8, 1};
-  if (name == "float8_e5m2") return DLDataType{kDLFloat8_e5m2, 8, 1};
+  for (DLDataType candidate : kExtensions) {
+    if (dtype_name(candidate) == name) return candidate;
+  }
   return std::nullopt;
 }
 

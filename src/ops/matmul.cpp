@@ -75,7 +75,9 @@ void append_batch(Gemm& gemm, const BatchDim& dim) {
   gemm.batch[gemm.batch_ndim++] = dim;
 }
 
-MatmulResult plan(const DLTensor& a, const DLTensor& b, const DLTensor* out) {
+}  // namespace
+
+MatmulResult matmul_result(const DLTensor& a, const DLTensor& b) {
   check_dtypes(a, b);
   check_rank("a", a);
   check_rank("b", b);
@@ -85,53 +87,45 @@ MatmulResult plan(const DLTensor& a, const DLTensor& b, const DLTensor* out) {
     throw ValueError(both_shapes(a, b) + "the inner dimensions " + std::to_string(left.columns) + " and " +
                      std::to_string(right.rows) + " differ");
   }
-
   MatmulResult result;
-  const int batch_ndim = std::max(left.batch_ndim, right.batch_ndim);
-  for (int i = 0; i < batch_ndim; ++i) {
-    const int64_t x = batch_size(a, left.batch_ndim, batch_ndim, i);
-    const int64_t y = batch_size(b, right.batch_ndim, batch_ndim, i);
+  result.dtype = a.dtype;
+  Shape& shape = result.shape;
+  shape.ndim = std::max(left.batch_ndim, right.batch_ndim);
+  for (int i = 0; i < shape.ndim; ++i) {
+    const int64_t x = batch_size(a, left.batch_ndim, shape.ndim, i);
+    const int64_t y = batch_size(b, right.batch_ndim, shape.ndim, i);
     if (x != y && x != 1 && y != 1) {
       throw ValueError(both_shapes(a, b) + "the batch dimensions " + std::to_string(x) + " and " + std::to_string(y) +
                        " do not broadcast");
     }
-    result.shape[i] = x == 1 ? y : x;
+    shape.sizes[i] = x == 1 ? y : x;
   }
-  result.ndim = batch_ndim;
-  if (a.ndim > 1) result.shape[result.ndim++] = left.rows;
-  if (b.ndim > 1) result.shape[result.ndim++] = right.columns;
+  if (a.ndim > 1) shape.sizes[shape.ndim++] = left.rows;
+  if (b.ndim > 1) shape.sizes[shape.ndim++] = right.columns;
+  return result;
+}
 
-  int64_t compact[kMaxDims];
-  const int64_t* c_strides = compact;
-  if (out) {
-    c_strides = out->strides;
-  } else {
-    compact_strides(result.shape, result.ndim, compact);
-  }
-
-  Gemm& gemm = result.gemm;
+Gemm plan_matmul(const DLTensor& a, const DLTensor& b, const DLTensor& c) {
+  const Stack left = left_stack(a);
+  const Stack right = right_stack(b);
+  const int batch_ndim = std::max(left.batch_ndim, right.batch_ndim);
+  Gemm gemm;
   gemm.dtype = a.dtype;
   gemm.m = left.rows;
   gemm.n = right.columns;
   gemm.k = left.columns;
   gemm.a = a.data;
   gemm.b = b.data;
-  gemm.c = out ? out->data : nullptr;
+  gemm.c = c.data;
   gemm.a_strides = left.strides;
   gemm.b_strides = right.strides;
-  gemm.c_strides.row = a.ndim > 1 ? c_strides[batch_ndim] : 0;
-  gemm.c_strides.column = b.ndim > 1 ? c_strides[result.ndim - 1] : 0;
+  gemm.c_strides.row = a.ndim > 1 ? c.strides[batch_ndim] : 0;
+  gemm.c_strides.column = b.ndim > 1 ? c.strides[c.ndim - 1] : 0;
   for (int i = 0; i < batch_ndim; ++i) {
-    append_batch(gemm, {result.shape[i], batch_stride(a, left.batch_ndim, batch_ndim, i),
-                        batch_stride(b, right.batch_ndim, batch_ndim, i), c_strides[i]});
+    append_batch(gemm, {c.shape[i], batch_stride(a, left.batch_ndim, batch_ndim, i),
+                        batch_stride(b, right.batch_ndim, batch_ndim, i), c.strides[i]});
   }
-  return result;
+  return gemm;
 }
-
-}  // namespace
-
-MatmulResult plan_matmul(const DLTensor& a, const DLTensor& b) { return plan(a, b, nullptr); }
-
-MatmulResult plan_matmul(const DLTensor& a, const DLTensor& b, const DLTensor& out) { return plan(a, b, &out); }
 
 }  // namespace interop::ops

@@ -5,18 +5,17 @@
 
 namespace interop::ops {
 
-/// What `a @ b` is: the product to compute, and the shape of the result.
+/// What `a @ b` is.
 struct MatmulResult {
-  Gemm gemm;
-  int ndim = 0;
-  int64_t shape[kMaxDims];
+  Shape shape;
+  DLDataType dtype{};
 };
 
-/// Applies NumPy's rules to the operands. In the answer `gemm.c` is null and c is compact and row-major.
-/// Throws TypeError for a dtype that is not served, and ValueError for shapes that do not fit.
-MatmulResult plan_matmul(const DLTensor& a, const DLTensor& b);
+/// Applies NumPy's rules to the operands. Throws TypeError for a dtype that is not served, and ValueError for shapes
+/// that do not fit.
+MatmulResult matmul_result(const DLTensor& a, const DLTensor& b);
 
-/// The same product, written to `out`, which has the result's shape and dtype.
-MatmulResult plan_matmul(const DLTensor& a, const DLTensor& b, const DLTensor& out);
+/// The product to compute, of operands that fit, into `c`, which has the result's shape and dtype, and any strides.
+Gemm plan_matmul(const DLTensor& a, const DLTensor& b, const DLTensor& c);
 
 }  // namespace interop::ops

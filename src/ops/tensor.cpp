@@ -83,10 +83,10 @@ bool is_beyond_counting(const DLTensor& tensor) {
 }
 
 void compact_strides(const int64_t* sizes, int ndim, int64_t* strides) {
-  int64_t stride = 1;
+  uint64_t stride = 1;  // wraps around for shapes beyond counting, which are refused in their place
   for (int i = ndim - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(sizes[i], 1);
+    strides[i] = static_cast<int64_t>(stride);
+    stride *= static_cast<uint64_t>(std::max<int64_t>(sizes[i], 1));
   }
 }
 

@@ -89,6 +89,30 @@ def test_exchange_api_that_cannot_be_used_leaves_the_other_protocols(fields):
     assert library.calls == []
 
 
+def test_of_several_protocols_the_first_is_taken():
+    class Table(Exchange().type):
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __dlpack__(self, **keywords):
+            raise AssertionError("the table comes first")
+
+    assert route(Table(Fake(X)))[1] == "__dlpack_c_exchange_api__"
+    fields = {"__dlpack__": None, "__dlpack_device__": None, "__array_interface__": X.__array_interface__}
+    assert route(type("Dlpack", (), fields)()) == ("interop", "__dlpack__")
+    fields = {"__cuda_array_interface__": None, "__array_interface__": X.__array_interface__}
+    assert route(type("Interfaces", (), fields)()) == ("interop", "__cuda_array_interface__")
+
+
+def test_a_type_at_the_address_of_a_dropped_one_has_its_own_route():
+    """Routes are known by the type's address, so a type that has one is kept alive."""
+    for _ in range(20):
+        assert route(type("One", (), {"__dlpack__": None, "__dlpack_device__": None})())[1] == "__dlpack__"
+        gc.collect()
+        assert route(type("Two", (), {"__array_interface__": None})())[1] == "buffer protocol"
+        gc.collect()
+
+
 @pytest.mark.parametrize("value", [None, 5.0, "x", 0, property(lambda self: 1)], ids=repr)
 def test_exchange_api_that_is_no_table(value):
     kind = type("Odd", (), {"__dlpack_c_exchange_api__": value, "__array_interface__": X.__array_interface__})

@@ -1,14 +1,15 @@
 """Inputs that broke other libraries (`B..`: the ids of the project's list), each with the right value.
 
 The entries are threads of other projects; the comment over a test says what went wrong there. Those that were found
-with an elementwise operation are put as a matrix product here, on the same kind of memory. Not expressible yet:
+with an elementwise operation are put as a matrix product here, on the same kind of memory. Those in host memory (B46,
+B48, B50, B53, B54) are in tests/test_cases.py. What waits for a later issue, while the exchange of its arrays is here:
 
-    entry                                                          comes with
-    B40 user kernels see views                                     own kernels
-    B50 bool; B60 integer division by zero                         elementwise operations
-    B51 bfloat16 values; B53 float8 values; B56, B57 integers;
-    B62 conjugated operands                                        other dtypes of matmul (their refusals are here)
-    B82 host time of a call                                        `interop bench overhead`: no timing decides a test
+    entry                                                 issue
+    B50 products of bool; B60 integer division by zero    4, elementwise operations
+    B51 bfloat16; B53 float8; B56, B57 integers;
+    B62 conjugated operands                               5, other dtypes of matmul: they are refused so far
+    B40 user kernels see views                            6, own kernels
+    B82 host time of a call                               none: `interop bench overhead`; no timing decides a test
 """
 
 from __future__ import annotations
@@ -395,8 +396,12 @@ def test_b51_no_host_path_for_unknown_dtypes(torch):
     try:
         with pytest.raises(TypeError, match="a is bfloat16; accepted: float32, float64"):
             interop.matmul(t, t)
+        array = interop.asarray(t)
+        back = interop.convert(array, "torch")
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert (array.dtype, array.device) == ("bfloat16", "cuda:0")
+    assert (back.dtype, back.data_ptr()) == (torch.bfloat16, t.data_ptr())
 
 
 # dmlc/dlpack#156: float8 was sent as uint8, losing its meaning.

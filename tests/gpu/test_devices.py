@@ -10,18 +10,15 @@ import threading
 
 import numpy as np
 import pytest
-from helpers import device, libraries, machine
+from helpers import device, machine
 from helpers.device import synchronize
 from helpers.dlpack import MANAGED, PINNED, Cai, Fake
+from helpers.libraries import on_gpu
 
 import interop
 
 N = 64
 ONES = np.ones((N, N), "float32")
-
-
-def on_gpu(name):
-    return libraries.by_name(name, "cuda")
 
 
 # ---- host and device arrays in one call ----

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import device, libraries
+from helpers import device
 from helpers.device import Side, delay, free_bytes, is_busy, synchronize
 from helpers.dlpack import Fake
+from helpers.libraries import on_gpu
 
 import interop
 
 N = 64
 ONES = np.ones((N, N), "float32")
-
-
-def on_gpu(name):
-    return libraries.by_name(name, "cuda")
 
 
 def explain(*arrays, **options):

@@ -18,15 +18,12 @@ import pytest
 from helpers import device, libraries, products
 from helpers.device import Side, delay, eventually, fill, free_bytes, is_busy, synchronize
 from helpers.dlpack import Cai, Fake, consume
+from helpers.libraries import on_gpu
 
 import interop
 
 N = 64
 ONES = np.ones((N, N), "float32")
-
-
-def on_gpu(name):
-    return libraries.by_name(name, "cuda")
 
 
 def warm(*arrays, **options):
@@ -357,6 +354,25 @@ def test_memory_of_dropped_results_waits_for_its_readers(cupy, torch):
     del junk
 
 
+def test_memory_of_dropped_results_waits_for_interops_own_stream(cupy):
+    """The array is dropped while a call on interop's own stream still has to read it."""
+    x = cupy.ones((N, N), "float32")
+    sevens = x * 7
+    synchronize()
+    c = interop.matmul(Cai(x), Cai(x))
+    d = interop.matmul(c, c)
+    warm(d, d)
+    delay(d.stream)
+    e = interop.matmul(d, d)
+    del d
+    time.sleep(0.02)  # as above
+    junk = [interop.matmul(Cai(sevens), Cai(x)) for _ in range(8)]
+    assert is_busy(e.stream)
+    synchronize()
+    assert (cupy.from_dlpack(e) == float(N**7)).all()
+    del junk
+
+
 @pytest.mark.parametrize("kind", ["versioned", "unversioned"])
 def test_capsules_that_nobody_consumes_leak_nothing(cupy, kind):
     x = cupy.ones((1024, 1024), "float32")
@@ -512,6 +528,25 @@ def test_results_and_workspaces_come_from_cupys_allocator(cupy):
     assert pool.used_bytes() >= 4_000_000
     del c
     assert pool.used_bytes() == 0
+
+
+def test_a_workspace_comes_from_cupys_allocator(cupy):
+    asked = []
+
+    def allocate(size):
+        asked.append(size)
+        return cupy.get_default_memory_pool().malloc(size)
+
+    seen = set()
+    for k in (1 << 12, 1 << 16, 1 << 18):  # of which cuBLAS computes parts side by side, and then their sum
+        a = cupy.ones((64, k), "float32")
+        size = interop.explain(interop.matmul, a, a.T, backend="cublas").workspace_bytes
+        with cupy.cuda.using_allocator(allocate):
+            c = interop.matmul(a, a.T, backend="cublas")
+        assert (c == k).all()
+        assert not size or size in asked
+        seen.add(size)
+    assert any(seen)
 
 
 def test_a_cupy_pool_that_is_full_is_an_error_that_changes_nothing(cupy):

@@ -22,8 +22,11 @@ OVERRUN = """
     cupy.cuda.set_allocator(None)  # a pool's blocks are larger than the arrays
     rows = 64 if sys.argv[1] == "none" else 80
     a = cupy.ones((64 if sys.argv[1] == "a" else rows, 16), "float32")
+    holes = [cupy.empty(1 << 14, "uint8")]  # between the arrays, so that what is beyond one is nobody's
     out = cupy.ones((64 if sys.argv[1] == "out" else rows, 16), "float32")
+    holes += [cupy.empty(1 << 14, "uint8")]
     b = cupy.ones((16, 16), "float32")
+    del holes
     interop.matmul(Shown(a, rows), b, out=Shown(out, rows), backend="tiled")
     cupy.cuda.Device().synchronize()
 """

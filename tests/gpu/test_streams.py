@@ -5,18 +5,15 @@ Every race here is lost for certain by code that takes another stream, or leaves
 
 from __future__ import annotations
 
-import functools
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import device, libraries
-from helpers.device import DELAY_MS, Side, Snapshot, delay, fill, is_busy, synchronize
+from helpers import device
+from helpers.device import DELAY_MS, Side, Snapshot, delay, fill, is_busy, slow_in_jax, synchronize
 from helpers.dlpack import Cai, CudaStream, Fake, OldFake
+from helpers.libraries import on_gpu
 
 import interop
 
@@ -24,10 +21,6 @@ N = 64
 COUNT = N * N
 ONES = np.ones((N, N), "float32")
 WITH_STREAMS = ("torch", "cupy", "numba")
-
-
-def on_gpu(name):
-    return libraries.by_name(name, "cuda")
 
 
 @pytest.fixture(params=WITH_STREAMS)
@@ -132,26 +125,12 @@ def test_no_work_goes_to_the_default_stream(side):
 
 def test_jax_results_are_ordered_by_jax():
     library = on_gpu("jax")
-    slow = slow_in_jax()
+    slow = slow_in_jax(library.module)
     x = library.make(ONES)
     slow(x, 1.0).block_until_ready()
     interop.matmul(x, x).block_until_ready()
     c = interop.matmul(slow(x, 2.0), x) + 1
     assert (library.to_numpy(c) == 2 * N + 1).all()
-
-
-@functools.cache
-def slow_in_jax():
-    """A JAX function (x, scale) -> scale * x that takes about as long as `delay`."""
-    jax = on_gpu("jax").module
-    big = jax.device_put(np.ones((4096, 4096), "float32"), jax.devices("cuda")[0])
-
-    @jax.jit
-    def slow(big, x, scale):
-        y = jax.lax.fori_loop(0, 300, lambda _, y: (y @ big) / 4096, big)
-        return x * scale * y[0, 0]
-
-    return lambda x, scale: slow(big, x, scale)
 
 
 # ---- another library's arrays: both waits, in both directions ----
@@ -237,7 +216,7 @@ def test_three_libraries_in_one_call():
 @pytest.mark.parametrize("name", WITH_STREAMS)
 def test_the_call_waits_for_a_pending_jax_array(name):
     side, jax = Side(on_gpu(name)), on_gpu("jax")
-    slow = slow_in_jax()
+    slow = slow_in_jax(jax.module)
     x, a = jax.make(ONES), side.make(ONES)
     with side.current():
         slow(x, 3.0).block_until_ready()  # what is left in that memory is not the answer
@@ -251,7 +230,7 @@ def test_the_call_waits_for_a_pending_jax_array(name):
 @pytest.mark.parametrize("name", WITH_STREAMS)
 def test_a_call_led_by_jax_waits_and_is_waited_for(name):
     side, jax = Side(on_gpu(name)), on_gpu("jax")
-    slow = slow_in_jax()
+    slow = slow_in_jax(jax.module)
     x, b = jax.make(ONES), side.make(ONES)
     pointer = side.library.pointer(b)
     with side.current():
@@ -463,21 +442,26 @@ def test_out_on_a_given_stream_waits_for_the_librarys_own(side):
     assert (side.library.to_numpy(out) == N).all()
 
 
-def test_the_result_on_a_given_stream_belongs_to_it(torch):
-    """Given back to torch, its memory is not handed out for work on another stream."""
-    side = Side(on_gpu("torch"))
-    given = torch.cuda.Stream()
-    a = side.make(np.ones((1531, 1531), "float32"))
+@pytest.mark.parametrize("name", ["torch", "cupy"])
+def test_the_result_on_a_given_stream_belongs_to_it(name):
+    """Given back to its library, its memory is not handed out for work on another stream."""
+    side, given = Side(on_gpu(name)), Side(on_gpu(name))
+    shape = (1531, 1531)
+    empty = {
+        "torch": lambda torch: torch.empty(shape, device="cuda"),
+        "cupy": lambda cupy: cupy.empty(shape, "float32"),
+    }[name]
+    a = side.make(np.ones(shape, "float32"))
     with side.current():
-        warm(a, a, stream=given, backend="tiled")
-        pointer = interop.matmul(a, a, stream=given, backend="tiled").data_ptr()  # freed at once
-        others = [torch.empty(1531, 1531, device="cuda") for _ in range(8)]
-    assert pointer not in [other.data_ptr() for other in others]
+        warm(a, a, stream=given.handle, backend="tiled")
+        pointer = side.library.pointer(interop.matmul(a, a, stream=given.handle, backend="tiled"))  # freed at once
+        others = [empty(side.library.module) for _ in range(8)]
+    assert pointer not in [side.library.pointer(other) for other in others]
 
 
 def test_a_given_stream_of_jax_waits_for_the_result():
     jax = on_gpu("jax")
-    slow = slow_in_jax()
+    slow = slow_in_jax(jax.module)
     x = jax.make(ONES)
     given = device.new_stream()
     snapshot = Snapshot((N, N))
@@ -566,213 +550,3 @@ def test_threads_share_no_current_stream():
     assert is_busy(side.handle)
     done.set()
     thread.join()
-
-
-# ---- captures into CUDA graphs ----
-
-
-@pytest.mark.parametrize("backend", [None, "tiled", "cublas"])
-@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
-def test_torch_captures_calls(torch, backend, mode):
-    a = torch.ones(300, 200, device="cuda")
-    b = torch.ones(200, 100, device="cuda")
-    out = torch.zeros(300, 100, device="cuda")
-    interop.matmul(a, b, backend=backend)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode=mode):
-        c = interop.matmul(a, b, backend=backend)
-        interop.matmul(a.t().t(), b, out=out, backend=backend)
-    assert c.data_ptr() != out.data_ptr()
-    for value in (2, 3):
-        a.fill_(value)
-        c.fill_(-1)
-        graph.replay()
-        assert (c == 200 * value).all()
-        assert (out == 200 * value).all()
-
-
-def test_cupy_captures_calls(cupy):
-    stream = cupy.cuda.Stream(non_blocking=True)
-    a = cupy.ones((N, N), "float32")
-    synchronize()
-    with stream:
-        interop.matmul(a, a)
-        stream.begin_capture()
-        c = interop.matmul(a, a)
-        graph = stream.end_capture()
-        a.fill(2)
-        c.fill(-1)
-        graph.launch(stream)
-    stream.synchronize()
-    assert (c == 4 * N).all()
-
-
-def test_a_capture_on_a_given_stream(torch):
-    """`stream=` names the capturing stream; torch's own current stream is the same."""
-    stream = torch.cuda.Stream()
-    a, out = (torch.ones(N, N, device="cuda") for _ in range(2))
-    synchronize()
-    with torch.cuda.stream(stream):
-        warm(a, a, out=out, stream=stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            interop.matmul(a, a, out=out, stream=stream)
-    a.fill_(3)
-    synchronize()
-    graph.replay()
-    synchronize()
-    assert (out == 9 * N).all()
-
-
-def test_a_capture_that_forks_to_another_library(torch, cupy):
-    """CuPy's stream has joined the capture of torch's: both waits become edges of the graph."""
-    forked = cupy.cuda.Stream(non_blocking=True)
-    a, out = (torch.ones(N, N, device="cuda") for _ in range(2))
-    b = cupy.ones((N, N), "float32")
-    with forked:
-        warm(a, b, out=out)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), forked:
-        torch_stream = torch.cuda.current_stream()
-        external = torch.cuda.ExternalStream(forked.ptr)
-        external.wait_stream(torch_stream)
-        interop.matmul(a, b, out=out)
-        torch_stream.wait_stream(external)
-    b.fill(2)
-    synchronize()
-    graph.replay()
-    synchronize()
-    assert (out == 2 * N).all()
-
-
-FIRST_CALLS = {
-    "torch": """
-        import torch, interop
-        a = torch.ones(300, 300, device="cuda")
-        g = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(g, capture_error_mode="global"):
-            c = interop.matmul(a, a, backend=BACKEND)
-        a.fill_(2)
-        g.replay()
-        assert (c == 1200).all()
-    """,
-    "cupy": """
-        import cupy, interop
-        s = cupy.cuda.Stream(non_blocking=True)
-        a = cupy.ones((300, 300), "float32")
-        out = cupy.empty((300, 300), "float32")
-        cupy.cuda.Device().synchronize()
-        with s:
-            s.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-            interop.matmul(a, a, out=out, backend=BACKEND)
-            g = s.end_capture()
-        a.fill(2)
-        cupy.cuda.Device().synchronize()
-        g.launch(s)
-        s.synchronize()
-        assert (out == 1200).all()
-    """,
-}
-
-
-# Not ("cupy", "cublas"): its workspace would come from CuPy's pool, by a call that a global capture forbids.
-@pytest.mark.parametrize(
-    ("name", "backend"), [("torch", None), ("torch", "tiled"), ("torch", "cublas"), ("cupy", None), ("cupy", "tiled")]
-)
-def test_the_first_call_of_a_process_may_be_captured(tmp_path, name, backend):
-    on_gpu(name)
-    code = textwrap.dedent(FIRST_CALLS[name]).replace("BACKEND", repr(backend))
-    if name == "cupy" and backend is None:
-        code = code.replace("300, 300", "60, 60").replace("1200", "240")  # one that needs no workspace
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-NOT_THE_SAME_CAPTURE = "two streams of one call are not part of the same CUDA graph capture"
-
-
-def test_a_captured_and_a_free_stream_are_refused_and_neither_is_touched(torch, cupy):
-    a, out = (torch.ones(N, N, device="cuda") for _ in range(2))
-    b = cupy.ones((N, N), "float32")
-    free = cupy.cuda.Stream(non_blocking=True)
-    with free:
-        warm(a, b, out=out)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-        before = a * 2
-        with free, pytest.raises(ValueError, match=NOT_THE_SAME_CAPTURE):
-            interop.matmul(a, b)
-        with free, pytest.raises(ValueError, match=NOT_THE_SAME_CAPTURE):
-            interop.matmul(b, b, out=out)
-        after = a + 1
-    assert not is_busy(free.ptr)
-    graph.replay()  # the capture is whole
-    synchronize()
-    assert (before == 2).all()
-    assert (after == 2).all()
-    with free:
-        c = interop.matmul(b, b)  # and the free stream is free
-    synchronize()
-    assert (c == N).all()
-
-
-def test_two_captures_are_refused_and_neither_is_touched(torch, cupy):
-    a = torch.ones(N, N, device="cuda")
-    b = cupy.ones((N, N), "float32")
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        warm(a, b)
-        d = cupy.zeros((N, N), "float32")
-        cupy.add(b, 1, out=d)
-        synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-        before = a * 2
-        with stream:
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
-            with pytest.raises(ValueError, match=NOT_THE_SAME_CAPTURE):
-                interop.matmul(a, b)
-            cupy.add(b, 2, out=d)
-            other = stream.end_capture()
-    graph.replay()
-    other.launch(stream)
-    synchronize()
-    assert (before == 2).all()
-    assert (d == 3).all()
-
-
-def test_a_capture_with_a_jax_array_is_refused(torch):
-    a = torch.ones(N, N, device="cuda")
-    x = on_gpu("jax").make(ONES)
-    warm(a, x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-        with pytest.raises(ValueError, match="b is a JAX array.*CUDA graph"):
-            interop.matmul(a, x)
-        after = a + 1
-    graph.replay()
-    synchronize()
-    assert (after == 2).all()
-
-
-def test_inputs_of_a_captured_call_live_as_long_as_the_graph(torch, cupy):
-    """A producer that only the call holds: its memory is read again by each replay."""
-    a = torch.ones(N, N, device="cuda")
-    out = torch.zeros(N, N, device="cuda")
-    fake = Fake(cupy.full((N, N), 2, "float32"))
-    synchronize()
-    warm(a, fake, out=out)
-    assert device.eventually(lambda: fake.balanced)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-        interop.matmul(a, fake, out=out)
-    graph.replay()
-    synchronize()
-    assert fake.exported == fake.deleted + 1  # still the graph's
-    junk = [cupy.full((N, N), 7, "float32") for _ in range(16)]
-    graph.replay()
-    synchronize()
-    assert (out == 2 * N).all()
-    del graph, junk
-    torch.cuda.synchronize()
-    assert device.eventually(lambda: fake.balanced)

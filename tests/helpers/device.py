@@ -199,3 +199,16 @@ class Side:
                 made = self.library.make(x)
         synchronize()
         return made
+
+
+@functools.cache
+def slow_in_jax(jax: Any) -> Callable[[Any, float], Any]:
+    """Return a JAX function (x, scale) -> scale * x that takes about as long as `delay`."""
+    big = jax.device_put(np.ones((4096, 4096), "float32"), jax.devices("cuda")[0])
+
+    @jax.jit
+    def slow(big: Any, x: Any, scale: float) -> Any:
+        y = jax.lax.fori_loop(0, 300, lambda _, y: (y @ big) / 4096, big)
+        return x * scale * y[0, 0]
+
+    return lambda x, scale: slow(big, x, scale)

@@ -290,6 +290,11 @@ def by_name(name: str, device: str = "cpu") -> Library:
     return found
 
 
+def on_gpu(name: str) -> Library:
+    """Return the library on the GPU; skips where there is none."""
+    return by_name(name, "cuda")
+
+
 def versions() -> list[str]:
     """Return "name version" of every library that is imported or installed, without importing any."""
     import importlib.metadata

@@ -40,9 +40,10 @@ enum class StreamChoice {
 /// A call reads every argument, decides, makes the result, launches, and hands over:
 ///
 ///     Call call("interop.row_sum", {{"x", x}}, {out, stream, execution});
-///     const auto plan = ops::row_sum(call.tensor(0));
-///     const DLTensor& y = call.output(plan.shape, plan.dtype);
-///     call.launch([&](cudaStream_t s) { cuda::row_sum(plan, y, s); });
+///     const auto result = ops::row_sum_result(call.tensor(0));
+///     const DLTensor& y = call.output(result.shape, result.dtype);
+///     const RowSum plan = ops::plan_row_sum(call.tensor(0), y);
+///     call.launch([&](cudaStream_t s) { cuda::row_sum(plan, s); });
 ///     return call.hand_over();
 ///
 /// An error before `launch` leaves every array as it was: at most a stream waits for an event. The GIL is held, except
@@ -80,9 +81,8 @@ class Call {
   bool holds(int i) const;
 
   /// The array to write: `out` after checks, or a new one of the caller's library.
-  /// Throws ValueError for an `out` of another shape, or one that overlaps itself or (unless `may_overlap` was said) an
-  /// argument; TypeError for another
-  /// dtype or a read-only one.
+  /// Throws ValueError for a shape beyond all memory, for an `out` of another shape, or one that overlaps itself or
+  /// (unless `may_overlap` was said) an argument; TypeError for another dtype or a read-only one.
   const DLTensor& output(const Shape& shape, DLDataType dtype);
   nanobind::object numpy_output() const;
   /// NumPy computes for another library: its floating-point warnings are not that library's.
