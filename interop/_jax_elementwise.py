@@ -47,22 +47,26 @@ def elementwise(
     if out is not None:
         raise TypeError(f"{function}: out= cannot be used with JAX arrays, which are immutable; use the result")
     operands = {"x": a} if operation in _UNARY else {"a": a, "b": b}
-    arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
-    dtype = _common_dtype(function, operation, list(operands.values()))
-    inputs = [x if name in arrays else _as_array(function, name, x, dtype) for name, x in operands.items()]
-    params = {"operation": operation, "dtype": dtype, "where_zero": where_zero}
-    if any(isinstance(x, _Tracer) for x in arrays.values()):
-        refuse_in_trace(function, stream, execution)
-        traced: jax.Array = _with_wide(inputs, arrays, lambda: elementwise_p.bind(*inputs, **params))
-        return traced
+    arrays, inputs = operands, [*operands.values()]
+    dtype = _dtype_of_all(operation, inputs)
+    if dtype is None:  # the long way
+        arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
+        dtype = _common_dtype(function, operation, inputs)
+        inputs = [x if name in arrays else _as_array(function, name, x, dtype) for name, x in operands.items()]
+        if any(isinstance(x, _Tracer) for x in arrays.values()):
+            refuse_in_trace(function, stream, execution)
+            params = {"operation": operation, "dtype": dtype, "where_zero": where_zero}
+            traced: jax.Array = _with_wide(inputs, arrays, lambda: elementwise_p.bind(*inputs, **params))
+            return traced
 
     shardings = [x.sharding for x in arrays.values()]
     if shardings[0] is not shardings[-1] and shardings[0].device_set != shardings[-1].device_set:
         refuse_devices(function, arrays)
     if stream is not None or execution is not None:
         check_placement(function, arrays, stream, execution)
+    compiled = _compiled(operation, dtype, where_zero)
     try:
-        result = _with_wide(inputs, arrays, lambda: _compiled(**params)(*inputs))
+        result = _with_wide(inputs, arrays, lambda: compiled(*inputs))
     except (RuntimeError, ValueError) as error:
         raise_as_ours(function, error, arrays)
     if stream is not None:
@@ -82,6 +86,21 @@ def result_of(operation: str, a: Any, b: Any) -> tuple[tuple[int, ...], str]:
 
 _KINDS = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # of a dtype (V: bfloat16), as a scalar of Python
 _ORDER = (bool, int, float, complex)
+
+
+def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
+    """Return the dtype of concrete arrays that share one; None for all else, and where it is not the operation's."""
+    first, last = operands[0], operands[-1]
+    if type(first) is not type(last) or isinstance(first, _Tracer) or first.dtype != last.dtype:
+        return None
+    if operation == "divide" and first.dtype.kind in "biu":
+        return None
+    return _name_of(first.dtype)
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype)  # by NumPy, and slow
 
 
 def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:

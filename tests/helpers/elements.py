@@ -118,8 +118,10 @@ def check(name: str, result: np.ndarray, answer: np.ndarray, loose: bool = False
         wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
         if loose:
             eps = float(ml_dtypes.finfo(got.dtype).eps)
+            # NumPy's own powers of complex64 are up to 40 eps from those in complex128.
+            slack = 8 if name == "pow" and len(parts) > 1 else 1
             scale = float(np.max(np.abs(wide_want), initial=0, where=np.isfinite(wide_want))) if len(parts) > 1 else 0
-            assert np.allclose(wide_got, wide_want, rtol=16 * eps, atol=8 * eps * scale, equal_nan=True)
+            assert np.allclose(wide_got, wide_want, rtol=16 * slack * eps, atol=8 * slack * eps * scale, equal_nan=True)
         else:
             assert np.array_equal(wide_got, wide_want, equal_nan=True)
             if name not in ("minimum", "maximum"):
