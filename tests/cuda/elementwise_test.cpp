@@ -2,7 +2,7 @@
 ///
 ///   elementwise_test [--huge]
 ///
-/// Prints "N passed, N failed" and exits with 1 if any failed. --huge adds loops of more than 2^31 vectors (needs 70 GB
+/// Prints "N passed, N failed" and exits with 1 if any failed. --huge adds loops of more than 2^31 vectors (needs 13 GB
 /// of device memory). Arrays are allocated to the last element, so that compute-sanitizer finds any access beyond.
 #include <interop/cuda/elementwise.h>
 #include <interop/error.h>
@@ -309,15 +309,15 @@ void check_errors() {
                            [&] { cuda::launch_elementwise(work, nullptr); });
 }
 
-/// More vectors than 32 bits count: int8 rows of length 1 are a vector each.
+/// More vectors than 31 bits count: rows of two int8, apart from each other, are a vector each.
 void check_huge() {
   const int64_t rows = (int64_t{1} << 31) + 5;
   char *a = nullptr, *out = nullptr;
-  MUST(cudaMalloc(&a, rows * 2));
-  MUST(cudaMalloc(&out, rows * 2));
-  MUST(cudaMemset(a, 3, rows * 2));
-  MUST(cudaMemset(out, 0, rows * 2));
-  int64_t shape[] = {rows, 1}, strides[] = {2, 1};
+  MUST(cudaMalloc(&a, rows * 3));
+  MUST(cudaMalloc(&out, rows * 3));
+  MUST(cudaMemset(a, 3, rows * 3));
+  MUST(cudaMemset(out, 0, rows * 3));
+  int64_t shape[] = {rows, 2}, strides[] = {3, 1};
   DLTensor result{out, {kDLCUDA, 0}, 2, {kDLInt, 8, 1}, shape, strides, 0};
   DLTensor inputs[2] = {{a, {kDLCUDA, 0}, 2, {kDLInt, 8, 1}, shape, strides, 0},
                         {a, {kDLCUDA, 0}, 2, {kDLInt, 8, 1}, shape, strides, 0}};
@@ -329,11 +329,11 @@ void check_huge() {
   for (int k = 0; k < 2; ++k) work.inputs[k] = {inputs[k].data, inputs[k].dtype, {}};
   cuda::launch_elementwise(work, nullptr);
   MUST(cudaDeviceSynchronize());
-  std::vector<char> got(64);
-  for (const int64_t place : {int64_t{0}, rows - 32, rows * 2 - 64}) {
-    MUST(cudaMemcpy(got.data(), out + place / 2 * 2, got.size(), cudaMemcpyDeviceToHost));
+  std::vector<char> got(66);
+  for (const int64_t place : {int64_t{0}, rows / 2 - 11, rows - 22}) {
+    MUST(cudaMemcpy(got.data(), out + place * 3, got.size(), cudaMemcpyDeviceToHost));
     bool right = true;
-    for (size_t i = 0; i < got.size(); ++i) right &= got[i] == (i % 2 ? 0 : 6);
+    for (size_t i = 0; i < got.size(); ++i) right &= got[i] == (i % 3 == 2 ? 0 : 6);
     expect(right, "rows at " + std::to_string(place) + " of more than 2^31");
   }
   cudaFree(a);
