@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import cleandoc
 from typing import Any, TypeVar
 
 from interop import _core
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 ArrayT = TypeVar("ArrayT")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 # Their places in _core.elementwise_operations().
 (
@@ -51,6 +54,98 @@ ArrayT = TypeVar("ArrayT")
 ) = range(len(_core.elementwise_operations()))
 
 
+# ---- what all their docstrings say ----
+
+_OPTIONS = """
+out : array, shape and dtype of the result, same device, optional
+    Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
+stream : int handle or stream object, optional
+    Where the work is queued; the current stream of the array library by default. For device arrays.
+{more}execution : "cuda" or "cuda:<index>", optional
+    Computes host arrays on that GPU, and gives a host array."""
+
+_UNARY = (
+    """Parameters
+----------
+x : array of any shape, {dtypes}
+    Of any library, as for `interop.matmul`. Any strides."""
+    + _OPTIONS
+    + """
+
+Returns
+-------
+array of the library of `x`, {result}
+    On the operands' device, ready in stream order; never a NumPy scalar.
+
+Raises
+------
+TypeError
+    An argument is no array; the dtype is not served;
+    host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+ValueError
+    `out` has another shape, or overlaps
+    itself.
+BufferError
+    The producer of an array refuses to export it.
+CudaError
+    CUDA fails, or there is no GPU or no driver."""
+)
+
+_BINARY = (
+    """Parameters
+----------
+a : array of any shape, or scalar; {dtypes}
+    Of any library, as for `interop.matmul`. Any strides.
+b : array that broadcasts with `a`, or scalar; not both scalars
+    Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
+    the library of the first array does, where scalars of Python count by their kind alone."""
+    + _OPTIONS
+    + """
+
+Returns
+-------
+array of the library of the first array, {result}
+    On the operands' device, ready in stream order; never a NumPy scalar.
+
+Raises
+------
+TypeError
+    An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
+    host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
+ValueError
+    The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
+    itself.
+OverflowError
+    An integer scalar does not fit the dtype of the array.
+BufferError
+    The producer of an array refuses to export it.
+CudaError
+    CUDA fails, or there is no GPU or no driver."""
+)
+
+_WHERE_ZERO = """where_zero : scalar, optional
+    The result where the divisor is zero; by default an infinity or NaN.
+"""
+
+
+def _described(
+    sections: str, dtypes: str, result: str = "the operands' dtype", more: str = ""
+) -> Callable[[FunctionT], FunctionT]:
+    """Put the sections that the functions share in place of `{sections}` in a docstring."""
+
+    def describe(function: FunctionT) -> FunctionT:
+        if function.__doc__:  # there is none under python -OO
+            words = sections.format(dtypes=dtypes, result=result, more=more)
+            function.__doc__ = cleandoc(function.__doc__).replace("{sections}", words)
+        return function
+
+    return describe
+
+
+# ---- the functions ----
+
+
+@_described(_BINARY, "any dtype; bool is or")
 def add(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -62,39 +157,7 @@ def add(
 ) -> ArrayT:
     """Add two arrays, element by element.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype; bool is or
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -111,6 +174,7 @@ def add(
     return _core.elementwise(_ADD, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(_BINARY, "any dtype but bool")
 def subtract(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -122,39 +186,7 @@ def subtract(
 ) -> ArrayT:
     """Subtract `b` from `a`, element by element.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype but bool
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -170,6 +202,7 @@ def subtract(
     return _core.elementwise(_SUBTRACT, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(_BINARY, "any dtype; bool is and")
 def multiply(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -181,39 +214,7 @@ def multiply(
 ) -> ArrayT:
     """Multiply two arrays, element by element.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype; bool is and
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -229,6 +230,12 @@ def multiply(
     return _core.elementwise(_MULTIPLY, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(
+    _BINARY,
+    "any dtype; integers as default floats",
+    "the operands' dtype, or the library's default float for integers",
+    more=_WHERE_ZERO,
+)
 def divide(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -241,41 +248,7 @@ def divide(
 ) -> ArrayT:
     """Divide `a` by `b`, element by element: true division.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype; integers as default floats
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    where_zero : scalar, optional
-        The result where the divisor is zero; by default an infinity or NaN.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype, or the library's default float for integers
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -291,6 +264,7 @@ def divide(
     return _core.elementwise(_DIVIDE, a, b, out, stream, execution, where_zero)  # type: ignore[no-any-return]
 
 
+@_described(_BINARY, "integers and floats")
 def floor_divide(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -302,39 +276,7 @@ def floor_divide(
 ) -> ArrayT:
     """Divide `a` by `b` and round down, as Python's ``//`` does.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; integers and floats
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -351,6 +293,7 @@ def floor_divide(
     return _core.elementwise(_FLOOR_DIVIDE, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(_BINARY, "integers and floats")
 def remainder(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -362,39 +305,7 @@ def remainder(
 ) -> ArrayT:
     """Return what `floor_divide` leaves: Python's ``%``, of the divisor's sign.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; integers and floats
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -410,6 +321,7 @@ def remainder(
     return _core.elementwise(_REMAINDER, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(_BINARY, "any dtype but complex")
 def minimum(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -421,39 +333,7 @@ def minimum(
 ) -> ArrayT:
     """Return the smaller of two elements; NaN where either is.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype but complex
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -469,6 +349,7 @@ def minimum(
     return _core.elementwise(_MINIMUM, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(_BINARY, "any dtype but complex")
 def maximum(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -480,39 +361,7 @@ def maximum(
 ) -> ArrayT:
     """Return the larger of two elements; NaN where either is.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype but complex
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -528,6 +377,7 @@ def maximum(
     return _core.elementwise(_MAXIMUM, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(_BINARY, "any dtype but bool")
 def pow(  # noqa: A001
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -539,39 +389,7 @@ def pow(  # noqa: A001
 ) -> ArrayT:
     """Raise `a` to the power `b`, element by element.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype but bool
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -587,6 +405,7 @@ def pow(  # noqa: A001
     return _core.elementwise(_POW, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(_UNARY, "any dtype but bool")
 def negative(
     x: ArrayT,
     /,
@@ -597,34 +416,7 @@ def negative(
 ) -> ArrayT:
     """Negate each element.
 
-    Parameters
-    ----------
-    x : array of any shape, any dtype but bool
-        Of any library, as for `interop.matmul`. Any strides.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of `x`, the operands' dtype
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array; the dtype is not served;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        `out` has another shape, or overlaps
-        itself.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -640,6 +432,7 @@ def negative(
     return _core.elementwise(_NEGATIVE, x, None, out, stream, execution, None)  # type: ignore[no-any-return]
 
 
+@_described(_UNARY, "any dtype", "the dtype of `x`, or of its parts if that is complex")
 def abs(  # noqa: A001
     x: ArrayT,
     /,
@@ -650,34 +443,7 @@ def abs(  # noqa: A001
 ) -> Any:
     """Return the absolute value of each element.
 
-    Parameters
-    ----------
-    x : array of any shape, any dtype
-        Of any library, as for `interop.matmul`. Any strides.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of `x`, the dtype of `x`, or of its parts if that is complex
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array; the dtype is not served;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        `out` has another shape, or overlaps
-        itself.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -693,6 +459,7 @@ def abs(  # noqa: A001
     return _core.elementwise(_ABS, x, None, out, stream, execution, None)
 
 
+@_described(_BINARY, "any dtype", "bool")
 def equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -704,39 +471,7 @@ def equal(
 ) -> Any:
     """Say where two arrays are equal.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, bool
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -752,6 +487,7 @@ def equal(
     return _core.elementwise(_EQUAL, a, b, out, stream, execution, None)
 
 
+@_described(_BINARY, "any dtype", "bool")
 def not_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -763,39 +499,7 @@ def not_equal(
 ) -> Any:
     """Say where two arrays differ.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, bool
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -811,6 +515,7 @@ def not_equal(
     return _core.elementwise(_NOT_EQUAL, a, b, out, stream, execution, None)
 
 
+@_described(_BINARY, "any dtype but complex", "bool")
 def less(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -822,39 +527,7 @@ def less(
 ) -> Any:
     """Say where `a` is less than `b`.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype but complex
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, bool
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -870,6 +543,7 @@ def less(
     return _core.elementwise(_LESS, a, b, out, stream, execution, None)
 
 
+@_described(_BINARY, "any dtype but complex", "bool")
 def less_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -881,39 +555,7 @@ def less_equal(
 ) -> Any:
     """Say where `a` is at most `b`.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype but complex
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, bool
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -929,6 +571,7 @@ def less_equal(
     return _core.elementwise(_LESS_EQUAL, a, b, out, stream, execution, None)
 
 
+@_described(_BINARY, "any dtype but complex", "bool")
 def greater(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -940,39 +583,7 @@ def greater(
 ) -> Any:
     """Say where `a` is greater than `b`.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype but complex
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, bool
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----
@@ -988,6 +599,7 @@ def greater(
     return _core.elementwise(_GREATER, a, b, out, stream, execution, None)
 
 
+@_described(_BINARY, "any dtype but complex", "bool")
 def greater_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -999,39 +611,7 @@ def greater_equal(
 ) -> Any:
     """Say where `a` is at least `b`.
 
-    Parameters
-    ----------
-    a : array of any shape, or scalar; any dtype but complex
-        Of any library, as for `interop.matmul`. Any strides.
-    b : array that broadcasts with `a`, or scalar; not both scalars
-        Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-        the library of the first array does, where scalars of Python count by their kind alone.
-    out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the array library by default. For device arrays.
-    execution : "cuda" or "cuda:<index>", optional
-        Computes host arrays on that GPU, and gives a host array.
-
-    Returns
-    -------
-    array of the library of the first array, bool
-        On the operands' device, ready in stream order; never a NumPy scalar.
-
-    Raises
-    ------
-    TypeError
-        An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-        host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-    ValueError
-        The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-        itself.
-    OverflowError
-        An integer scalar does not fit the dtype of the array.
-    BufferError
-        The producer of an array refuses to export it.
-    CudaError
-        CUDA fails, or there is no GPU or no driver.
+    {sections}
 
     Notes
     -----

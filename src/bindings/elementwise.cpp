@@ -374,7 +374,6 @@ void on_gpu(const Operation& operation, Plan& plan, const DLTensor& out, nb::han
     return;
   }
   const Temporary temporary(plan, call.workspace(result_bytes(plan)));
-  set_inputs(work, operation, plan, where_zero);
   set_loop(work, plan, *temporary);
   const Elementwise copy = copy_of(*temporary, out);
   call.launch([&](cudaStream_t s) {
