@@ -9,6 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from interop._promotion import element_of
+
 __all__ = ["compute"]
 
 _Array = np.ndarray[Any, Any]
@@ -26,7 +28,7 @@ def compute(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: comp
 
 def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
     ufunc = getattr(np, _UFUNCS.get(name, name))
-    operands = [_as_operand(name, x, dtype) for x in (a, b) if x is not None]
+    operands = [a] if b is None else _operands(name, a, b, dtype)
     if name == "abs" and dtype.kind == "c":
         ufunc(*operands, out=out)
         return
@@ -35,18 +37,10 @@ def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: A
     ufunc(*operands, out=out, signature=signature, casting="unsafe")
 
 
-def _as_operand(name: str, x: Any, dtype: Any) -> Any:
+def _operands(name: str, a: Any, b: Any, dtype: Any) -> list[Any]:
     """Make a scalar an array of one element: a ufunc would not take it as its signature says."""
-    if isinstance(x, np.ndarray):
-        return x
-    if dtype.kind in "iu" and not isinstance(x, np.generic):
-        limits = np.iinfo(dtype)
-        if not limits.min <= x <= limits.max:
-            raise OverflowError(
-                f"interop.{name}: an operand is {x}, which {dtype} cannot hold; accepted: a value in its range, or an "
-                "array"
-            )
-    return np.asarray(x).astype(dtype)
+    pairs = {"a": a, "b": b}.items()
+    return [x if isinstance(x, np.ndarray) else element_of(f"interop.{name}", place, x, dtype) for place, x in pairs]
 
 
 def _compare(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
@@ -71,7 +65,7 @@ def _in_float32(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero:
     """`//` and `%` of bfloat16: ml_dtypes gives NaN for a quotient by zero."""
     if dtype != ml_dtypes.bfloat16:
         return _by_ufunc(name, a, b, out, dtype, None)
-    wide = [_as_operand(name, x, dtype).astype(dtype).astype(np.float32) for x in (a, b)]
+    wide = [x.astype(dtype).astype(np.float32) for x in _operands(name, a, b, dtype)]
     np.copyto(out, getattr(np, name)(*wide).astype(dtype))
     return None
 
@@ -79,7 +73,7 @@ def _in_float32(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero:
 def _pow(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
     if dtype.kind != "i":
         return _by_ufunc(name, a, b, out, dtype, None)
-    base, exponent = (np.asarray(_as_operand(name, x, dtype)).astype(dtype) for x in (a, b))
+    base, exponent = (x.astype(dtype) for x in _operands(name, a, b, dtype))
     is_negative = exponent < 0
     inverse = np.where(base == 1, 1, np.where(base == -1, np.where(exponent & 1, -1, 1), 0)).astype(dtype)
     power = np.power(base, np.where(is_negative, 0, exponent).astype(dtype))

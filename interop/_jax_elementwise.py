@@ -15,7 +15,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import _core
-from interop._promotion import promote
+from interop._promotion import element_of, promote
 from interop.jax import (
     check_operands,
     check_placement,
@@ -52,7 +52,9 @@ def elementwise(
     if dtype is None:  # the long way
         arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
         dtype = _common_dtype(function, operation, inputs)
-        inputs = [x if name in arrays else _as_array(function, name, x, dtype) for name, x in operands.items()]
+        # A scalar becomes an operand, so that another value compiles nothing.
+        kind = _dtype_of(dtype)
+        inputs = [x if name in arrays else element_of(function, name, x, kind) for name, x in operands.items()]
         if any(isinstance(x, _Tracer) for x in arrays.values()):
             refuse_in_trace(function, stream, execution)
             params = {"operation": operation, "dtype": dtype, "where_zero": where_zero}
@@ -129,14 +131,6 @@ def _as_scalar(x: Any) -> Any:
 
 def _dtype_of(name: str) -> Any:
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def _as_array(function: str, name: str, x: Any, dtype: str) -> Any:
-    """Make a scalar an operand, so that another value compiles nothing."""
-    kind = _dtype_of(dtype)
-    if kind.kind in "iu" and not np.iinfo(kind).min <= x <= np.iinfo(kind).max:
-        raise OverflowError(f"{function}: {name} is {x}, which {dtype} cannot hold; accepted: a value in its range")
-    return np.asarray(x).astype(kind)
 
 
 def _with_wide(inputs: list[Any], arrays: dict[str, Any], compute: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The dtype in which operands of two dtypes are computed: what their array library says, asked once."""
+"""The dtype in which operands are computed, as their array library says, asked once; and scalars in that dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["promote"]
+__all__ = ["element_of", "promote"]
 
 #: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
 Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
@@ -106,3 +106,15 @@ def _jax(divides: bool, *operands: Any) -> str:
 
 
 _RULES = {"torch": _torch, "jax": _jax}
+
+
+def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
+    """Return a scalar as a 0-d NumPy array; OverflowError, naming the parameter, if an integer dtype cannot hold it."""
+    if dtype.kind in "iu" and not isinstance(scalar, np.generic):
+        limits = np.iinfo(dtype)
+        if not limits.min <= scalar <= limits.max:
+            raise OverflowError(
+                f"{function}: {name} is {scalar}, which {dtype} cannot hold; accepted: a value in its range, or an "
+                "array"
+            )
+    return np.asarray(scalar).astype(dtype)
