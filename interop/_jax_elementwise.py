@@ -16,17 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from interop import _core
 from interop._promotion import element_of, promote
-from interop.jax import (
-    check_operands,
-    check_placement,
-    make_wait,
-    placed_as,
-    raise_as_ours,
-    refuse_devices,
-    refuse_in_trace,
-    require_one_device,
-    require_target,
-)
+from interop.jax import check_operands, compute, placed_as, refuse_in_trace, require_one_device, require_target
 
 __all__ = ["elementwise"]
 
@@ -61,21 +51,8 @@ def elementwise(
             traced: jax.Array = _with_wide(inputs, arrays, lambda: elementwise_p.bind(*inputs, **params))
             return traced
 
-    shardings = [x.sharding for x in arrays.values()]
-    if shardings[0] is not shardings[-1] and shardings[0].device_set != shardings[-1].device_set:
-        refuse_devices(function, arrays)
-    if stream is not None or execution is not None:
-        check_placement(function, arrays, stream, execution)
     compiled = _compiled(operation, dtype, where_zero)
-    try:
-        result = _with_wide(inputs, arrays, lambda: compiled(*inputs))
-    except (RuntimeError, ValueError) as error:
-        raise_as_ours(function, error, arrays)
-    if stream is not None:
-        if isinstance(result, _Tracer):  # constants of a function that is being traced
-            refuse_in_trace(function, stream, execution)
-        make_wait(stream, result)
-    return result
+    return compute(function, arrays, stream, execution, lambda: _with_wide(inputs, arrays, lambda: compiled(*inputs)))
 
 
 def result_of(operation: str, a: Any, b: Any) -> tuple[tuple[int, ...], str]:
@@ -133,12 +110,12 @@ def _dtype_of(name: str) -> Any:
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
-def _with_wide(inputs: list[Any], arrays: dict[str, Any], compute: Callable[[], Any]) -> Any:
+def _with_wide(inputs: list[Any], arrays: dict[str, Any], call: Callable[[], Any]) -> Any:
     """Compute; outside JAX's x64 mode, a scalar beside a 64-bit array would be narrowed on its way in."""
     if len(inputs) == len(arrays) or all(x.dtype.itemsize < 8 for x in inputs):
-        return compute()
+        return call()
     with jax.enable_x64(True):
-        return compute()
+        return call()
 
 
 # ---- the primitive and its rules ----

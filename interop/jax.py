@@ -81,20 +81,7 @@ def matmul(
         traced: jax.Array = matmul_p.bind(a, b, backend=backend, precision=precision)
         return traced
 
-    a_sharding, b_sharding = a.sharding, b.sharding
-    if a_sharding is not b_sharding and a_sharding.device_set != b_sharding.device_set:
-        refuse_devices("interop.matmul", {"a": a, "b": b})
-    if stream is not None or execution is not None:
-        check_placement("interop.matmul", {"a": a, "b": b}, stream, execution)
-    try:
-        c = _compiled(backend, precision)(a, b)
-    except (RuntimeError, ValueError) as error:
-        raise_as_ours("interop.matmul", error, {"a": a, "b": b})
-    if stream is not None:
-        if isinstance(c, _Tracer):  # constants of a function that is being traced
-            refuse_in_trace("interop.matmul", stream, execution)
-        make_wait(stream, c)
-    return c
+    return compute("interop.matmul", {"a": a, "b": b}, stream, execution, lambda: _compiled(backend, precision)(a, b))
 
 
 # ---- the primitive and its rules ----
@@ -247,6 +234,30 @@ def require_one_device(function: str, ctx: mlir.LoweringRuleContext) -> None:
         count = getattr(context, "num_devices", 1)
     if count != 1:
         raise ValueError(f"{function}: this jax.jit runs on {count} devices; {_remedy(len(ctx.avals_in))}")
+
+
+def compute(
+    function: str,
+    arrays: dict[str, jax.Array],
+    stream: int | None,
+    execution: str | None,
+    call: Callable[[], jax.Array],
+) -> jax.Array:
+    """Make a call with concrete arrays, checked before; its errors become ours, and `stream` waits for its result."""
+    shardings = [x.sharding for x in arrays.values()]
+    if shardings[0] is not shardings[-1] and shardings[0].device_set != shardings[-1].device_set:
+        refuse_devices(function, arrays)
+    if stream is not None or execution is not None:
+        check_placement(function, arrays, stream, execution)
+    try:
+        result = call()
+    except (RuntimeError, ValueError) as error:
+        raise_as_ours(function, error, arrays)
+    if stream is not None:
+        if isinstance(result, _Tracer):  # constants of a function that is being traced
+            refuse_in_trace(function, stream, execution)
+        make_wait(stream, result)
+    return result
 
 
 def refuse_devices(function: str, arrays: dict[str, jax.Array]) -> NoReturn:
