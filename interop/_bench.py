@@ -149,8 +149,6 @@ def _overhead(torch: Any) -> Iterable[Row]:
         return _core.time_launch(x, x, out)
 
     contest = _contest(torch, x, out, launch)
-    for name, peer in contest.peers.items():
-        _check(contest.calls[name](), contest.calls[peer]())
     _add_others(contest, x)
     times = yield from _contest_rows(contest, "one launch of the kernel, from C++", launch, synchronize)
     if _NVMATH in times:
@@ -161,8 +159,6 @@ def _overhead(torch: Any) -> Iterable[Row]:
         return _core.time_elementwise_launch(x, x, out)
 
     sums = _contest_of_sums(torch, x, out, launch_sum)
-    for name, peer in sums.peers.items():
-        _check(sums.calls[name](), sums.calls[peer]())
     yield from _contest_rows(sums, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
     gc.enable()
 
@@ -170,7 +166,9 @@ def _overhead(torch: Any) -> Iterable[Row]:
 def _contest_rows(
     contest: _Contest, name_of_launch: str, launch: Callable[[], float], synchronize: Callable[[], None]
 ) -> Generator[Row, None, dict[str, float]]:
-    """Time the calls of a contest, print and yield their rows; return microseconds per call."""
+    """Check the calls of a contest, time them, print and yield their rows; return microseconds per call."""
+    for name, peer in contest.peers.items():
+        _check(contest.calls[name](), contest.calls[peer]())
     times = _host_times(contest.calls, synchronize)
     print(f"{'host time per call, 16 x 16 float32':<40}{'us':>8}{'ratio':>8}   beside the launch, us")
     yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)

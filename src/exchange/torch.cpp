@@ -87,10 +87,7 @@ class TorchExchangeRoute final : public TorchRoute {
   void read(Operand& operand) const override {
     DLTensor view;
     read_view(operand, &view);
-    if (view.dtype.code == kDLComplex && is_true(kIsConj(operand.object))) {
-      resolve(operand, kResolveConj);
-      read_view(operand, &view);
-    }
+    if (view.dtype.code == kDLComplex && resolve_conjugation(operand)) read_view(operand, &view);
     if (!view.data && element_count(view) > 0) {
       check_memory(operand);
       read_view(operand, &view);
@@ -164,6 +161,12 @@ void TorchRoute::resolve(Operand& operand, const Lookup& function) {
   }
   operand.resolved = function.get()(operand.memory());
   operand.copied = "a lazily negated or conjugated tensor";
+}
+
+bool TorchRoute::resolve_conjugation(Operand& operand) {
+  if (!is_true(kIsConj(operand.object))) return false;
+  resolve(operand, kResolveConj);
+  return true;
 }
 
 void TorchRoute::check_memory(Operand& operand) {

@@ -22,6 +22,8 @@ class TorchRoute : public Route {
 
   /// Lets torch compute the plain values of a lazy view, on its own stream.
   static void resolve(Operand& operand, const Lookup& function);
+  /// The same for a lazily conjugated view, if the tensor is one. Returns whether it was.
+  static bool resolve_conjugation(Operand& operand);
   /// For a null pointer that is not empty: resolves lazy zeros, and refuses the rest.
   static void check_memory(Operand& operand);
   /// The Python error that is set, from torch, in words that name the argument.

@@ -11,13 +11,11 @@ namespace interop::exchange {
 namespace {
 
 const Name kIsCuda("is_cuda");
-const Name kIsConj("is_conj");
 const Name kDevice("device");
 const Name kIndex("index");
 const Name kCudaStream("cuda_stream");
 const Name kDataPtr("data_ptr");
 const Name kNumel("numel");
-const Lookup kResolveConj("torch", "resolve_conj");
 const Lookup kDeviceGuard("torch.cuda", "device");
 const Lookup kCurrentStream("torch.cuda", "current_stream");
 const Lookup kEmpty("torch", "empty");
@@ -50,7 +48,7 @@ class TorchDlpackRoute final : public TorchRoute {
 
  private:
   void read(Operand& operand) const override {
-    if (nb::cast<bool>(attribute(operand.object, kIsConj)())) resolve(operand, kResolveConj);
+    resolve_conjugation(operand);
     nb::object capsule = export_or_refuse(operand);
     if (is_without_memory(operand.memory())) {
       check_memory(operand);
