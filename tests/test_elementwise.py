@@ -116,6 +116,13 @@ def test_where_zero_of_integers_and_scalars(host_library):
     assert host_library.to_numpy(interop.divide(x, 0, where_zero=float("inf"))).tolist() == [float("inf")] * 2
 
 
+@pytest.mark.parametrize("value", ["x", [0], np.zeros(2)], ids=["str", "list", "array"])
+def test_where_zero_is_a_scalar(host_library, value):
+    x = host_library.make(np.ones(2, "float32"))
+    with pytest.raises(TypeError, match=r"^interop.divide: where_zero is [\w.]+; accepted: None, or a scalar$"):
+        interop.divide(x, x, where_zero=value)
+
+
 # ---- mixed dtypes ----
 
 PAIRS = [pair for pair in itertools.product(elements.DTYPES, repeat=2) if pair[0] != pair[1]]

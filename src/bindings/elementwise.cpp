@@ -104,6 +104,12 @@ Operands read_operands(const Operation& operation, nb::handle a, nb::handle b) {
   return operands;
 }
 
+void check_where_zero(const Operation& operation, nb::handle where_zero) {
+  if (where_zero.is_none() || kind_of(where_zero) != Kind::array) return;
+  throw TypeError(std::string(operation.name) + ": where_zero is " + exchange::type_text(where_zero) +
+                  "; accepted: None, or a scalar");
+}
+
 /// JAX arrays and tracers alone, with no `execution`: a JAX primitive, on XLA's stream.
 bool is_jax_call(const Operation& operation, const Operands& operands, nb::handle execution) {
   bool traced = false;
@@ -393,6 +399,7 @@ nb::object elementwise(int index, nb::handle a, nb::handle b, nb::handle out, nb
   const Operation& operation = operation_of(index);
   Plan plan;
   plan.operands = read_operands(operation, a, b);
+  check_where_zero(operation, where_zero);
   if (is_jax_call(operation, plan.operands, execution)) {
     return in_jax(operation, a, b, out, stream, execution, where_zero);
   }
@@ -414,6 +421,7 @@ nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle
   const Operation& operation = operation_of(index);
   Plan plan;
   plan.operands = read_operands(operation, a, b);
+  check_where_zero(operation, where_zero);
   if (is_jax_call(operation, plan.operands, execution)) return nb::none();
   plan_call(plan, operation, {out, stream, execution, true, true, true});
   Call& call = *plan.call;
