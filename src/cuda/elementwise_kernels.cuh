@@ -307,8 +307,7 @@ template <typename T, int N>
 INTEROP_CALLED Vector<T, N> read_converted(Stored stored, Access access, int64_t step, const char* row, int64_t at,
                                            int64_t length) {
   Vector<T, N> vector{};
-  with_stored<T>(stored,
-                 [&](auto type) { vector = read_as<T, decltype(type), N>(access, step, row, at, length); });
+  with_stored<T>(stored, [&](auto type) { vector = read_as<T, decltype(type), N>(access, step, row, at, length); });
   return vector;
 }
 
@@ -417,16 +416,18 @@ __global__ void __launch_bounds__(kThreads) elementwise_kernel(const __grid_cons
 //   in/out  as above. A tile is Tile elements along the output's last dimension and Tile along the other one
 //   launch  block 256, one tile a block; shared memory for two tiles of T, at most 34 KB
 //   traffic whole lines of every operand, by vectors of up to 16 bytes: those inputs are read along their own dimension
-//           into shared memory, and from there along the output's. A row in shared memory is one element longer than
-//           the tile, so that a warp meets a bank at most twice
+//           into shared memory, and from there along the output's. Words of shared memory hold neighbours along the
+//           output; a row of it is one word longer than the tile, so that a warp meets a bank at most twice
 template <typename T, typename Ops, int Tile, int N>
 __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __grid_constant__ Args args) {
   using O = typename Ops::Out;
-  constexpr int kAcross = Tile / N;                        // vectors along a side
-  constexpr int kSteps = Tile * kAcross / kThreads;        // vectors of a thread
-  constexpr int kPitch = Tile + 1;
-  __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(T)];
-  T* const tiles[2] = {reinterpret_cast<T*>(memory), reinterpret_cast<T*>(memory) + Tile * kPitch};
+  constexpr int kAcross = Tile / N;                         // vectors along a side
+  constexpr int kSteps = Tile * kAcross / kThreads;         // vectors of a thread
+  constexpr int kPack = sizeof(T) < 4 ? 4 / sizeof(T) : 1;  // elements of a word
+  using Word = Vector<T, kPack>;
+  constexpr int kPitch = Tile / kPack + 1;
+  __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(Word)];
+  Word* const tiles[2] = {reinterpret_cast<Word*>(memory), reinterpret_cast<Word*>(memory) + Tile * kPitch};
 
   const unsigned band = divide_by(blockIdx.x, args.row_pieces);
   const unsigned row = divide_by(band, args.cross_pieces);
@@ -434,7 +435,9 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
   const int64_t cross_first = static_cast<int64_t>(band - row * args.cross_pieces.value) * Tile;
   const Offsets offsets = offsets_of(args, row);
   const int across = static_cast<int>(threadIdx.x) % kAcross * N, down = static_cast<int>(threadIdx.x) / kAcross;
-  constexpr int kDown = kThreads / kAcross;  // rows between the vectors of a thread
+  const auto line_of = [=](int s) {  // a thread has kPack lines side by side, then others
+    return (s / kPack * (kThreads / kAcross) + down) * kPack + s % kPack;
+  };
 
   Vector<T, N> vectors[2][kSteps];
 #pragma unroll
@@ -453,11 +456,11 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
     const int64_t step = input.tiled ? input.cross_step : input.step;
     const Access access = input.tiled ? input.cross_access : input.access;
     const int64_t line_step = input.tiled ? input.step : input.cross_step;
-    const int64_t line_first = (input.tiled ? first : cross_first) + down;
+    const int64_t line_first = input.tiled ? first : cross_first;
     const int64_t lines = input.tiled ? args.length : args.cross_length;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      const int64_t line = line_first + s * kDown;
+      const int64_t line = line_first + line_of(s);
       if (line >= lines || at >= length) {
         vectors[k][s] = {};
       } else if (own_dtype) {
@@ -468,9 +471,14 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
     }
     if (input.tiled) {
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
+      for (int s = 0; s < kSteps; s += kPack) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) tiles[k][(across + i) * kPitch + down + s * kDown] = vectors[k][s].at[i];
+        for (int i = 0; i < N; ++i) {
+          Word word;
+#pragma unroll
+          for (int p = 0; p < kPack; ++p) word.at[p] = vectors[k][s + p].at[i];
+          tiles[k][(across + i) * kPitch + line_of(s) / kPack] = word;
+        }
       }
     }
   }
@@ -481,13 +489,17 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) vectors[k][s].at[i] = tiles[k][(down + s * kDown) * kPitch + across + i];
+      for (int i = 0; i < N; i += kPack) {
+        const Word word = tiles[k][line_of(s) * kPitch + (across + i) / kPack];
+#pragma unroll
+        for (int p = 0; p < kPack; ++p) vectors[k][s].at[i + p] = word.at[p];
+      }
     }
   }
   if (first + across >= args.length) return;
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
-    const int64_t line = cross_first + down + s * kDown;
+    const int64_t line = cross_first + line_of(s);
     if (line >= args.cross_length) break;
     Vector<O, N> out;
     Ops::apply(args, vectors[0][s].at, vectors[1][s].at, out.at);
