@@ -184,7 +184,7 @@ def _explain_expression(
     execution: str | None = None,
     **named: Any,
 ) -> Explanation:
-    found = function._calls.explain(arrays, named, out, stream, execution)
+    found = _core.explain_expression(function._calls, arrays, named, out, stream, execution)
     if isinstance(found, dict):
         return _explanation(repr(function), found)
     from interop._expression_jax import result_of

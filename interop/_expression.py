@@ -95,7 +95,7 @@ class Expression:
         **named: Any,
     ) -> Any:
         """Compute it."""
-        return self._calls.call(arrays, named, out, stream, execution)
+        return _core.call_expression(self._calls, arrays, named, out, stream, execution)
 
     @property
     def expression(self) -> str:

@@ -34,7 +34,7 @@ def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None
     traced = any(isinstance(x, _Tracer) for x in arrays.values())
     if traced:
         refuse_in_trace(function, stream, execution)
-        check_operands(function, arrays)
+        check_operands(function, {name: x.aval for name, x in arrays.items()})
     _core.broadcast_shapes(function, [*arrays], [x.shape for x in arrays.values()])
     compiled = _compiled(split, typed)
 

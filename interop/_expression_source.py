@@ -50,7 +50,7 @@ def source(typed: Typed, passed: Sequence[bool], tile: int, vector: int, unroll:
     """Return the source of one kernel, `KERNEL`.
 
     `passed` says of each array whether it is passed by value; those come after `typed.values`. The kernel works by
-    tiles of `tile` elements each way, or if that is 0, by `unroll` vectors of `vector` elements.
+    vectors of `vector` elements: by tiles of `tile` elements each way, or if that is 0, by `unroll` vectors a thread.
     """
     values = len(typed.values)
     read, names, prologue = [], {}, []
@@ -67,7 +67,7 @@ def source(typed: Typed, passed: Sequence[bool], tile: int, vector: int, unroll:
     body = [f"const {_TYPES[step.out_dtype]} s{j} = {_call(step, names)};" for j, step in enumerate(typed.steps)]
     parameters = "".join(f", {dtype} x{k}" for k, dtype in enumerate(read))
     lines = "\n    ".join([*prologue, *body, f"return s{len(typed.steps) - 1};"])
-    run = f"run_tiles<Expression, {tile}" if tile else f"run_vectors<Expression, {vector}, {unroll}"
+    run = f"run_tiles<Expression, {tile}, {vector}" if tile else f"run_vectors<Expression, {vector}, {unroll}"
     return f"""{_core.kernel_source}
 namespace interop::cuda::elementwise {{
 struct Expression {{
@@ -76,11 +76,12 @@ struct Expression {{
     {lines}
   }}
 }};
+}}
+using namespace interop::cuda::elementwise;
 extern "C" __global__ void __launch_bounds__(kThreads)
 {KERNEL}(const __grid_constant__ LoopArgs loop, const __grid_constant__ Several<ArrayArgs, {len(read) + 1}> arrays,
 {" " * len(KERNEL)} const __grid_constant__ Several<ValueArgs, {max(values, 1)}> values) {{
   {", ".join([run, *read])}>(loop, arrays.at, values.at);
-}}
 }}
 """
 

@@ -479,16 +479,20 @@ void bind_expression(nb::module_& m) {
   nb::class_<ExpressionCalls>(m, "Expression", "An expression, and what its calls have found out.")
       .def(nb::init<std::string, std::vector<std::string>, nb::object>(),
            nb::sig("def __init__(self, function: str, parameters: list[str], "
-                   "make_split: typing.Callable[[frozenset[str]], typing.Any], /) -> None"))
-      .def("call", &call_expression, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-           nb::sig("def call(self, args: tuple[typing.Any, ...], named: dict[str, typing.Any], out: typing.Any, "
-                   "stream: typing.Any, execution: str | None, /) -> typing.Any"),
-           "Compute it for arguments by position and by name.")
-      .def("explain", &explain_expression, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
-           nb::arg().none(),
-           nb::sig("def explain(self, args: tuple[typing.Any, ...], named: dict[str, typing.Any], out: typing.Any, "
-                   "stream: typing.Any, execution: str | None, /) -> typing.Any"),
-           "What that call would do. Launches, compiles and allocates nothing.");
+                   "make_split: typing.Callable[[frozenset[str]], typing.Any], /) -> None"));
+  // Functions rather than methods, which torch.compile would call without the object.
+  m.def("call_expression", &call_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(),
+        nb::sig("def call_expression(expression: Expression, args: tuple[typing.Any, ...], "
+                "named: dict[str, typing.Any], out: typing.Any, stream: typing.Any, execution: str | None, /) -> "
+                "typing.Any"),
+        "Compute an expression for arguments by position and by name.");
+  m.def("explain_expression", &explain_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(),
+        nb::sig("def explain_expression(expression: Expression, args: tuple[typing.Any, ...], "
+                "named: dict[str, typing.Any], out: typing.Any, stream: typing.Any, execution: str | None, /) -> "
+                "typing.Any"),
+        "What that call would do. Launches, compiles and allocates nothing.");
 }
 
 }  // namespace interop::bindings

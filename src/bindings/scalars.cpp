@@ -15,6 +15,7 @@ using exchange::attribute;
 using exchange::Lookup;
 using exchange::Name;
 
+const Lookup kElementOf("interop._promotion", "element_of");
 const Lookup kNumpyArray("numpy", "array");
 const Lookup kNumpyGeneric("numpy", "generic");
 const Name kAstype("astype");
@@ -93,14 +94,20 @@ ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
 
 ScalarValue value_of(const char* function, const char* name, nb::handle x, Kind kind, DLDataType dtype) {
   ScalarValue value{};
-  if (kind == Kind::numpy_scalar || dtype.bits == 16) return value_by_numpy(x, dtype);
+  if (kind == Kind::numpy_scalar || dtype.bits == 16 || (kind == Kind::complex && dtype.code != kDLComplex)) {
+    // NumPy rounds to any dtype and tells its own scalars apart.
+    return value_by_numpy(kElementOf.get()(function, name, x, exchange::numpy_dtype(dtype)), dtype);
+  }
   if (dtype.code == kDLBool) {
     put(value, static_cast<unsigned char>(PyObject_IsTrue(x.ptr())));
   } else if (is_integral(dtype)) {
     put_integer(value, function, name, x, dtype);
   } else {
     const Py_complex parts = PyComplex_AsCComplex(x.ptr());
-    if (parts.real == -1.0 && PyErr_Occurred()) nb::raise_python_error();
+    if (parts.real == -1.0 && PyErr_Occurred()) {
+      PyErr_Clear();
+      out_of_range(function, name, x, dtype);
+    }
     if (dtype == kFloat32) {
       put(value, static_cast<float>(parts.real));
     } else if (dtype == kFloat64) {

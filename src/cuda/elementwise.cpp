@@ -74,7 +74,7 @@ struct Choice {
 Choice choose(const Elementwise& operation) {
   Choice choice;
   choice.family = family_of(operation.op, operation.dtype);
-  if (choice.family == Family::simple) choice.cross = operation.loop.cross_dim;
+  choice.cross = operation.loop.cross_dim;
   choice.same = kernels_of(stored_of(operation.dtype)).same[static_cast<int>(choice.family)] != nullptr;
   for (int k = 0; k + 1 < operation.loop.operand_count; ++k) {
     const ElementwiseInput& input = operation.inputs[k];
@@ -95,6 +95,7 @@ InputArgs input_args(const Grids& grids, int operand, const ElementwiseInput& in
   args.cross_step = grids.cross_step(operand);
   args.stored = stored_of(input.dtype);
   args.access = access_of(args.step, item);
+  args.cross_access = access_of(args.cross_step, item);
   args.tiled = is_tiled(args.step, args.cross_step);
   return args;
 }
@@ -107,9 +108,9 @@ class Launcher {
     const KernelSet& set = kernels_of(stored_of(operation.dtype));
     const bool tiled = choice_.cross >= 0;
     const int family = static_cast<int>(choice_.family);
-    kernel_ = tiled ? set.tiled : choice_.same ? set.same[family] : set.mixed[family];
+    kernel_ = tiled ? set.tiled[family] : choice_.same ? set.same[family] : set.mixed[family];
     piece_ = tiled ? set.tile : choice_.same ? set.vector : set.mixed_vector;
-    unroll_ = tiled ? 0 : choice_.same ? kUnrollSame : kUnrollMixed;
+    unroll_ = tiled ? 0 : choice_.same ? set.unroll : 1;
   }
 
   void run() {

@@ -52,7 +52,7 @@ class Grids {
   int64_t cross_step(int k) const { return cross_ < 0 ? 0 : bytes_along(k, cross_); }
   int64_t bytes_along(int k, int dim) const { return loop_.strides[k][dim] * items_[k]; }
   /// Are the elements of the output's rows neighbours?
-  bool vector_stores() const { return cross_ < 0 && (last_ < 0 || loop_.strides[0][last_] == 1); }
+  bool vector_stores() const { return last_ < 0 || loop_.strides[0][last_] == 1; }
 
   /// Calls `launch(grid)` for each.
   template <class Launch>
@@ -94,7 +94,7 @@ class Grids {
   /// The outer dimensions from `first` on, in halves where there are more pieces than a launch counts.
   template <class Launch>
   void cut(int first, Launch& launch) {
-    const int64_t pieces = ceil_div(grid_.length + (vector_stores() ? most_before() : 0), piece_);
+    const int64_t pieces = ceil_div(grid_.length + (cross_ < 0 && vector_stores() ? most_before() : 0), piece_);
     const int64_t cross_pieces = cross_ < 0 ? 1 : ceil_div(grid_.cross_length, piece_);
     grid_.outer_ndim = outer_ndim_ - first;
     double all = static_cast<double>(pieces) * static_cast<double>(cross_pieces);

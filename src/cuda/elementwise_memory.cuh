@@ -132,6 +132,16 @@ INTEROP_DEVICE Vector<M, N> read_vector(Access access, int64_t step, const char*
   return *reinterpret_cast<const V*>(&raw);
 }
 
+/// The same as T from elements that are From in memory.
+template <typename T, typename From, int N>
+INTEROP_DEVICE Vector<T, N> read_as(Access access, int64_t step, const char* row, int64_t at, int64_t length) {
+  const auto read = read_vector<Memory<From>, N>(access, step, row, at, length);
+  Vector<T, N> vector;
+#pragma unroll
+  for (int i = 0; i < N; ++i) vector.at[i] = convert<T, From>(read.at[i]);
+  return vector;
+}
+
 template <typename O, int N>
 INTEROP_DEVICE void write_vector(bool neighbours, int64_t step, char* row, int64_t at, int64_t length,
                                  const Vector<O, N>& vector) {

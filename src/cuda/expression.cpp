@@ -58,6 +58,7 @@ class Launcher {
       array.step = grids.step(k);
       array.cross_step = grids.cross_step(k);
       array.access = access_of(array.step, items[k]);
+      array.cross_access = access_of(array.cross_step, items[k]);
       array.tiled = k > 0 && is_tiled(array.step, array.cross_step);
     }
     if (expression_.loop.ndim == 0) arrays_[0].step = items[0];
@@ -97,8 +98,9 @@ ExpressionShape expression_shape(const Expression& expression) {
   const int64_t item = widest_item(expression);
   const int count = input_count(expression);
   // Registers bound what a thread has on its way: an element of each input, times these.
-  if (expression.loop.cross_dim >= 0) return {item <= 4 && count <= 3 ? 64 : 32, 1, 1};
-  return {0, static_cast<int>(std::max<int64_t>(kVectorBytes / item, 1)), item > 2 && count <= 4 ? 2 : 1};
+  const int vector = static_cast<int>(std::max<int64_t>(kVectorBytes / item, 1));
+  if (expression.loop.cross_dim >= 0) return {item <= 4 && count * item <= 12 ? 64 : 32, std::min(vector, 4), 1};
+  return {0, vector, item > 2 && count <= 4 ? 2 : 1};
 }
 
 void launch_expression(const Expression& expression, const ExpressionShape& shape, Kernel& kernel,

@@ -11,7 +11,7 @@ struct ArrayArgs {
   int64_t step;               // along the last dimension
   int64_t cross_step;         // along the other side of a tile
   int64_t outer[kOuterDims];  // innermost first
-  Access access;
+  Access access, cross_access;
   int tiled;  // goes through shared memory
 };
 

@@ -98,10 +98,26 @@ INTEROP_DEVICE void run_vectors(const LoopArgs& loop, const ArrayArgs* arrays, c
 
 // ---- tiles ----
 
-/// Where a block's tile lies, and how much of it is inside the loop.
-struct TilePlace {
-  int64_t first, cross_first;
-  int length, cross_length;
+/// The vectors of a thread in a tile: where its first one lies along the lines, and which lines it has. What is not said
+/// here is as in elementwise_tiled_kernel.
+template <int Tile, int N>
+struct TileThread {
+  static constexpr int kAcross = Tile / N;                  // vectors along a side
+  static constexpr int kSteps = Tile * kAcross / kThreads;  // vectors of a thread
+  const int across = static_cast<int>(threadIdx.x) % kAcross * N, down = static_cast<int>(threadIdx.x) / kAcross;
+  int64_t first, cross_first;  // the corner of the tile
+
+  INTEROP_DEVICE static constexpr int smaller(int x, int y) { return x < y ? x : y; }
+  /// Elements of a word of shared memory, of which a thread has as many lines side by side.
+  template <typename M>
+  INTEROP_DEVICE static constexpr int pack() {
+    return smaller(sizeof(M) < 4 ? 4 / static_cast<int>(sizeof(M)) : 1, smaller(N, kSteps));
+  }
+  // Of all inputs alike, as their elements meet.
+  static constexpr int kLines = smaller(4, smaller(N, kSteps));
+  INTEROP_DEVICE int line(int s) const {
+    return (s / kLines * (kThreads / kAcross) + down) * kLines + s % kLines;
+  }
 };
 
 INTEROP_DEVICE constexpr int largest(int x) { return x; }
@@ -111,95 +127,110 @@ INTEROP_DEVICE constexpr int largest(int x, int y, Rest... rest) {
 }
 
 /// The elements of a thread of a tile, of each input.
-template <int Tile, typename... Inputs>
-struct TileElements {
-  INTEROP_DEVICE void read(const ArrayArgs*, const int64_t*, const TilePlace&) {}
-  INTEROP_DEVICE void turn(const ArrayArgs*, unsigned char*) {}
+template <int Tile, int N, typename... Inputs>
+struct TileVectors {
+  INTEROP_DEVICE void read(const LoopArgs&, const ArrayArgs*, const int64_t*, const TileThread<Tile, N>&) {}
+  INTEROP_DEVICE void turn(const ArrayArgs*, const TileThread<Tile, N>&, unsigned char*) {}
   template <typename E, typename... Before>
-  INTEROP_DEVICE typename E::Out compute(const ValueArgs* values, int, Before... elements) const {
+  INTEROP_DEVICE typename E::Out compute(const ValueArgs* values, int, int, Before... elements) const {
     return E::compute(values, elements...);
   }
 };
-template <int Tile, typename T, typename... Rest>
-struct TileElements<Tile, T, Rest...> {
+template <int Tile, int N, typename T, typename... Rest>
+struct TileVectors<Tile, N, T, Rest...> {
   using M = Memory<T>;
-  static constexpr int kSteps = Tile * Tile / kThreads;
-  static constexpr int kPitch = Tile + 1;  // no bank twice
-  M first[kSteps];
-  TileElements<Tile, Rest...> rest;
+  using Thread = TileThread<Tile, N>;
+  static constexpr int kPack = Thread::template pack<M>();
+  using Word = Vector<M, kPack>;
+  static constexpr int kPitch = Tile / kPack + 1;
+  Vector<M, N> first[Thread::kSteps];
+  TileVectors<Tile, N, Rest...> rest;
 
-  INTEROP_DEVICE void read(const ArrayArgs* arrays, const int64_t* offsets, const TilePlace& place) {
-    const char* corner =
-        arrays->data + *offsets + place.first * arrays->step + place.cross_first * arrays->cross_step;
+  INTEROP_DEVICE void read(const LoopArgs& loop, const ArrayArgs* array, const int64_t* offset, const Thread& thread) {
+    // A line is what the input is read along: the last dimension, or the other one.
+    const bool tiled = array->tiled;
+    const int64_t at = (tiled ? thread.cross_first : thread.first) + thread.across;
+    const int64_t length = tiled ? loop.cross_length : loop.length, lines = tiled ? loop.length : loop.cross_length;
+    const int64_t step = tiled ? array->cross_step : array->step, line_step = tiled ? array->step : array->cross_step;
+    const int64_t line_first = tiled ? thread.first : thread.cross_first;
+    const Access access = tiled ? array->cross_access : array->access;
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int at = i * kThreads + static_cast<int>(threadIdx.x);
-      const int x = arrays->tiled ? at / Tile : at % Tile;  // along the last dimension
-      const int y = arrays->tiled ? at % Tile : at / Tile;
-      first[i] = M{};
-      if (x < place.length && y < place.cross_length) {
-        first[i] = *reinterpret_cast<const M*>(corner + x * arrays->step + y * arrays->cross_step);
+    for (int s = 0; s < Thread::kSteps; ++s) {
+      const int64_t line = line_first + thread.line(s);
+      first[s] = {};
+      if (line < lines && at < length) {
+        first[s] = read_vector<M, N>(access, step, array->data + *offset + line * line_step, at, length);
       }
     }
-    rest.read(arrays + 1, offsets + 1, place);
+    rest.read(loop, array + 1, offset + 1, thread);
   }
   /// Turns round, in shared memory that the inputs use one after the other, what was read along its own dimension.
-  INTEROP_DEVICE void turn(const ArrayArgs* arrays, unsigned char* memory) {
-    if (arrays->tiled) {  // alike in all threads
-      M* const tile = reinterpret_cast<M*>(memory);
+  INTEROP_DEVICE void turn(const ArrayArgs* array, const Thread& thread, unsigned char* memory) {
+    if (array->tiled) {  // alike in all threads
+      Word* const tile = reinterpret_cast<Word*>(memory);
       __syncthreads();  // the input before has been read
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        const int at = i * kThreads + static_cast<int>(threadIdx.x);
-        tile[at % Tile * kPitch + at / Tile] = first[i];
+      for (int s = 0; s < Thread::kSteps; s += kPack) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          Word word;
+#pragma unroll
+          for (int p = 0; p < kPack; ++p) word.at[p] = first[s + p].at[i];
+          tile[(thread.across + i) * kPitch + thread.line(s) / kPack] = word;
+        }
       }
       __syncthreads();  // what one thread reads, others have written
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        const int at = i * kThreads + static_cast<int>(threadIdx.x);
-        first[i] = tile[at / Tile * kPitch + at % Tile];
+      for (int s = 0; s < Thread::kSteps; ++s) {
+#pragma unroll
+        for (int i = 0; i < N; i += kPack) {
+          const Word word = tile[thread.line(s) * kPitch + (thread.across + i) / kPack];
+#pragma unroll
+          for (int p = 0; p < kPack; ++p) first[s].at[i + p] = word.at[p];
+        }
       }
     }
-    rest.turn(arrays + 1, memory);
+    rest.turn(array + 1, thread, memory);
   }
+  /// The expression of the elements at place `i` of vector `s`.
   template <typename E, typename... Before>
-  INTEROP_DEVICE typename E::Out compute(const ValueArgs* values, int i, Before... elements) const {
-    return rest.template compute<E>(values, i, elements..., convert<T, T>(first[i]));
+  INTEROP_DEVICE typename E::Out compute(const ValueArgs* values, int s, int i, Before... elements) const {
+    return rest.template compute<E>(values, s, i, elements..., convert<T, T>(first[s].at[i]));
   }
 };
 
 // run_tiles: the same, where inputs lie compact along another dimension than the output.
-//   launch  block 256, one tile of Tile x Tile elements a block; shared memory for one tile of the largest input
-//   traffic whole lines of every array, as in elementwise_tiled_kernel
-template <typename E, int Tile, typename... Inputs>
+//   launch  block 256, one tile of Tile x Tile elements a block; shared memory for one tile of the widest input
+//   traffic whole lines of every array, by vectors, as in elementwise_tiled_kernel
+template <typename E, int Tile, int N, typename... Inputs>
 INTEROP_DEVICE void run_tiles(const LoopArgs& loop, const ArrayArgs* arrays, const ValueArgs* values) {
   using O = typename E::Out;
-  constexpr int kSteps = Tile * Tile / kThreads;
-  __shared__ alignas(16) unsigned char memory[Tile * (Tile + 1) * largest(1, static_cast<int>(sizeof(Inputs))...)];
+  // Packed or not, a row is as long as its elements and one more.
+  constexpr int kRow = Tile + 4;
+  __shared__ alignas(16) unsigned char memory[Tile * kRow * largest(1, static_cast<int>(sizeof(Inputs))...)];
 
   const unsigned band = divide_by(blockIdx.x, loop.row_pieces);
   const unsigned row = divide_by(band, loop.cross_pieces);
-  TilePlace place;
-  place.first = static_cast<int64_t>(blockIdx.x - band * loop.row_pieces.value) * Tile;
-  place.cross_first = static_cast<int64_t>(band - row * loop.cross_pieces.value) * Tile;
-  place.length = static_cast<int>(loop.length - place.first < Tile ? loop.length - place.first : Tile);
-  place.cross_length =
-      static_cast<int>(loop.cross_length - place.cross_first < Tile ? loop.cross_length - place.cross_first : Tile);
+  TileThread<Tile, N> thread;
+  thread.first = static_cast<int64_t>(blockIdx.x - band * loop.row_pieces.value) * Tile;
+  thread.cross_first = static_cast<int64_t>(band - row * loop.cross_pieces.value) * Tile;
   int64_t offsets[1 + sizeof...(Inputs)];
   find_row(loop, arrays, row, offsets);
 
-  TileElements<Tile, Inputs...> elements;
-  elements.read(arrays + 1, offsets + 1, place);
-  elements.turn(arrays + 1, memory);
-  char* corner = arrays[0].data + offsets[0] + place.first * arrays[0].step + place.cross_first * arrays[0].cross_step;
+  TileVectors<Tile, N, Inputs...> vectors;
+  vectors.read(loop, arrays + 1, offsets + 1, thread);
+  vectors.turn(arrays + 1, thread, memory);
+  if (thread.first + thread.across >= loop.length) return;
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const int at = i * kThreads + static_cast<int>(threadIdx.x);
-    const int x = at % Tile, y = at / Tile;
-    if (x < place.length && y < place.cross_length) {
-      *reinterpret_cast<O*>(corner + x * arrays[0].step + y * arrays[0].cross_step) =
-          elements.template compute<E>(values, i);
-    }
+  for (int s = 0; s < TileThread<Tile, N>::kSteps; ++s) {
+    const int64_t line = thread.cross_first + thread.line(s);
+    if (line >= loop.cross_length) continue;
+    Vector<O, N> out;
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.at[i] = vectors.template compute<E>(values, s, i);
+    char* to = arrays[0].data + offsets[0] + line * arrays[0].cross_step;
+    const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(Vector<O, N>) == 0;
+    write_vector(loop.vector_stores && aligned, arrays[0].step, to, thread.first + thread.across, loop.length, out);
   }
 }
 
