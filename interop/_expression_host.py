@@ -31,12 +31,12 @@ def compute(
     ]
     results: list[_Array] = []
 
-    def find(ref: Reference) -> _Array:
+    def find(ref: Reference) -> Any:
         if isinstance(ref, ArrayRef):
             return arrays[ref.index]
         if isinstance(ref, ValueRef):
             return values[ref.index]
-        return ref.value if isinstance(ref, Constant) else results[ref.index]  # type: ignore[no-any-return]
+        return ref.value if isinstance(ref, Constant) else results[ref.index]
 
     with contextlib.nullcontext() if warns else np.errstate(all="ignore"):
         for step in typed.steps:

@@ -53,8 +53,10 @@ def result_of(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], t
 
 
 def _typed(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], Typed, list[Any]]:
-    """Return the arrays by name, the typed expression, and its scalars as elements: operands, so that another value
-    compiles nothing."""
+    """Return the arrays by name, the typed expression, and its scalars as elements.
+
+    They are operands, so that another value compiles nothing.
+    """
     arrays = {name: x for name, x in zip(split.parameters, arguments, strict=True) if name in split.arrays}
     scalars = split.evaluate(*arguments) if split.sources else []
     kinds = tuple(
@@ -136,7 +138,7 @@ def _apply(step: Step, operands: list[jax.Array]) -> jax.Array:
         wide = [x.astype(jnp.float32) for x in operands]
         result: jax.Array = getattr(jnp, name)(*wide)
         return converted(result, dtype)
-    return getattr(jnp, name)(*operands)  # type: ignore[no-any-return]
+    return getattr(jnp, name)(*operands)
 
 
 def _shift(name: str, x: jax.Array, count: jax.Array) -> jax.Array:

@@ -74,9 +74,27 @@ COMPARISONS: dict[type, tuple[str, Operation]] = {
     ast.GtE: (">=", _named("greater_equal", "LessEqual")),
 }
 
-_OF_FLOATS = (
-    "sqrt exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh".split()
-)
+_OF_FLOATS = [
+    "sqrt",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+]
 FUNCTIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (

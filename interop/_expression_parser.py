@@ -106,12 +106,22 @@ class _Parser:
     def visit(self, node: ast.expr, depth: int) -> Node:
         if depth > _MOST_DEPTH:
             self.refuse(self.start(node), "nested too deeply here", f"{_MOST_DEPTH} operations within one another")
-        visitor = _VISITORS.get(type(node))
-        if visitor is None:
-            self.refuse_node(node)
-        return visitor(self, node, depth)  # type: ignore[no-any-return]
+        match node:
+            case ast.Name():
+                return self.name(node)
+            case ast.Constant():
+                return self.constant(node)
+            case ast.BinOp():
+                return self.binary(node, depth)
+            case ast.UnaryOp():
+                return self.unary(node, depth)
+            case ast.Compare():
+                return self.compare(node, depth)
+            case ast.Call():
+                return self.call(node, depth)
+        return self.refuse_node(node)
 
-    def name(self, node: ast.Name, _depth: int) -> Node:
+    def name(self, node: ast.Name) -> Node:
         if node.id in FUNCTIONS:
             self.refuse(self.start(node), f"{node.id} is a function", f"a call of it, {_call_of(FUNCTIONS[node.id])}")
         if node.id in OPTIONS:
@@ -121,7 +131,7 @@ class _Parser:
             self.refuse(self.start(node), "one parameter too many", f"{_core.max_parameters} parameters")
         return Name(node.id)
 
-    def constant(self, node: ast.Constant, _depth: int) -> Node:
+    def constant(self, node: ast.Constant) -> Node:
         if not isinstance(node.value, bool | int | float | complex):
             what = "None" if node.value is None else f"a {type(node.value).__name__}"
             self.refuse(self.start(node), f"{what} is no number", "int, float, complex and bool literals")
@@ -152,7 +162,9 @@ class _Parser:
         if not isinstance(node.func, ast.Name):
             if isinstance(node.func, ast.Attribute):
                 self.refuse_node(node.func)
-            self.refuse(self.after(node.func), "a call of what is no function", "a function by its name, such as sqrt(x)")
+            self.refuse(
+                self.after(node.func), "a call of what is no function", "a function by its name, such as sqrt(x)"
+            )
         operation = FUNCTIONS.get(node.func.id)
         if operation is None:
             self.refuse(self.start(node.func), f"no function is called {node.func.id}", " ".join(sorted(FUNCTIONS)))
@@ -184,15 +196,6 @@ class _Parser:
         found = _FOUND.get(type(node), f"{type(node).__name__}, which is no arithmetic")
         self.refuse(self.start(node), found, "names, numbers, operators, comparisons, and calls of the functions")
 
-
-_VISITORS = {
-    ast.Name: _Parser.name,
-    ast.Constant: _Parser.constant,
-    ast.BinOp: _Parser.binary,
-    ast.UnaryOp: _Parser.unary,
-    ast.Compare: _Parser.compare,
-    ast.Call: _Parser.call,
-}
 
 _FOUND: dict[type, str] = {
     ast.Tuple: "a tuple",

@@ -53,7 +53,9 @@ def source(typed: Typed, passed: Sequence[bool], tile: int, vector: int, unroll:
     vectors of `vector` elements: by tiles of `tile` elements each way, or if that is 0, by `unroll` vectors a thread.
     """
     values = len(typed.values)
-    read, names, prologue = [], {}, []
+    read: list[str] = []
+    names: dict[int, str] = {}
+    prologue: list[str] = []
     for k, (_, dtype) in enumerate(typed.values):
         prologue.append(_value(dtype, k))
     for index, dtype in enumerate(typed.arrays):

@@ -13,7 +13,7 @@ from typing import Any
 
 from interop import CudaError, _core
 
-__all__ = ["cache_folder", "compile_source", "load"]
+__all__ = ["cache_folder", "compile_source", "load", "versions"]
 
 _MOST_BYTES = 256 << 20  # of the cache on disk: the least recently read go first
 _INSTALL = "pip install 'interop-dlpack[cu13]' (or [cu12])"
@@ -75,12 +75,12 @@ def _cuda_core() -> Any:
 
 
 def _key(source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str) -> str:
-    facts = [_core.version, *_versions(), architecture, list(names), sorted(options.items()), source]
+    facts = [_core.version, *versions(), architecture, list(names), sorted(options.items()), source]
     return hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()
 
 
-def _versions() -> list[str]:
-    """Return the versions of what compiles."""
+def versions() -> list[str]:
+    """Return the versions of what compiles, cuda.core and NVRTC. CudaError, with what to install, if one is missing."""
     core = _cuda_core()
     try:
         from cuda.bindings import nvrtc

@@ -220,7 +220,9 @@ def test_the_folder_of_the_cache(monkeypatch, tmp_path):
 
 def test_without_cuda_core_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.core", None)
-    with pytest.raises(interop.CudaError, match=r"needs cuda.core, .*pip install 'interop-dlpack\[cu13\]' \(or \[cu12\]\)"):
+    with pytest.raises(
+        interop.CudaError, match=r"needs cuda.core, .*pip install 'interop-dlpack\[cu13\]' \(or \[cu12\]\)"
+    ):
         _nvrtc.load("f", "", ["f"], {}, ARCHITECTURE)
 
 

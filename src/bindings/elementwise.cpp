@@ -185,7 +185,8 @@ void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan,
     ElementwiseInput& input = work.inputs[k];
     const int place = operands.place[k];
     if (place < 0) {
-      input.value = value_of(operation.name, operation.parameters[k], operands.objects[k], operands.kinds[k], plan.dtype);
+      input.value =
+          value_of(operation.name, operation.parameters[k], operands.objects[k], operands.kinds[k], plan.dtype);
     } else if (const DLTensor& tensor = call.tensor(place); !call.staged() && tensor.device.device_type == kDLCPU) {
       input.value = value_by_numpy(call.numpy(place), plan.dtype);
     } else {

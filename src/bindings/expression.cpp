@@ -60,8 +60,8 @@ struct Typed {
   std::vector<Compiled> compiled;
 };
 
-/// An expression for calls in which given parameters are scalars: `interop._expression_types.Split`. Its sources are the
-/// scalars that the arrays meet: parameters, and what is computed of scalars alone.
+/// An expression for calls in which given parameters are scalars: `interop._expression_types.Split`. Its sources are
+/// the scalars that the arrays meet: parameters, and what is computed of scalars alone.
 struct Split {
   uint32_t scalars;  // bit k: parameter k is one
   nb::object python;
@@ -301,8 +301,8 @@ void set_values(Expression& work, const ExpressionCalls& self, const Plan& plan)
   for (const Typed::Value& value : plan.typed->values) {
     const auto source = static_cast<size_t>(value.source);
     const nb::handle scalar = plan.sources.values[source];
-    work.values[count++] = value_of(self.function.c_str(), plan.split->labels[source].c_str(), scalar, kind_of(scalar),
-                                    value.dtype);
+    work.values[count++] =
+        value_of(self.function.c_str(), plan.split->labels[source].c_str(), scalar, kind_of(scalar), value.dtype);
   }
   for (int k = 0; k < plan.arguments.array_count; ++k) {
     if (plan.passed[k]) work.values[count++] = value_by_numpy(plan.call->numpy(k), plan.call->tensor(k).dtype);
@@ -354,8 +354,8 @@ cuda::Kernel& find_kernel(const Plan& plan, const cuda::ExpressionShape& shape) 
   }
   nb::list passed;
   for (int k = 0; k < plan.arguments.array_count; ++k) passed.append(plan.passed[k]);
-  const nb::object loaded = kLoadKernel.get()(typed.python, passed, shape.tile, shape.vector, shape.unroll,
-                                              cuda::architecture_name(device));
+  const nb::object loaded =
+      kLoadKernel.get()(typed.python, passed, shape.tile, shape.vector, shape.unroll, cuda::architecture_name(device));
   cuda::Kernel* const kernel = nb::cast<const LoadedKernel&>(loaded).kernel;
   typed.compiled.push_back({device, shape, kernel});
   return *kernel;
@@ -487,8 +487,8 @@ void bind_expression(nb::module_& m) {
                 "named: dict[str, typing.Any], out: typing.Any, stream: typing.Any, execution: str | None, /) -> "
                 "typing.Any"),
         "Compute an expression for arguments by position and by name.");
-  m.def("explain_expression", &explain_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-        nb::arg().none(), nb::arg().none(),
+  m.def("explain_expression", &explain_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(),
         nb::sig("def explain_expression(expression: Expression, args: tuple[typing.Any, ...], "
                 "named: dict[str, typing.Any], out: typing.Any, stream: typing.Any, execution: str | None, /) -> "
                 "typing.Any"),

@@ -15,8 +15,8 @@ Kind kind_of(nanobind::handle x);
 Kind kind_of(DLDataType dtype);
 bool is_integral(DLDataType dtype);
 
-/// A scalar as one element of `dtype`. Throws OverflowError, naming the argument, where the dtype cannot hold an integer,
-/// and TypeError for a complex number in a real dtype.
+/// A scalar as one element of `dtype`. Throws OverflowError, naming the argument, where the dtype cannot hold an
+/// integer, and TypeError for a complex number in a real dtype.
 ScalarValue value_of(const char* function, const char* name, nanobind::handle x, Kind kind, DLDataType dtype);
 /// The same by NumPy, which rounds to any dtype; of a 0-d array, too.
 ScalarValue value_by_numpy(nanobind::handle x, DLDataType dtype);

@@ -46,7 +46,6 @@ struct Args {
 
 // ---- the instances ----
 
-
 /// Operations that one kernel switches between, since memory takes longer than the switch.
 enum class Family : int { simple, divisions, comparisons, parts };
 constexpr int kFamilies = 4;

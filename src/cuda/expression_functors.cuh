@@ -31,23 +31,23 @@ INTEROP_DEVICE To as(From x) {
 // ---- functions of floats ----
 
 // Inlined, as a kernel has few of them: calls would keep the elements of a vector one behind the other.
-#define INTEROP_UNARY(Name, of_float, of_double)                       \
-  struct Name {                                                        \
-    INTEROP_DEVICE static float compute(float x) { return of_float(x); }      \
-    INTEROP_DEVICE static double compute(double x) { return of_double(x); }   \
-    template <typename T>                                              \
-    INTEROP_DEVICE T operator()(T x) const {                           \
-      return Arithmetic<T>::store(compute(Arithmetic<T>::load(x)));    \
-    }                                                                  \
+#define INTEROP_UNARY(Name, of_float, of_double)                            \
+  struct Name {                                                             \
+    INTEROP_DEVICE static float compute(float x) { return of_float(x); }    \
+    INTEROP_DEVICE static double compute(double x) { return of_double(x); } \
+    template <typename T>                                                   \
+    INTEROP_DEVICE T operator()(T x) const {                                \
+      return Arithmetic<T>::store(compute(Arithmetic<T>::load(x)));         \
+    }                                                                       \
   }
-#define INTEROP_BINARY(Name, of_float, of_double)                                                \
-  struct Name {                                                                                  \
-    INTEROP_DEVICE static float compute(float x, float y) { return of_float(x, y); }                    \
-    INTEROP_DEVICE static double compute(double x, double y) { return of_double(x, y); }                \
-    template <typename T>                                                                        \
-    INTEROP_DEVICE T operator()(T x, T y) const {                                                \
-      return Arithmetic<T>::store(compute(Arithmetic<T>::load(x), Arithmetic<T>::load(y)));      \
-    }                                                                                            \
+#define INTEROP_BINARY(Name, of_float, of_double)                                           \
+  struct Name {                                                                             \
+    INTEROP_DEVICE static float compute(float x, float y) { return of_float(x, y); }        \
+    INTEROP_DEVICE static double compute(double x, double y) { return of_double(x, y); }    \
+    template <typename T>                                                                   \
+    INTEROP_DEVICE T operator()(T x, T y) const {                                           \
+      return Arithmetic<T>::store(compute(Arithmetic<T>::load(x), Arithmetic<T>::load(y))); \
+    }                                                                                       \
   }
 INTEROP_UNARY(Sqrt, sqrtf, sqrt);
 INTEROP_UNARY(Exp, expf, exp);
@@ -82,18 +82,18 @@ struct Copysign {
 
 // ---- rounding to integers, which integers are ----
 
-#define INTEROP_ROUNDING(Name, of_float, of_double)                    \
-  struct Name {                                                        \
-    INTEROP_DEVICE static float compute(float x) { return of_float(x); }   \
+#define INTEROP_ROUNDING(Name, of_float, of_double)                         \
+  struct Name {                                                             \
+    INTEROP_DEVICE static float compute(float x) { return of_float(x); }    \
     INTEROP_DEVICE static double compute(double x) { return of_double(x); } \
-    template <typename T>                                              \
-    INTEROP_DEVICE T operator()(T x) const {                           \
-      if constexpr (Facts<T>::is_integer) {                            \
-        return x;                                                      \
-      } else {                                                         \
-        return Arithmetic<T>::store(compute(Arithmetic<T>::load(x)));  \
-      }                                                                \
-    }                                                                  \
+    template <typename T>                                                   \
+    INTEROP_DEVICE T operator()(T x) const {                                \
+      if constexpr (Facts<T>::is_integer) {                                 \
+        return x;                                                           \
+      } else {                                                              \
+        return Arithmetic<T>::store(compute(Arithmetic<T>::load(x)));       \
+      }                                                                     \
+    }                                                                       \
   }
 INTEROP_ROUNDING(Floor, floorf, floor);
 INTEROP_ROUNDING(Ceil, ceilf, ceil);

@@ -98,8 +98,8 @@ INTEROP_DEVICE void run_vectors(const LoopArgs& loop, const ArrayArgs* arrays, c
 
 // ---- tiles ----
 
-/// The vectors of a thread in a tile: where its first one lies along the lines, and which lines it has. What is not said
-/// here is as in elementwise_tiled_kernel.
+/// The vectors of a thread in a tile: where its first one lies along the lines, and which lines it has. What is not
+/// said here is as in elementwise_tiled_kernel.
 template <int Tile, int N>
 struct TileThread {
   static constexpr int kAcross = Tile / N;                  // vectors along a side
@@ -115,9 +115,7 @@ struct TileThread {
   }
   // Of all inputs alike, as their elements meet.
   static constexpr int kLines = smaller(4, smaller(N, kSteps));
-  INTEROP_DEVICE int line(int s) const {
-    return (s / kLines * (kThreads / kAcross) + down) * kLines + s % kLines;
-  }
+  INTEROP_DEVICE int line(int s) const { return (s / kLines * (kThreads / kAcross) + down) * kLines + s % kLines; }
 };
 
 INTEROP_DEVICE constexpr int largest(int x) { return x; }

@@ -32,7 +32,8 @@ std::vector<Kernel*> load_kernels(const void* image, const std::vector<std::stri
   CUlibrary library = nullptr;
   check(api.cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0), doing);
   std::vector<CUkernel> handles(names.size());
-  for (size_t i = 0; i < names.size(); ++i) check(api.cuLibraryGetKernel(&handles[i], library, names[i].c_str()), doing);
+  for (size_t i = 0; i < names.size(); ++i)
+    check(api.cuLibraryGetKernel(&handles[i], library, names[i].c_str()), doing);
   std::vector<Kernel*> kernels;
   for (CUkernel handle : handles) kernels.push_back(new Kernel(handle));  // for the life of the process
   return kernels;

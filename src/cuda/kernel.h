@@ -10,8 +10,8 @@
 
 namespace interop::cuda {
 
-/// A kernel of this package, or one compiled at run time. Its handle serves every device; each context loads it on first
-/// use.
+/// A kernel of this package, or one compiled at run time. Its handle serves every device; each context loads it on
+/// first use.
 struct Kernel {
   const void* symbol;  // null if it was compiled at run time, and its handle is known
   std::atomic<CUkernel> handle{nullptr};

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from helpers import elements
 
 import interop
+from helpers import elements
 
 #: Expressions of arrays x, y and z of one dtype each, by the kinds of dtypes (NumPy's letters) that they serve.
 CHAINS = {
@@ -107,4 +107,6 @@ TESTS = {
     "conj(x)": ("c", lambda x, y: x.conj()),
     "where(x, y, x)": ("biufc", lambda x, y: np.where(x != 0, y, x)),
 }
-TEST_CASES = [(text, dtype) for text, (kinds, _) in TESTS.items() for dtype in elements.DTYPES if kind_of(dtype) in kinds]
+TEST_CASES = [
+    (text, dtype) for text, (kinds, _) in TESTS.items() for dtype in elements.DTYPES if kind_of(dtype) in kinds
+]

@@ -43,7 +43,8 @@ class OperandList {
  public:
   explicit OperandList(int most)
       : at_(static_cast<Operand*>(most <= kInside ? static_cast<void*>(inside_)
-                                             : ::operator new(sizeof(Operand) * static_cast<std::size_t>(most)))) {}
+                                                  : ::operator new(sizeof(Operand) * static_cast<std::size_t>(most)))) {
+  }
   ~OperandList() {
     while (count_ > 0) at_[--count_].~Operand();
     if (static_cast<void*>(at_) != inside_) ::operator delete(at_);

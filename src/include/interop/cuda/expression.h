@@ -23,8 +23,7 @@ inline bool operator==(const ExpressionShape& x, const ExpressionShape& y) {
 ExpressionShape expression_shape(const Expression& expression);
 
 /// Queues `expression` on `stream` by a kernel of that shape and returns at once; the rest as `launch_elementwise`.
-void launch_expression(const Expression& expression, const ExpressionShape& shape, Kernel& kernel,
-                       cudaStream_t stream);
+void launch_expression(const Expression& expression, const ExpressionShape& shape, Kernel& kernel, cudaStream_t stream);
 
 /// Is there nothing to compute, so that no kernel is needed?
 inline bool is_empty(const Expression& expression) { return expression.loop.layout == LayoutClass::empty; }
