@@ -209,7 +209,7 @@ void set_loop(Elementwise& work, const Plan& plan, DLTensor out) {
   for (int k = 0; k < plan.operands.count; ++k) {
     inputs[k] = work.inputs[k].data ? plan.call->tensor(plan.operands.place[k]) : no_tensor();
   }
-  work.loop = ops::plan_loop(out, inputs, plan.operands.count);
+  ops::plan_loop(work.loop, out, inputs, plan.operands.count);
   work.out = out.data;
   for (int k = 0; k < plan.operands.count; ++k) {
     if (work.inputs[k].data) work.inputs[k].data = inputs[k].data;
@@ -356,7 +356,8 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
   };
   read(0, out_shape, out_strides);
   for (int k = 0; k < count; ++k) read(k + 1, shapes[k], strides[k]);
-  const Loop loop = ops::plan_loop(tensors[0], tensors + 1, count);
+  Loop loop;
+  ops::plan_loop(loop, tensors[0], tensors + 1, count);
   nb::list dims;
   for (int i = 0; i < loop.ndim; ++i) {
     nb::list dim;
@@ -389,7 +390,7 @@ Elementwise copy_of(const DLTensor& from, DLTensor to) {
   Elementwise copy;
   copy.dtype = copy.out_dtype = to.dtype;
   DLTensor input = from;
-  copy.loop = ops::plan_loop(to, &input, 1);
+  ops::plan_loop(copy.loop, to, &input, 1);
   copy.out = to.data;
   copy.inputs[0].data = input.data;
   copy.inputs[0].dtype = input.dtype;

@@ -316,7 +316,7 @@ void set_loop(Expression& work, const Plan& plan, DLTensor out) {
   for (int k = 0; k < plan.arguments.array_count; ++k) {
     if (!plan.passed[k]) inputs[count++] = plan.call->tensor(k);
   }
-  work.loop = ops::plan_loop(out, inputs, count);
+  ops::plan_loop(work.loop, out, inputs, count);
   work.out = out.data;
   work.out_dtype = out.dtype;
   for (int k = 0; k < count; ++k) work.inputs[k] = {inputs[k].data, inputs[k].dtype};
