@@ -55,6 +55,7 @@ bool is_dense(const DLTensor& tensor) {
 
 Call::Call(const char* function, const Argument* arguments, int count, const CallOptions& options)
     : function_(function),
+      operands_(count + 1),
       only_looks_(options.only_looks),
       may_overlap_(options.may_overlap),
       takes_scalars_(options.takes_scalars) {
@@ -81,7 +82,8 @@ Call::~Call() = default;
 
 void Call::inspect(const Argument* arguments, int count, nb::handle out) {
   const auto add = [&](const char* name, nb::handle object, bool is_output) {
-    Operand& operand = operands_[operand_count_++];
+    Operand& operand = operands_.add();
+    ++operand_count_;
     operand.function = function_;
     operand.name = name;
     operand.object = object;
