@@ -229,6 +229,10 @@ INTEROP_DEVICE Offsets offsets_of(const Args& args, unsigned row) {
 
 // ---- the kernels ----
 
+template <typename T>
+constexpr int kVectorOf = kVectorBytes / sizeof(T);
+template <typename T>
+constexpr int kMixedVectorOf = kVectorOf<T> < 4 ? kVectorOf<T> : 4;
 /// Vectors that a thread has on their way at a time: more of them would take the registers of more threads.
 template <typename T>
 constexpr int kUnrollOf = sizeof(T) > 2 ? 2 : 1;
@@ -286,6 +290,7 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
   constexpr int kAcross = Tile / N;                         // vectors along a side
   constexpr int kSteps = Tile * kAcross / kThreads;         // vectors of a thread
   constexpr int kPack = sizeof(T) < 4 ? 4 / sizeof(T) : 1;  // elements of a word
+  static_assert(kSteps % kPack == 0, "a thread has whole words");
   using Word = Vector<T, kPack>;
   constexpr int kPitch = Tile / kPack + 1;
   __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(Word)];
@@ -328,7 +333,14 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
       } else if (own_dtype) {
         vectors[k][s] = read_as<T, T, N>(access, step, data + line * line_step, at, length);
       } else {
-        vectors[k][s] = read_converted<T, N>(input.stored, access, step, data + line * line_step, at, length);
+        constexpr int kPart = kMixedVectorOf<T>;  // as elementwise_kernel has it: one copy of the code for both
+#pragma unroll
+        for (int i = 0; i < N; i += kPart) {
+          const char* from = data + line * line_step;
+          const auto part = read_converted<T, kPart>(input.stored, access, step, from, at + i, length);
+#pragma unroll
+          for (int j = 0; j < kPart; ++j) vectors[k][s].at[i + j] = part.at[j];
+        }
       }
     }
     if (input.tiled) {
@@ -374,11 +386,9 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
 // ---- the instances of one dtype ----
 
 template <typename T>
-constexpr int kVectorOf = kVectorBytes / sizeof(T);
-template <typename T>
-constexpr int kMixedVectorOf = kVectorOf<T> < 4 ? kVectorOf<T> : 4;
-template <typename T>
 constexpr int kTileOf = sizeof(T) > 4 ? 32 : 64;
+template <typename T>
+constexpr int kTileVectorOf = sizeof(T) > 1 ? kVectorOf<T> : 4;  // of bytes: as many as make whole words
 
 template <typename Symbol>
 Kernel* kernel_of(Symbol* symbol) {
@@ -397,7 +407,7 @@ Kernel* same_kernel() {
 
 template <typename T, template <typename> class Ops>
 Kernel* tiled_kernel() {
-  return kernel_of(&elementwise_tiled_kernel<T, Ops<T>, kTileOf<T>, kMixedVectorOf<T>>);
+  return kernel_of(&elementwise_tiled_kernel<T, Ops<T>, kTileOf<T>, kTileVectorOf<T>>);
 }
 
 template <typename T>
