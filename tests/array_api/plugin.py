@@ -18,9 +18,21 @@ import numpy as np
 import pytest
 
 _OPERATOR_OF = {
-    **{"add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv", "floor_divide": "floordiv"},
-    **{"remainder": "mod", "pow": "pow", "negative": "neg", "abs": "abs", "equal": "eq", "not_equal": "ne"},
-    **{"less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"},
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "truediv",
+    "floor_divide": "floordiv",
+    "remainder": "mod",
+    "pow": "pow",
+    "negative": "neg",
+    "abs": "abs",
+    "equal": "eq",
+    "not_equal": "ne",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
 }
 #: Of operators, and of those in place, the function.
 _FUNCTION_OF = {f"__{word}__": name for name, word in _OPERATOR_OF.items()}
@@ -116,7 +128,9 @@ def _draw_served_products(item: pytest.Function) -> None:
         except TypeError:
             continue
         if pair not in served:
-            raise pytest.UsageError(f"matmul serves {' and '.join(names[x] for x in pair)}, which {__file__} leaves out")
+            raise pytest.UsageError(
+                f"matmul serves {' and '.join(names[x] for x in pair)}, which {__file__} leaves out"
+            )
     everything = hypothesis_helpers.promotable_dtypes[:]
     hypothesis_helpers.promotable_dtypes[:] = served
     strategies = hypothesis_helpers.two_mutual_arrays([xp.float32, xp.float64])
