@@ -76,7 +76,8 @@ def _gelu(x: Any) -> Any:
 
 
 def _gelu_tanh(x: Any) -> Any:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    with np.errstate(over="ignore"):  # of the cube, where tanh is 1
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
 _EPILOGUES: dict[str, Callable[[Any], Any]] = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}

@@ -132,8 +132,8 @@ def factor_of(function: str, name: str, factor: Any, dtype: Any, kind: Any) -> A
     if dtype.kind == "b" or not isinstance(factor, kinds):
         accepted = {"b": "1", "i": "an integer", "u": "an integer", "c": "a number"}.get(dtype.kind, "a real number")
         raise TypeError(
-            f"{function}: {name} is {factor!r} ({type(factor).__name__}), and the product is {dtype}; accepted: "
-            f"{accepted}"
+            f"{function}: {name} is {' '.join(repr(factor).split())} ({type(factor).__name__}), and the product is "
+            f"{dtype}; accepted: {accepted}"
         )
     return element_of(function, name, factor, dtype if dtype.kind in "iu" else kind).astype(kind)
 
