@@ -71,7 +71,8 @@ def _relu(x: Any) -> Any:
 
 def _gelu(x: Any) -> Any:
     # NumPy has no erf.
-    tail = np.frompyfunc(math.erfc, 1, 1)(np.asarray(x, np.float64) * -math.sqrt(0.5)).astype(x.dtype)
+    tail: Any = np.frompyfunc(math.erfc, 1, 1)(np.asarray(x, np.float64) * -math.sqrt(0.5))
+    tail = np.asarray(tail, x.dtype)
     return 0.5 * x * tail
 
 

@@ -137,10 +137,6 @@ def matmul(
     array([[20000]], dtype=int32)
     """
     terms: tuple[Any, ...] | None = None
-    if not (
-        alpha is _ONE
-        and dtype is c is beta is bias is None
-        and epilogue is aux is scale_a is scale_b is None
-    ):
+    if not (alpha is _ONE and dtype is c is beta is bias is None and epilogue is aux is scale_a is scale_b is None):
         terms = (dtype, c, None if alpha is _ONE else alpha, beta, bias, epilogue, aux, scale_a, scale_b)
     return _core.matmul(a, b, out, stream, backend, precision, execution, terms)  # type: ignore[no-any-return]

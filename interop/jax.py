@@ -100,14 +100,16 @@ def matmul(
     operands = {"a": a, "b": b}
     if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
         operands |= _terms(result, a, b, c, alpha, beta, bias, epilogue, scale_a, scale_b)
-    call = _compiled(tuple(operands), backend, precision, result, epilogue)
+    compiled = _compiled(tuple(operands), backend, precision, result, epilogue)
+
+    def call() -> jax.Array:
+        return _with_wide(operands, result, lambda: compiled(*operands.values()))
+
     arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
     if any(isinstance(x, _Tracer) for x in arrays.values()):
         refuse_in_trace("interop.matmul", stream, execution)
-        return _with_wide(operands, result, lambda: call(*operands.values()))
-    return compute(
-        "interop.matmul", arrays, stream, execution, lambda: _with_wide(operands, result, lambda: call(*operands.values()))
-    )
+        return call()
+    return compute("interop.matmul", arrays, stream, execution, call)
 
 
 @functools.cache
@@ -149,7 +151,8 @@ def _terms(
     """Return what stands beside the operands, checked; factors and scales become operands of no dimension."""
     _core.check_matmul_terms(
         a.shape, _name_of(a.dtype), b.shape, _name_of(b.dtype), result,
-        None if c is None else (c.shape, _name_of(c.dtype)), None if bias is None else (bias.shape, _name_of(bias.dtype)),
+        None if c is None else (c.shape, _name_of(c.dtype)),
+        None if bias is None else (bias.shape, _name_of(bias.dtype)),
         epilogue,
     )  # fmt: skip
     kind, dtype = _kind_of(result), _dtype_of(result)
@@ -243,9 +246,7 @@ def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | No
     return a.update(shape=shape, dtype=_dtype_of(dtype), weak_type=False, **placed_as(shape, a, b))
 
 
-def _matmul_on_host(
-    a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str
-) -> jax.Array:
+def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
     if backend is not None:
         raise ValueError(f"interop.matmul: backend={backend!r} is for device arrays; JAX computes these on the CPU")
     result = _dtype_of(dtype)

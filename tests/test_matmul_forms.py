@@ -72,11 +72,13 @@ def test_dtype_widens_the_product(host_library, given, dtype):
     forms.check(host_library.to_numpy(c), x.astype(kind), y.astype(kind), dtype)
 
 
-def test_dtype_is_any_library_s_name_for_it(torch, jax):
+def test_dtype_is_given_by_any_library(torch, jax):
     x = np.full((2, 2), 100, "int8")
     for dtype in ("int32", np.int32, np.dtype("int32"), torch.int32, jax.numpy.int32):
         assert interop.matmul(x, x, dtype=dtype).tolist() == [[20000] * 2] * 2
-    with pytest.raises(TypeError, match="dtype is 'quaternion'; accepted: None, a name, a dtype of NumPy, torch or JAX"):
+    with pytest.raises(
+        TypeError, match="dtype is 'quaternion'; accepted: None, a name, a dtype of NumPy, torch or JAX"
+    ):
         interop.matmul(x, x, dtype="quaternion")
     with pytest.raises(TypeError, match="dtype is uint8, and the operands are int8; accepted: a dtype that numpy"):
         interop.matmul(x, x, dtype="uint8")
@@ -236,7 +238,8 @@ BAD = {
     "c of another dtype": (TypeError, "c is int8; accepted: the result's dtype, float32", X, {"c": I8}),
     "c of another shape": (ValueError, r"c has shape \(3,\); accepted: one that broadcasts to the result's, \(2, 2\)",
                            X, {"c": np.ones(3, "f4")}),
-    "bias of both": (ValueError, r"bias has shape \(2, 2\); accepted: a row \(n,\) or a column \(m, 1\)", X, {"bias": X}),
+    "bias of both": (ValueError, r"bias has shape \(2, 2\); accepted: a row \(n,\) or a column \(m, 1\)", X,
+                     {"bias": X}),
     "a fraction beside integers": (TypeError, r"alpha is 0.5 \(float\), and the product is int8; accepted: an integer",
                                    I8, {"alpha": 0.5}),
     "a complex factor": (TypeError, r"alpha is 1j \(complex\), and the product is float32; accepted: a real number", X,

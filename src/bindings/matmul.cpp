@@ -176,8 +176,8 @@ ScalarValue factor_value(const char* name, nb::handle factor, DLDataType result)
   } else if (is_real && dtype == kFloat64) {
     put(PyFloat_AsDouble(factor.ptr()));
   } else {
-    const nb::object array = kFactor.get()(kFunction, name, factor, exchange::numpy_dtype(result),
-                                           exchange::numpy_dtype(dtype));
+    const nb::object array =
+        kFactor.get()(kFunction, name, factor, exchange::numpy_dtype(result), exchange::numpy_dtype(dtype));
     const nb::object text = attribute(array, kTobytes)();
     std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
   }
@@ -227,8 +227,7 @@ struct Product {
   Product(nb::handle a, nb::handle b, const Terms& given, const CallOptions& options)
       : terms(given), arrays(a, b, given), call(kFunction, arrays.arguments, arrays.count, options) {
     const DLTensor &left = call.tensor(0), &right = call.tensor(1);
-    const DLDataType dtype =
-        result_dtype(call.operand(0).route->library(), left.dtype, right.dtype, terms.dtype);
+    const DLDataType dtype = result_dtype(call.operand(0).route->library(), left.dtype, right.dtype, terms.dtype);
     result = ops::matmul_result(left, right, dtype);
     const auto tensor = [&](int place) { return place < 0 ? nullptr : &call.tensor(place); };
     beside = {tensor(arrays.c), tensor(arrays.bias), tensor(arrays.aux), read_epilogue(terms.epilogue)};
@@ -255,12 +254,13 @@ struct Product {
 
  private:
   void check_scales() const {
-    for (const auto& [name, scale, place] : {std::tuple{"scale_a", terms.scale_a, arrays.scale_a},
-                                             std::tuple{"scale_b", terms.scale_b, arrays.scale_b}}) {
+    for (const auto& [name, scale, place] :
+         {std::tuple{"scale_a", terms.scale_a, arrays.scale_a}, std::tuple{"scale_b", terms.scale_b, arrays.scale_b}}) {
       if (scale.is_none()) continue;
       if (!ops::is_float8(call.tensor(0).dtype)) {
         throw ValueError(std::string(kFunction) + ": " + name + " is given, and the operands are " +
-                         dtype_name(call.tensor(0).dtype) + "; accepted: None, or float8 operands (alpha= scales others)");
+                         dtype_name(call.tensor(0).dtype) +
+                         "; accepted: None, or float8 operands (alpha= scales others)");
       }
       if (place < 0) continue;
       const DLTensor& tensor = call.tensor(place);

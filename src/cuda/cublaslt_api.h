@@ -115,14 +115,16 @@ struct Api {
 
 namespace interop::cuda::lt {
 
-static_assert(kInvalidValue == CUBLAS_STATUS_INVALID_VALUE && kSuccess == CUBLAS_STATUS_SUCCESS && kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
+static_assert(kInvalidValue == CUBLAS_STATUS_INVALID_VALUE && kSuccess == CUBLAS_STATUS_SUCCESS &&
+              kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
 static_assert(int(kReal32F) == CUDA_R_32F && int(kReal64F) == CUDA_R_64F && int(kReal16F) == CUDA_R_16F);
 static_assert(int(kReal8I) == CUDA_R_8I && int(kReal32I) == CUDA_R_32I && int(kReal16BF) == CUDA_R_16BF);
 static_assert(int(kComplex32F) == CUDA_C_32F && int(kComplex64F) == CUDA_C_64F);
 static_assert(int(kReal8FE4M3) == CUDA_R_8F_E4M3 && int(kReal8FE5M2) == CUDA_R_8F_E5M2);
 static_assert(int(kCompute32F) == CUBLAS_COMPUTE_32F && int(kCompute64F) == CUBLAS_COMPUTE_64F);
 static_assert(int(kCompute32I) == CUBLAS_COMPUTE_32I && int(kConjugateTransposed) == CUBLAS_OP_C);
-static_assert(int(kEpilogue) == CUBLASLT_MATMUL_DESC_EPILOGUE && int(kBiasPointer) == CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+static_assert(int(kEpilogue) == CUBLASLT_MATMUL_DESC_EPILOGUE &&
+              int(kBiasPointer) == CUBLASLT_MATMUL_DESC_BIAS_POINTER);
 static_assert(int(kAuxPointer) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
 static_assert(int(kAuxLd) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
 static_assert(int(kAuxBatchStride) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE);

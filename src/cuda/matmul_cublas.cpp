@@ -207,13 +207,11 @@ std::optional<Types> types_of(const Gemm& gemm, bool allow_tf32) {
       return types(lt::kCompute32FFastTf32, lt::kReal32F,
                    lt::kFma | lt::kTensorHalf | lt::kAccumulate32F | lt::kInput32F | lt::kInputTf32);
     case lt::kReal64F:
-      return types(lt::kCompute64F, lt::kReal64F,
-                   lt::kFma | lt::kTensorDouble | lt::kAccumulate64F | lt::kInput64F);
+      return types(lt::kCompute64F, lt::kReal64F, lt::kFma | lt::kTensorDouble | lt::kAccumulate64F | lt::kInput64F);
     case lt::kComplex32F:
       return types(lt::kCompute32F, lt::kComplex32F, lt::kFma | lt::kAccumulate32F | lt::kInput32F);
     case lt::kComplex64F:
-      return types(lt::kCompute64F, lt::kComplex64F,
-                   lt::kFma | lt::kTensorDouble | lt::kAccumulate64F | lt::kInput64F);
+      return types(lt::kCompute64F, lt::kComplex64F, lt::kFma | lt::kTensorDouble | lt::kAccumulate64F | lt::kInput64F);
     case lt::kReal16F:
     case lt::kReal16BF:
       if (*a != *b) return std::nullopt;
@@ -237,10 +235,10 @@ struct Key {
   int64_t lda, ldb, ldc;
   int64_t batch, a_stride, b_stride, c_stride;
   int64_t ld_addend, addend_stride, ld_aux, aux_stride;
-  uint64_t flags;          // device, and what follows below
-  uint64_t types;          // of a, b, the result
-  uint64_t alignments;     // of a, b, c, the addend
-  uint64_t alignments_2;   // of the bias, aux
+  uint64_t flags;         // device, and what follows below
+  uint64_t types;         // of a, b, the result
+  uint64_t alignments;    // of a, b, c, the addend
+  uint64_t alignments_2;  // of the bias, aux
 };
 constexpr int kKeyWords = 18;
 static_assert(sizeof(Key) == kKeyWords * 8, "compared and hashed as bytes: no padding");
@@ -332,15 +330,14 @@ const char* make_key(const Gemm& gemm, const MatmulOptions& options, const Types
   if (!can_conjugate(gemm.a_conjugated, a.row_major, c)) return "it conjugates only what it transposes, and not a";
   if (!can_conjugate(gemm.b_conjugated, b.row_major, c)) return "it conjugates only what it transposes, and not b";
 
-  key = {gemm.m, gemm.n, gemm.k, a.ld, b.ld, c.ld, batch.size, batch.a_stride, batch.b_stride, batch.c_stride, 0, 0, 0,
-         0,      0,      0,      0,    0};
+  key = {gemm.m, gemm.n, gemm.k, a.ld, b.ld, c.ld, batch.size, batch.a_stride, batch.b_stride, batch.c_stride, 0,
+         0,      0,      0,      0,    0,    0,    0};
   key.flags = (types.compute == lt::kCompute32FFastTf32 ? kTf32 : 0) | (a.row_major ? kRowMajorA : 0) |
-              (b.row_major ? kRowMajorB : 0) | (c.row_major ? kRowMajorC : 0) |
-              (gemm.a_conjugated ? kConjugatesA : 0) | (gemm.b_conjugated ? kConjugatesB : 0) |
-              (gemm.factor_a ? kHasFactorA : 0) | (gemm.factor_b ? kHasFactorB : 0) |
-              static_cast<uint64_t>(device) << kDeviceShift;
-  key.types = static_cast<uint64_t>(types.a) | static_cast<uint64_t>(types.b) << 8 |
-              static_cast<uint64_t>(types.result) << 16;
+              (b.row_major ? kRowMajorB : 0) | (c.row_major ? kRowMajorC : 0) | (gemm.a_conjugated ? kConjugatesA : 0) |
+              (gemm.b_conjugated ? kConjugatesB : 0) | (gemm.factor_a ? kHasFactorA : 0) |
+              (gemm.factor_b ? kHasFactorB : 0) | static_cast<uint64_t>(device) << kDeviceShift;
+  key.types =
+      static_cast<uint64_t>(types.a) | static_cast<uint64_t>(types.b) << 8 | static_cast<uint64_t>(types.result) << 16;
   const std::size_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
   key.alignments = alignment_of(gemm.a, batch.a_stride, item, options.alignment) |
                    alignment_of(gemm.b, batch.b_stride, item, options.alignment) << 16 |
@@ -527,9 +524,9 @@ std::shared_ptr<const Plan> make_plan(const Gemm& gemm, const Key& key, const Ty
   std::array<lt::Heuristic, 4> found{};
   int count = 0;
   const lt::Layout addend = plan->addend ? plan->addend : plan->result;
-  const lt::Status status = api.cublasLtMatmulAlgoGetHeuristic(
-      handle, operation.get(), plan->first, plan->second, addend, plan->result, preference.get(),
-      static_cast<int>(found.size()), found.data(), &count);
+  const lt::Status status =
+      api.cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), plan->first, plan->second, addend, plan->result,
+                                         preference.get(), static_cast<int>(found.size()), found.data(), &count);
   // INVALID_VALUE: dtypes, layouts and epilogues that do not go together.
   if (status != lt::kSuccess && status != lt::kNotSupported && status != lt::kInvalidValue) throw_lt(status, kPlanning);
   for (int i = 0; status == lt::kSuccess && i < count; ++i) {
@@ -562,7 +559,8 @@ std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Ty
     const auto found = shard.plans.find(hashed);
     if (found != shard.plans.end()) return found->second;
   }
-  std::shared_ptr<const Plan> plan = make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and agree
+  std::shared_ptr<const Plan> plan =
+      make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and agree
   std::lock_guard<std::mutex> lock(shard.mutex);
   if (shard.plans.size() >= kPlansPerShard) shard.plans.clear();
   return shard.plans.emplace(hashed, std::move(plan)).first->second;
@@ -644,8 +642,8 @@ std::string describe(const void* algorithm) {
          std::to_string(config<int32_t>(plan.algorithm, lt::kAlgorithmId)) + ", tile " +
          std::to_string(config<uint32_t>(plan.algorithm, lt::kTileId)) + ", stages " +
          std::to_string(config<uint32_t>(plan.algorithm, lt::kStagesId)) + ", split-k " +
-         std::to_string(std::max(1, config<int32_t>(plan.algorithm, lt::kSplitK))) + ", " +
-         plan.dtype + (plan.key.flags & kTf32 ? " by TF32" : "");
+         std::to_string(std::max(1, config<int32_t>(plan.algorithm, lt::kSplitK))) + ", " + plan.dtype +
+         (plan.key.flags & kTf32 ? " by TF32" : "");
 }
 
 }  // namespace cublas

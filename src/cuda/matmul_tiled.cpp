@@ -27,10 +27,15 @@ Variants variants_for(DLDataType dtype) {
   const int bits = dtype.bits;
   if (dtype.code == kDLComplex) return bits == 64 ? complex64_variants() : complex128_variants();
   if (is_integer(dtype)) {
-    return bits == 8 ? int8_variants() : bits == 16 ? int16_variants() : bits == 32 ? int32_variants() : int64_variants();
+    return bits == 8    ? int8_variants()
+           : bits == 16 ? int16_variants()
+           : bits == 32 ? int32_variants()
+                        : int64_variants();
   }
-  return bits == 8 ? float8_variants() : bits == 16 ? float16_variants() : bits == 32 ? float32_variants()
-                                                                                       : float64_variants();
+  return bits == 8    ? float8_variants()
+         : bits == 16 ? float16_variants()
+         : bits == 32 ? float32_variants()
+                      : float64_variants();
 }
 
 /// How memory of that dtype is read and written by them.
@@ -92,8 +97,8 @@ void transpose(Gemm& gemm) {
   std::swap(gemm.dtype, gemm.b_dtype);
   std::swap(gemm.a_strides, gemm.b_strides);
   std::swap(gemm.a_conjugated, gemm.b_conjugated);
-  for (MatrixStrides* strides : {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides, &gemm.addend_strides,
-                                 &gemm.bias_strides, &gemm.aux_strides})
+  for (MatrixStrides* strides :
+       {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides, &gemm.addend_strides, &gemm.bias_strides, &gemm.aux_strides})
     std::swap(strides->row, strides->column);
   for (int i = 0; i < gemm.batch_ndim; ++i) std::swap(gemm.batch[i].a_stride, gemm.batch[i].b_stride);
 }

@@ -91,13 +91,13 @@ struct Variants {
 
 Variants float32_variants();
 Variants float64_variants();
-Variants int32_variants();       ///< of 32-bit integers, signed or not
-Variants int64_variants();       ///< of 64-bit integers
+Variants int32_variants();  ///< of 32-bit integers, signed or not
+Variants int64_variants();  ///< of 64-bit integers
 Variants complex64_variants();
 Variants complex128_variants();
-Variants float16_variants();     ///< of 16-bit floats, added up in float32
-Variants float8_variants();      ///< of 8-bit floats, alike
-Variants int16_variants();       ///< of 16-bit integers, added up in 32 bits
-Variants int8_variants();        ///< of 8-bit integers and bool, alike
+Variants float16_variants();  ///< of 16-bit floats, added up in float32
+Variants float8_variants();   ///< of 8-bit floats, alike
+Variants int16_variants();    ///< of 16-bit integers, added up in 32 bits
+Variants int8_variants();     ///< of 8-bit integers and bool, alike
 
 }  // namespace interop::cuda::tiled

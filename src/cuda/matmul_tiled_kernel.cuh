@@ -370,13 +370,14 @@ __host__ __device__ constexpr bool uses_tensor_cores() {
 #endif
 }
 
-/// sum += a @ b for one tile in shared memory, by multiply_add. The first row of the tile is in `a_values[0]` and `b_values[0]`
-/// already; the next row is read while one is multiplied, and that of the next tile after `next_tile()`, which returns
-/// where it begins.
+/// sum += a @ b for one tile in shared memory, by multiply_add. The first row of the tile is in `a_values[0]` and
+/// `b_values[0]` already; the next row is read while one is multiplied, and that of the next tile after `next_tile()`,
+/// which returns where it begins.
 template <typename S, int GroupM, int GroupN, typename T, typename AfterFirst, typename NextTile>
-__device__ __forceinline__ void multiply_tile(unsigned conjugates_a, T (&sum)[S::kThreadM][S::kThreadN], T (&a_values)[2][S::kThreadM],
-                                              T (&b_values)[2][S::kThreadN], const T* tile, int a_place, int b_place,
-                                              AfterFirst after_first, NextTile next_tile) {
+__device__ __forceinline__ void multiply_tile(unsigned conjugates_a, T (&sum)[S::kThreadM][S::kThreadN],
+                                              T (&a_values)[2][S::kThreadM], T (&b_values)[2][S::kThreadN],
+                                              const T* tile, int a_place, int b_place, AfterFirst after_first,
+                                              NextTile next_tile) {
 #pragma unroll
   for (int k = 0; k < S::kK; ++k) {
     if (k == S::kK - 1) tile = next_tile();
@@ -444,7 +445,8 @@ __device__ __forceinline__ int64_t matrix_offset(const KernelArgs& args, const i
 }
 
 /// Where an array of the result's shape has a thread's first output; null for one that is not there.
-__device__ __forceinline__ char* place_in(const KernelArgs& args, const OutputArgs& array, int64_t row, int64_t column) {
+__device__ __forceinline__ char* place_in(const KernelArgs& args, const OutputArgs& array, int64_t row,
+                                          int64_t column) {
   if (!array.data) return nullptr;
   return array.data + matrix_offset(args, array.batch_stride) + row * array.row_stride + column * array.column_stride;
 }
@@ -518,7 +520,7 @@ struct Region {
 
 /// Stores sums that are not stored as they are, one by one. Not in the kernel's own loop over registers, which would be
 /// this code unrolled for each of them: they are put in local memory first.
-template <typename T, int ThreadM, int ThreadN, int RunM, int GroupM, int RunN, int GroupN>
+template <typename T, int ThreadM, int ThreadN, int RowRun, int GroupM, int ColumnRun, int GroupN>
 __device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[ThreadM][ThreadN], char* c,
                                        const Region& region) {
   const FinishArgs& how = args.finish;
@@ -534,7 +536,7 @@ __device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[Th
 #pragma unroll 1
   for (int index = 0; index < ThreadM * ThreadN; ++index) {
     const int i = index / ThreadN, j = index % ThreadN;
-    const int row = i / RunM * GroupM + i % RunM, column = j / RunN * GroupN + j % RunN;
+    const int row = i / RowRun * GroupM + i % RowRun, column = j / ColumnRun * GroupN + j % ColumnRun;
     if (row >= region.rows || column >= region.columns) continue;
     const auto step = [row, column](const OutputArgs& array) {
       return row * array.row_stride + column * array.column_stride;

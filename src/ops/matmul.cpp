@@ -216,8 +216,9 @@ void check_terms(const MatmulTerms& terms, const Shape& shape, int matrix_ndim, 
   }
   if (!terms.aux) return;
   if (terms.activation == Activation::none) {
-    throw ValueError(std::string(kFunction) +
-                     "aux is given, and there is no epilogue, before which it would be written; accepted: both, or none");
+    throw ValueError(
+        std::string(kFunction) +
+        "aux is given, and there is no epilogue, before which it would be written; accepted: both, or none");
   }
   check_term("aux", *terms.aux, shape, dtype);
   if (terms.aux->ndim != shape.ndim || !std::equal(shape.sizes, shape.sizes + shape.ndim, terms.aux->shape)) {

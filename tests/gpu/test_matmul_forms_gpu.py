@@ -1,4 +1,4 @@
-"""`interop.matmul` of device arrays in every dtype, with factors, `c=`, `bias=`, epilogues and `aux=`, by both backends."""
+"""`interop.matmul` of device arrays in every dtype, with all its terms, by both backends."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import interop
 
 
-
 def matmul_result(a, a_dtype, b, b_dtype, dtype=None):
     return interop._core.matmul_result(a, a_dtype, b, b_dtype, dtype or a_dtype)
 

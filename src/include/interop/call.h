@@ -146,7 +146,7 @@ class Call {
   Shape output_shape_;
   int64_t output_strides_[kMaxDims];
   nanobind::object workspace_;
-  std::vector<std::shared_ptr<void>> device_copies_;  // of staged host arrays
+  std::vector<std::shared_ptr<void>> device_copies_;             // of staged host arrays
   std::vector<std::pair<int, nanobind::object>> staged_writes_;  // written arguments, and NumPy's views of them
 };
 

@@ -56,9 +56,9 @@ struct Gemm {
   int batch_ndim = 0;
   BatchDim batch[kMaxDims];
 
-  bool scales = false;         ///< is alpha or beta anything but 1?
-  ScalarValue alpha{};         ///< of `factor_dtype(out_dtype)`, if `scales`
-  ScalarValue beta{};          ///< alike; of no account without an addend
+  bool scales = false;              ///< is alpha or beta anything but 1?
+  ScalarValue alpha{};              ///< of `factor_dtype(out_dtype)`, if `scales`
+  ScalarValue beta{};               ///< alike; of no account without an addend
   const float* factor_a = nullptr;  ///< one value in device memory that the product is multiplied by; null for 1
   const float* factor_b = nullptr;  ///< alike
   const void* addend = nullptr;

@@ -27,9 +27,9 @@ struct Operand {
   const exchange::Route* route = nullptr;  ///< how its type is read
   DLTensor tensor{};                       ///< complete once the call is made; the device is known before that
   int64_t shape[kMaxDims];
-  int64_t strides[kMaxDims];  ///< in elements, always filled
-  bool is_output = false;     ///< the call writes to it
-  bool may_be_out = false;    ///< as `Argument` says
+  int64_t strides[kMaxDims];      ///< in elements, always filled
+  bool is_output = false;         ///< the call writes to it
+  bool may_be_out = false;        ///< as `Argument` says
   bool takes_conjugated = false;  ///< as `Argument` says
   bool conjugated = false;        ///< its elements are the conjugates of what lies in memory
   bool read_only = false;
