@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from helpers import machine
+from helpers import forms, libraries, machine
 
 import interop
 
@@ -18,6 +18,8 @@ jax.config.update("jax_num_cpu_devices", 4)  # before JAX starts: what several d
 import jax.numpy as jnp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
+
+LIBRARY = libraries.by_name("jax")
 
 SHAPES = [
     ((3,), (3,)),
@@ -185,6 +187,73 @@ def test_matmul_compiles_once_for_each_shape():
         for scale in range(4):
             interop.matmul(jnp.full((size, size), float(scale)), jnp.ones((size, size)))
     assert compiled._cache_size() == 2
+
+
+@pytest.mark.parametrize("dtype", forms.DTYPES)
+def test_matmul_of_every_dtype_is_the_same_traced(dtype):
+    x, y = forms.draw((2, 3, 5), dtype, 1), forms.draw((5, 4), dtype, 2)
+    a, b = LIBRARY.make(x), LIBRARY.make(y)
+    for f in (interop.matmul, jax.jit(lambda a, b: interop.matmul(a, b))):
+        c = f(a, b)
+        assert c.dtype == a.dtype
+        forms.check(np.asarray(c), x, y, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "bfloat16", "float32", "float64", "complex64"])
+def test_matmul_of_all_terms_is_the_same_traced(dtype):
+    x, y = forms.draw((3, 5), dtype, 1), forms.draw((5, 4), dtype, 2)
+    c, bias = forms.draw((3, 4), dtype, 3), forms.draw((4,), dtype, 4)
+    arrays = [LIBRARY.make(z) for z in (x, y, c, bias)]
+    epilogue = "gelu" if dtype in forms.FLOATS else None
+
+    def product(a, b, c, bias):
+        return interop.matmul(a, b, c=c, bias=bias, alpha=3, beta=2, epilogue=epilogue)
+
+    for f in (product, jax.jit(product)):
+        got = f(*arrays)
+        assert got.dtype == arrays[0].dtype
+        forms.check(np.asarray(got), x, y, dtype, c=c, bias=bias, alpha=3, beta=2, epilogue=epilogue)
+
+
+def test_matmul_compiles_nothing_for_another_factor():
+    a = jnp.ones((6, 6))
+    compiled = interop.jax._compiled(("a", "b", "c", "alpha", "beta"), None, None, "float32", None)
+    compiled.clear_cache()
+    for factor in (2, 3.5, np.float32(4), jnp.float32(5)):
+        assert (interop.matmul(a, a, c=a, alpha=factor, beta=factor) == 7 * factor).all()
+    assert compiled._cache_size() <= 2  # a scalar of JAX's is another kind of operand than one of NumPy's
+
+
+def test_matmul_factors_may_be_traced():
+    a = jnp.ones((2, 2))
+    scaled = jax.jit(lambda a, alpha: interop.matmul(a, a, alpha=alpha))
+    assert (scaled(a, 1.5) == 3).all()
+    nan = jnp.full((2, 2), jnp.nan)
+    assert (scaled(nan, 0.0) == 0).all()
+
+
+@pytest.mark.parametrize("name", ["out", "aux"])
+def test_matmul_refuses_to_write_to_jax_arrays(name):
+    a = jnp.ones((2, 2))
+    with pytest.raises(TypeError, match=f"{name}= cannot be used with JAX arrays, which are immutable; use the result"):
+        interop.matmul(a, a, epilogue="relu", **{name: np.ones((2, 2), "float32")})
+
+
+def test_matmul_refuses_terms_that_do_not_fit():
+    a = jnp.ones((2, 2))
+    for options, exception, match in (
+        ({"c": jnp.ones(3)}, ValueError, r"c has shape \(3,\); accepted: one that broadcasts"),
+        ({"bias": a}, ValueError, r"bias has shape \(2, 2\); accepted: a row"),
+        ({"epilogue": "tanh"}, ValueError, "epilogue is 'tanh'"),
+        ({"beta": 2}, ValueError, "beta is given, and there is no c"),
+        ({"scale_a": 2.0}, ValueError, "scale_a is given, and the operands are float32"),
+        ({"dtype": "int8"}, TypeError, "dtype is int8, and the operands are float32"),
+        ({"alpha": 1j}, TypeError, "alpha is 1j .* accepted: a real number"),
+    ):
+        with pytest.raises(exception, match=match):
+            interop.matmul(a, a, **options)
+        with pytest.raises(exception, match=match):
+            jax.jit(lambda a, options=options: interop.matmul(a, a, **options))(a)
 
 
 def test_matmul_from_many_threads():

@@ -104,7 +104,8 @@ class Array {
         int low, int high)
       : strides(strides), batch_stride(batch_stride), dtype_(dtype), item_(item_bytes(dtype)) {
     int64_t below = 0, above = 0;
-    for (const auto& [size, stride] : {std::pair{batch, batch_stride}, {rows, strides.row}, {columns, strides.column}}) {
+    for (const auto& [size, stride] :
+         {std::pair{batch, batch_stride}, {rows, strides.row}, {columns, strides.column}}) {
       (stride < 0 ? below : above) += (size - 1) * stride;
     }
     first_ = -below;
@@ -134,7 +135,8 @@ class Array {
   /// An integer with its sign.
   Value signed_value(int64_t i, int64_t row, int64_t column) {
     const Value bits = value(i, row, column);
-    if (dtype_.code != kDLInt || dtype_.bits == 64) return dtype_.code == kDLInt ? Value(get_int64(i, row, column)) : bits;
+    if (dtype_.code != kDLInt || dtype_.bits == 64)
+      return dtype_.code == kDLInt ? Value(get_int64(i, row, column)) : bits;
     const double limit = std::ldexp(1.0, dtype_.bits - 1);
     return bits.real() >= limit ? bits - 2 * limit : bits;
   }
@@ -254,7 +256,11 @@ bool check_case(const Case& x, MatmulBackend backend) {
   gemm.activation = x.activation;
   if (x.batch > 1) {
     gemm.batch_ndim = 1;
-    gemm.batch[0] = {x.batch, a->batch_stride, b->batch_stride, c->batch_stride, x.adds ? added.batch_stride : 0,
+    gemm.batch[0] = {x.batch,
+                     a->batch_stride,
+                     b->batch_stride,
+                     c->batch_stride,
+                     x.adds ? added.batch_stride : 0,
                      x.aux ? aux->batch_stride : 0};
   }
   const double alpha = x.scales ? 2 : 1, beta = x.scales ? 3 : 1;
@@ -316,11 +322,12 @@ void check_both(const Case& x, bool must = false) {
 constexpr DLDataType dtype(DLDataTypeCode code, int bits) {
   return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
 }
-constexpr DLDataType kHalf = dtype(kDLFloat, 16), kComplex64 = dtype(kDLComplex, 64), kComplex128 = dtype(kDLComplex, 128),
-                     kE4M3 = dtype(kDLFloat8_e4m3fn, 8), kE5M2 = dtype(kDLFloat8_e5m2, 8), kInt8 = dtype(kDLInt, 8),
-                     kInt16 = dtype(kDLInt, 16), kInt32 = dtype(kDLInt, 32), kInt64 = dtype(kDLInt, 64),
-                     kUint8 = dtype(kDLUInt, 8), kUint16 = dtype(kDLUInt, 16), kUint32 = dtype(kDLUInt, 32),
-                     kUint64 = dtype(kDLUInt, 64), kBool = dtype(kDLBool, 8);
+constexpr DLDataType kHalf = dtype(kDLFloat, 16), kComplex64 = dtype(kDLComplex, 64),
+                     kComplex128 = dtype(kDLComplex, 128), kE4M3 = dtype(kDLFloat8_e4m3fn, 8),
+                     kE5M2 = dtype(kDLFloat8_e5m2, 8), kInt8 = dtype(kDLInt, 8), kInt16 = dtype(kDLInt, 16),
+                     kInt32 = dtype(kDLInt, 32), kInt64 = dtype(kDLInt, 64), kUint8 = dtype(kDLUInt, 8),
+                     kUint16 = dtype(kDLUInt, 16), kUint32 = dtype(kDLUInt, 32), kUint64 = dtype(kDLUInt, 64),
+                     kBool = dtype(kDLBool, 8);
 
 const Dtypes kAll[] = {
     {kBool, kBool, kBool},
