@@ -277,7 +277,7 @@ def _lower_cuda(
     if (
         backend == "cublas"
         and not nothing
-        and _core.matmul_batch_ndim(x.shape, str(x.dtype), y.shape, str(y.dtype)) > 1
+        and _core.matmul_batch_ndim(x.shape, str(x.dtype), y.shape, str(y.dtype), dtype) > 1
     ):
         # Said here, at the call: what the handler reports, JAX raises where the result is used.
         raise ValueError(

@@ -557,8 +557,9 @@ Gemm plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_s
   return ops::plan_matmul(*a, *b, *c);
 }
 
-int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
-  return plan_compact(a_shape, a_dtype, b_shape, b_dtype, a_dtype).batch_ndim;
+int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype,
+                      const std::string& dtype) {
+  return plan_compact(a_shape, a_dtype, b_shape, b_dtype, dtype).batch_ndim;
 }
 
 std::size_t matmul_workspace(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
@@ -621,8 +622,8 @@ void bind_matmul(nb::module_& m) {
                 "dtype: str, /) -> tuple[int, ...]"),
         "The shape of a product, or the error that interop.matmul raises for such operands.");
   m.def("matmul_batch_ndim", &matmul_batch_ndim,
-        nb::sig("def matmul_batch_ndim(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) "
-                "-> int"),
+        nb::sig("def matmul_batch_ndim(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str, "
+                "dtype: str, /) -> int"),
         "Over how many strides the batch of a product of compact arrays runs, once collapsed.");
   m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
         nb::arg().none(), nb::arg(),
