@@ -86,7 +86,7 @@ def main() -> int:
         *("-q", "-rfExX", "--tb=short"),
         *("-o", "xfail_strict=true", "--max-examples", str(options.max_examples), "--disable-deadline"),
         *(f"--hypothesis-seed={options.seed}", "--interop-library", options.library),
-        *(("--own-functions",) if options.own else (f"--xfails-file={HERE / 'xfails.txt'}",)),
+        *(() if options.own else (f"--xfails-file={HERE / 'xfails.txt'}",)),
         *(("-n", options.n, "--dist", "worksteal") if options.n != "0" else ()),
         *options.more,
         *(f"array_api_tests/{name}" for name in TESTS),
