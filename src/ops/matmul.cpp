@@ -28,26 +28,8 @@ Stack right_stack(const DLTensor& b) {
   return {b.shape[d - 2], b.shape[d - 1], {b.strides[d - 2], b.strides[d - 1]}, d - 2};
 }
 
-bool is_served(DLDataType dtype) {
-  if (dtype.lanes != 1) return false;
-  switch (dtype.code) {
-    case kDLBool:
-      return dtype.bits == 8;
-    case kDLInt:
-    case kDLUInt:
-      return dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
-    case kDLFloat:
-      return dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
-    case kDLBfloat:
-      return dtype.bits == 16;
-    case kDLComplex:
-      return dtype.bits == 64 || dtype.bits == 128;
-    default:
-      return is_float8(dtype);
-  }
-}
+bool reads(DLDataType dtype) { return is_served(dtype) || is_float8(dtype); }
 
-bool is_float(DLDataType dtype) { return dtype.code == kDLFloat || dtype.code == kDLBfloat; }
 bool is_integer(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
 
 void check_rank(const char* name, const DLTensor& x) {
@@ -134,8 +116,8 @@ bool is_float8(DLDataType dtype) {
 }
 
 void check_matmul_dtypes(DLDataType a, DLDataType b) {
-  if (!is_served(a) || !is_served(b)) {
-    const bool first = !is_served(a);
+  if (!reads(a) || !reads(b)) {
+    const bool first = !reads(a);
     throw TypeError(std::string(kFunction) + (first ? "a" : "b") + " is " + dtype_name(first ? a : b) +
                     "; accepted: " + kMatmulDtypes);
   }
@@ -153,7 +135,7 @@ void check_matmul_result(DLDataType a, DLDataType b, DLDataType result) {
     throw TypeError(std::string(kFunction) + "dtype is " + dtype_name(result) +
                     "; accepted for float8: None, bfloat16, float16, float32");
   }
-  if (is_served(result) && !is_float8(result)) return;
+  if (is_served(result)) return;
   throw TypeError(std::string(kFunction) + "dtype is " + dtype_name(result) + "; accepted: " + kMatmulDtypes +
                   ", but for the last two");
 }

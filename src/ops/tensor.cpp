@@ -129,4 +129,25 @@ bool may_overlap_itself(const DLTensor& tensor) {
   return false;
 }
 
+bool is_float(DLDataType dtype) { return dtype.code == kDLFloat || dtype.code == kDLBfloat; }
+
+bool is_served(DLDataType dtype) {
+  if (dtype.lanes != 1) return false;
+  switch (dtype.code) {
+    case kDLBool:
+      return dtype.bits == 8;
+    case kDLInt:
+    case kDLUInt:
+      return dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
+    case kDLFloat:
+      return dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
+    case kDLBfloat:
+      return dtype.bits == 16;
+    case kDLComplex:
+      return dtype.bits == 64 || dtype.bits == 128;
+    default:
+      return false;
+  }
+}
+
 }  // namespace interop

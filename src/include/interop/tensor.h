@@ -72,4 +72,9 @@ inline bool ranges_meet(ByteRange x, ByteRange y) { return x.begin < y.end && y.
 /// true for exotic ones that it cannot tell.
 bool may_overlap_itself(const DLTensor& tensor);
 
+/// float16 to float64, or bfloat16.
+bool is_float(DLDataType dtype);
+/// A dtype that the operations compute in: bool, integers, floats and complex numbers; not float8.
+bool is_served(DLDataType dtype);
+
 }  // namespace interop
