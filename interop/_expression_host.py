@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from interop import _host
-from interop._expression_operations import PLACES, numpy_function
-from interop._expression_types import ArrayRef, Constant, Reference, Step, Typed, ValueRef, numpy_dtype
-from interop._promotion import element_of
+from interop._expression_operations import PLACES, ROUNDINGS, numpy_function
+from interop._expression_types import ArrayRef, Constant, Reference, Step, Typed, ValueRef
+from interop._promotion import element_of, numpy_dtype
 
 __all__ = ["compute"]
 
@@ -60,7 +60,7 @@ def _apply(step: Step, operands: list[_Array], out: _Array) -> None:
         return
     truths = operands[: operation.truths]
     rest = [x.astype(dtype, copy=False) for x in operands[operation.truths :]]
-    if operation.name in ("copy", "positive") or (dtype.kind in "iu" and operation.name in _ROUNDINGS):
+    if operation.name in ("copy", "positive") or (dtype.kind in "iu" and operation.name in ROUNDINGS):
         np.copyto(out, rest[0])
         return
     if operation.name == "square":
@@ -69,6 +69,3 @@ def _apply(step: Step, operands: list[_Array], out: _Array) -> None:
     if dtype.itemsize == 2 and dtype.kind in "fV" and operation.name != "where":
         rest = [x.astype(np.float32) for x in rest]  # and rounded once; ml_dtypes has not all of them
     np.copyto(out, numpy_function(operation.name)(*truths, *rest), casting="unsafe")
-
-
-_ROUNDINGS = ("floor", "ceil", "trunc", "round")

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop import _core
-from interop._expression_operations import PLACES
-from interop._expression_types import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef, numpy_dtype
+from interop._expression_operations import PLACES, ROUNDINGS
+from interop._expression_types import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
 from interop._jax_elementwise import as_scalar, computed, converted, is_strong
-from interop._promotion import configuration, element_of
+from interop._promotion import configuration, element_of, numpy_dtype
 from interop.jax import check_operands, refuse_in_trace
 from interop.jax import compute as compute_concrete
 
@@ -126,7 +126,7 @@ def _apply(step: Step, operands: list[jax.Array]) -> jax.Array:
     name, dtype = step.operation.name, numpy_dtype(step.dtype)
     if name in PLACES:
         return computed(*operands, operation=name, dtype=step.dtype, where_zero=None)
-    if name in ("copy", "positive") or (dtype.kind in "iu" and name in ("floor", "ceil", "trunc", "round")):
+    if name in ("copy", "positive") or (dtype.kind in "iu" and name in ROUNDINGS):
         return operands[0]
     if name in ("bitwise_left_shift", "bitwise_right_shift"):
         return _shift(name, *operands)

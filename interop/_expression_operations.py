@@ -13,9 +13,10 @@ import numpy as np
 
 from interop import _core
 
-__all__ = ["BINARY", "COMPARISONS", "FUNCTIONS", "PLACES", "UNARY", "Operation", "of_scalars"]
+__all__ = ["BINARY", "COMPARISONS", "FUNCTIONS", "PLACES", "ROUNDINGS", "UNARY", "Operation", "of_scalars"]
 
 #: The places of those that are functions of this package, too.
+ROUNDINGS = ("floor", "ceil", "trunc", "round")  # which leave integers as they are
 PLACES = {name: place for place, name in enumerate(_core.elementwise_operations())}
 
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from interop import _core
 from interop._expression_operations import COPY, PLACES, SQUARE, Operation, accepted_in_words, of_scalars
 from interop._expression_parser import Apply, Literal, Name, Node
-from interop._promotion import configuration, element_of, promote
+from interop._promotion import configuration, element_of, numpy_dtype, promote
 
-__all__ = ["ArrayRef", "Constant", "Reference", "Split", "Step", "StepRef", "Typed", "ValueRef", "numpy_dtype"]
+__all__ = ["ArrayRef", "Constant", "Reference", "Split", "Step", "StepRef", "Typed", "ValueRef"]
 
 
 # ---- scalars: what of an expression is computed before the arrays are looked at ----
@@ -154,11 +153,6 @@ class Typed:
         """Is there a dtype that JAX's 32-bit mode has not?"""
         dtypes = {*self.arrays, *(dtype for _, dtype in self.values), *(step.dtype for step in self.steps)}
         return bool(dtypes & {"int64", "uint64", "float64", "complex128"})
-
-
-def numpy_dtype(name: str) -> Any:
-    """Return NumPy's dtype of a name, bfloat16 too."""
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def kind_of(dtype: str) -> str:

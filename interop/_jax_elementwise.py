@@ -10,12 +10,11 @@ import jax
 import jax.extend.core
 import jax.ffi
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import _core
-from interop._promotion import element_of, promote
+from interop._promotion import element_of, numpy_dtype, promote
 from interop.jax import check_operands, compute, placed_as, refuse_in_trace, require_one_device, require_target
 
 __all__ = ["as_scalar", "computed", "converted", "elementwise", "is_strong"]
@@ -44,7 +43,7 @@ def elementwise(
         arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
         dtype = _common_dtype(function, operation, inputs)
         # A scalar becomes an operand, so that another value compiles nothing.
-        kind = _dtype_of(dtype)
+        kind = numpy_dtype(dtype)
         zero = _bytes_of(where_zero, dtype)
         inputs = [x if name in arrays else element_of(function, name, x, kind) for name, x in operands.items()]
         if any(isinstance(x, _Tracer) for x in arrays.values()):
@@ -73,7 +72,7 @@ def _bytes_of(where_zero: complex | None, dtype: str) -> bytes | None:
     """Return the element as a parameter that equals itself, which a NaN does not."""
     if where_zero is None:
         return None
-    element: bytes = element_of("interop.divide", "where_zero", where_zero, _dtype_of(dtype)).tobytes()
+    element: bytes = element_of("interop.divide", "where_zero", where_zero, numpy_dtype(dtype)).tobytes()
     return element
 
 
@@ -118,10 +117,6 @@ def as_scalar(x: Any) -> Any:
     return _KINDS[x.dtype.kind] if isinstance(x, jax.Array | _Tracer) else x
 
 
-def _dtype_of(name: str) -> Any:
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
 def _with_wide(inputs: list[Any], arrays: dict[str, Any], call: Callable[[], Any]) -> Any:
     """Compute; outside JAX's x64 mode, a scalar beside a 64-bit array would be narrowed on its way in."""
     if len(inputs) == len(arrays) or all(x.dtype.itemsize < 8 for x in inputs):
@@ -155,7 +150,7 @@ def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) 
     function = f"interop.{operation}"
     check_operands(function, dict(zip(("a", "b"), operands, strict=False)) if len(operands) > 1 else {"x": operands[0]})
     place = _PLACES[operation]
-    result = _dtype_of(_core.elementwise_result_dtype(place, dtype))
+    result = numpy_dtype(_core.elementwise_result_dtype(place, dtype))
     shape = operands[0].shape
     if len(operands) > 1:
         shape = _core.broadcast_shape(place, shape, operands[1].shape)
@@ -164,7 +159,7 @@ def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) 
 
 def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes | None) -> jax.Array:
     """Compute an operation by JAX's own, with this package's rules."""
-    kind = _dtype_of(dtype)
+    kind = numpy_dtype(dtype)
     # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
     wide = kind.itemsize >= 8 and kind != np.complex64
     with jax.enable_x64(wide or any(x.dtype.itemsize >= 8 for x in operands)):

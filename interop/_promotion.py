@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["configuration", "dtype_name", "element_of", "factor_of", "promote"]
+__all__ = ["configuration", "dtype_name", "element_of", "factor_of", "numpy_dtype", "promote"]
 
 #: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
 Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
@@ -58,8 +58,9 @@ def configuration(library: str) -> Any:
     return None
 
 
-def _numpy_dtype(name: str) -> Any:
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+def numpy_dtype(name: str) -> Any:
+    """Return NumPy's dtype of this name; of bfloat16 and float8, that of ml_dtypes."""
+    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
 
 
 def _of_python(scalar: Any) -> Any:
@@ -67,7 +68,7 @@ def _of_python(scalar: Any) -> Any:
 
 
 def _numpy(divides: bool, *operands: Any) -> str:
-    dtypes = [_numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
+    dtypes = [numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
     # Not the scalar's value, which does not count, and might not fit.
     weak = [type(x)(1) if isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic) else x
             for x in dtypes]  # fmt: skip
@@ -95,7 +96,7 @@ def _torch(divides: bool, *operands: Any) -> str:
 
 def _jax(divides: bool, *operands: Any) -> str:
     jax = sys.modules["jax"]
-    dtypes = [_numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
+    dtypes = [numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
     # 64-bit arrays stay so in JAX's 32-bit mode, in which it would narrow the answer.
     is_wide = any(isinstance(x, np.dtype) and x.itemsize >= 8 for x in dtypes)
     with jax.enable_x64(True) if is_wide else contextlib.nullcontext():

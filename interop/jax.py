@@ -19,12 +19,11 @@ import jax.ffi
 import jax.numpy as jnp
 import jax.scipy.special
 import jax.sharding
-import ml_dtypes
 import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import CudaError, _core
-from interop._promotion import factor_of
+from interop._promotion import factor_of, numpy_dtype
 
 __all__ = ["matmul"]
 
@@ -117,13 +116,9 @@ def _name_of(dtype: Any) -> str:
     return str(dtype)  # by NumPy, and slow
 
 
-def _dtype_of(name: str) -> Any:
-    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
-
-
 def _kind_of(result: str) -> Any:
     """Return the dtype in which a product is finished: float32 for the narrower floats."""
-    dtype = _dtype_of(result)
+    dtype = numpy_dtype(result)
     return np.dtype(np.float32) if dtype.itemsize < 4 and dtype.kind in "fV" else dtype
 
 
@@ -131,7 +126,7 @@ def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Arr
     """Compute; outside JAX's x64 mode, what is 64 bits wide would be narrowed on its way."""
     if len(operands) == 2 and all(_name_of(x.dtype) == result for x in operands.values()):
         return call()
-    wide = _dtype_of(result).itemsize >= 8 and result != "complex64"
+    wide = numpy_dtype(result).itemsize >= 8 and result != "complex64"
     with jax.enable_x64(True) if wide else contextlib.nullcontext():
         return call()
 
@@ -155,7 +150,7 @@ def _terms(
         None if bias is None else (bias.shape, _name_of(bias.dtype)),
         epilogue,
     )  # fmt: skip
-    kind, dtype = _kind_of(result), _dtype_of(result)
+    kind, dtype = _kind_of(result), numpy_dtype(result)
     terms = {name: x for name, x in (("c", c), ("bias", bias)) if x is not None}
     for name, factor in (("alpha", alpha), ("beta", beta)):
         if factor is None:
@@ -202,7 +197,7 @@ def _finish(product: Any, terms: dict[str, Any], epilogue: str | None, result: s
         total = total + terms["bias"].astype(kind)
     if epilogue is not None:
         total = _EPILOGUES[epilogue](total)
-    return total.astype(_dtype_of(result))
+    return total.astype(numpy_dtype(result))
 
 
 # ---- the primitive and its rules ----
@@ -228,7 +223,7 @@ def _compiled(
         product_dtype = dtype if plain else _kind_of(dtype).name
         if not _core.reads_matmul(_name_of(a.dtype), _name_of(b.dtype), product_dtype):
             # float8 and 16-bit floats are read as they are for the wider dtype too; all else is converted.
-            a, b = (x.astype(_dtype_of(dtype)) for x in (a, b))
+            a, b = (x.astype(numpy_dtype(dtype)) for x in (a, b))
         product = matmul_p.bind(a, b, backend=backend, precision=precision, dtype=product_dtype)
         return product if plain else _finish(product, dict(zip(names[2:], rest, strict=True)), epilogue, dtype)
 
@@ -243,13 +238,13 @@ def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: 
 def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None, dtype: str) -> _Aval:
     check_operands("interop.matmul", {"a": a, "b": b})
     shape = _core.matmul_result(a.shape, _name_of(a.dtype), b.shape, _name_of(b.dtype), dtype)
-    return a.update(shape=shape, dtype=_dtype_of(dtype), weak_type=False, **placed_as(shape, a, b))
+    return a.update(shape=shape, dtype=numpy_dtype(dtype), weak_type=False, **placed_as(shape, a, b))
 
 
 def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
     if backend is not None:
         raise ValueError(f"interop.matmul: backend={backend!r} is for device arrays; JAX computes these on the CPU")
-    result = _dtype_of(dtype)
+    result = numpy_dtype(dtype)
     # Not the user's x64 mode: with it off, jnp.matmul rounds float64; with it on, it widens weakly typed float32.
     with jax.enable_x64(result.itemsize >= 8 and dtype != "complex64"):
         if result.kind == "b":

@@ -68,8 +68,6 @@ Kind kind_of(nb::handle x) {
   return nb::isinstance(x, kNumpyGeneric.get()) ? Kind::numpy_scalar : Kind::array;
 }
 
-bool is_integral(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
-
 Kind kind_of(DLDataType dtype) {
   switch (dtype.code) {
     case kDLBool:

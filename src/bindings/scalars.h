@@ -13,7 +13,6 @@ enum class Kind { array, boolean, integer, real, complex, numpy_scalar };
 Kind kind_of(nanobind::handle x);
 /// The strongest of Python's scalars that takes part in an array's own dtype.
 Kind kind_of(DLDataType dtype);
-bool is_integral(DLDataType dtype);
 
 /// A scalar as one element of `dtype`. Throws OverflowError, naming the argument, where the dtype cannot hold an
 /// integer, and TypeError for a complex number in a real dtype.

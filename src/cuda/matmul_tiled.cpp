@@ -20,13 +20,11 @@ using namespace tiled;
 
 // ---- which kernels ----
 
-bool is_integer(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
-
 /// The kernels that read a's dtype.
 Variants variants_for(DLDataType dtype) {
   const int bits = dtype.bits;
   if (dtype.code == kDLComplex) return bits == 64 ? complex64_variants() : complex128_variants();
-  if (is_integer(dtype)) {
+  if (is_integral(dtype)) {
     return bits == 8    ? int8_variants()
            : bits == 16 ? int16_variants()
            : bits == 32 ? int32_variants()

@@ -30,8 +30,6 @@ Stack right_stack(const DLTensor& b) {
 
 bool reads(DLDataType dtype) { return is_served(dtype) || is_float8(dtype); }
 
-bool is_integer(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
-
 void check_rank(const char* name, const DLTensor& x) {
   if (x.ndim == 0) {
     throw ValueError(std::string("interop.matmul: ") + name + " is 0-d, shape (); accepted: one dimension or more");
@@ -178,7 +176,7 @@ bool reads_matmul(DLDataType a, DLDataType b, DLDataType result) {
     return is_float8(a) == is_float8(b) && (is_float8(a) || is_float(b)) && is_float(result) && result.bits <= 32;
   }
   // A sum that wraps has the same low bits whatever the width it is added up in; that of bool does not wrap.
-  return is_integer(a) && is_integer(b) && a.bits <= 16 && is_integer(result) && result.bits <= 32 &&
+  return is_integral(a) && is_integral(b) && a.bits <= 16 && is_integral(result) && result.bits <= 32 &&
          result.code != kDLBool;
 }
 

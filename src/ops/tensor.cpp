@@ -129,6 +129,8 @@ bool may_overlap_itself(const DLTensor& tensor) {
   return false;
 }
 
+bool is_integral(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
+
 bool is_float(DLDataType dtype) { return dtype.code == kDLFloat || dtype.code == kDLBfloat; }
 
 bool is_served(DLDataType dtype) {

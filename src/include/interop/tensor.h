@@ -72,6 +72,8 @@ inline bool ranges_meet(ByteRange x, ByteRange y) { return x.begin < y.end && y.
 /// true for exotic ones that it cannot tell.
 bool may_overlap_itself(const DLTensor& tensor);
 
+/// An integer, or bool.
+bool is_integral(DLDataType dtype);
 /// float16 to float64, or bfloat16.
 bool is_float(DLDataType dtype);
 /// A dtype that the operations compute in: bool, integers, floats and complex numbers; not float8.
