@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir
 
 from interop import _core
 from interop._promotion import element_of, numpy_dtype, promote
-from interop.jax import check_operands, compute, placed_as, refuse_in_trace, require_one_device, require_target
+from interop.jax import check_operands, compute, name_of, placed_as, refuse_in_trace, require_one_device, require_target
 
 __all__ = ["as_scalar", "computed", "converted", "elementwise", "is_strong"]
 
@@ -83,12 +83,7 @@ def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
         return None
     if operation == "divide" and first.dtype.kind in "biu":
         return None
-    return _name_of(first.dtype)
-
-
-@functools.cache
-def _name_of(dtype: Any) -> str:
-    return str(dtype)  # by NumPy, and slow
+    return name_of(first.dtype)
 
 
 def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:

@@ -95,7 +95,7 @@ def matmul(
             raise TypeError(
                 f"interop.matmul: {name}= cannot be used with JAX arrays, which are immutable; use the result"
             )
-    result = _core.matmul_dtype("jax", _name_of(a.dtype), _name_of(b.dtype), dtype)
+    result = _core.matmul_dtype("jax", name_of(a.dtype), name_of(b.dtype), dtype)
     operands = {"a": a, "b": b}
     if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
         operands |= _terms(result, a, b, c, alpha, beta, bias, epilogue, scale_a, scale_b)
@@ -112,8 +112,9 @@ def matmul(
 
 
 @functools.cache
-def _name_of(dtype: Any) -> str:
-    return str(dtype)  # by NumPy, and slow
+def name_of(dtype: Any) -> str:
+    """Return a dtype's name, which NumPy makes slowly, once for each."""
+    return str(dtype)
 
 
 def _kind_of(result: str) -> Any:
@@ -124,7 +125,7 @@ def _kind_of(result: str) -> Any:
 
 def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Array]) -> jax.Array:
     """Compute; outside JAX's x64 mode, what is 64 bits wide would be narrowed on its way."""
-    if len(operands) == 2 and all(_name_of(x.dtype) == result for x in operands.values()):
+    if len(operands) == 2 and all(name_of(x.dtype) == result for x in operands.values()):
         return call()
     wide = numpy_dtype(result).itemsize >= 8 and result != "complex64"
     with jax.enable_x64(True) if wide else contextlib.nullcontext():
@@ -145,9 +146,9 @@ def _terms(
 ) -> dict[str, Any]:
     """Return what stands beside the operands, checked; factors and scales become operands of no dimension."""
     _core.check_matmul_terms(
-        a.shape, _name_of(a.dtype), b.shape, _name_of(b.dtype), result,
-        None if c is None else (c.shape, _name_of(c.dtype)),
-        None if bias is None else (bias.shape, _name_of(bias.dtype)),
+        a.shape, name_of(a.dtype), b.shape, name_of(b.dtype), result,
+        None if c is None else (c.shape, name_of(c.dtype)),
+        None if bias is None else (bias.shape, name_of(bias.dtype)),
         epilogue,
     )  # fmt: skip
     kind, dtype = _kind_of(result), numpy_dtype(result)
@@ -160,7 +161,7 @@ def _terms(
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         if scale is None:
             continue
-        if not _name_of(a.dtype).startswith("float8"):
+        if not name_of(a.dtype).startswith("float8"):
             raise ValueError(
                 f"interop.matmul: {name} is given, and the operands are {a.dtype}; accepted: None, or float8 operands "
                 "(alpha= scales others)"
@@ -221,7 +222,7 @@ def _compiled(
     def interop_matmul(a: jax.Array, b: jax.Array, *rest: jax.Array) -> Any:
         plain = len(names) == 2 and epilogue is None
         product_dtype = dtype if plain else _kind_of(dtype).name
-        if not _core.reads_matmul(_name_of(a.dtype), _name_of(b.dtype), product_dtype):
+        if not _core.reads_matmul(name_of(a.dtype), name_of(b.dtype), product_dtype):
             # float8 and 16-bit floats are read as they are for the wider dtype too; all else is converted.
             a, b = (x.astype(numpy_dtype(dtype)) for x in (a, b))
         product = matmul_p.bind(a, b, backend=backend, precision=precision, dtype=product_dtype)
@@ -237,7 +238,7 @@ def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: 
 
 def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None, dtype: str) -> _Aval:
     check_operands("interop.matmul", {"a": a, "b": b})
-    shape = _core.matmul_result(a.shape, _name_of(a.dtype), b.shape, _name_of(b.dtype), dtype)
+    shape = _core.matmul_result(a.shape, name_of(a.dtype), b.shape, name_of(b.dtype), dtype)
     return a.update(shape=shape, dtype=numpy_dtype(dtype), weak_type=False, **placed_as(shape, a, b))
 
 

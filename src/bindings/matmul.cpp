@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "bindings/bindings.h"
+#include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/explain.h"
 #include "exchange/numpy.h"
@@ -33,7 +34,6 @@ const Lookup kPromote("interop._promotion", "promote");
 const Lookup kFactor("interop._promotion", "factor_of");
 const Lookup kDtypeName("interop._promotion", "dtype_name");
 const Lookup kNumpyGeneric("numpy", "generic");
-const Name kTobytes("tobytes");
 
 [[noreturn]] void bad_choice(const char* name, nb::handle value, const char* accepted) {
   throw ValueError(std::string(kFunction) + ": " + name + " is " + nb::cast<std::string>(nb::repr(value)) +
@@ -140,16 +140,16 @@ nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::handle out, nb::handle 
 
 // ---- dtypes and factors ----
 
-DLDataType dtype_called(nb::handle name) {
-  const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
-  if (!found) throw TypeError(std::string(kFunction) + ": there is no dtype " + exchange::text_of(name));
+DLDataType dtype_called(const std::string& name) {
+  const auto found = exchange::dtype_from_name(name);
+  if (!found) throw TypeError(std::string(kFunction) + ": there is no dtype " + name);
   return *found;
 }
 
 DLDataType promote(const char* library, DLDataType a, DLDataType b) {
   if (a == b) return a;
-  return dtype_called(kPromote.get()(kFunction, library, false, nb::make_tuple(dtype_name(a), false),
-                                     nb::make_tuple(dtype_name(b), false)));
+  return dtype_called(nb::cast<std::string>(kPromote.get()(
+      kFunction, library, false, nb::make_tuple(dtype_name(a), false), nb::make_tuple(dtype_name(b), false))));
 }
 
 /// The dtype of the product: that of its operands, as their library promotes them, or what `dtype=` widens that to.
@@ -157,7 +157,7 @@ DLDataType result_dtype(const char* library, DLDataType a, DLDataType b, nb::han
   ops::check_matmul_dtypes(a, b);
   const bool of_float8 = ops::is_float8(a);
   if (asked.is_none()) return of_float8 ? kBfloat16 : promote(library, a, b);
-  const DLDataType wanted = dtype_called(kDtypeName.get()(kFunction, asked));
+  const DLDataType wanted = dtype_called(nb::cast<std::string>(kDtypeName.get()(kFunction, asked)));
   if (of_float8) return wanted;  // the rules of shapes and dtypes look at it
   const DLDataType common = promote(library, a, b);
   if (common == wanted || promote(library, common, wanted) == wanted) return wanted;
@@ -170,19 +170,20 @@ ScalarValue factor_value(const char* name, nb::handle factor, DLDataType result)
   const DLDataType dtype = factor_dtype(result);
   ScalarValue value{};
   const auto put = [&](const auto x) { std::memcpy(value.bytes, &x, sizeof x); };
-  const bool is_real = PyFloat_CheckExact(factor.ptr()) || (PyLong_CheckExact(factor.ptr()) && dtype.code == kDLFloat);
-  if (is_real && dtype == kFloat32) {
-    put(static_cast<float>(PyFloat_AsDouble(factor.ptr())));
-  } else if (is_real && dtype == kFloat64) {
-    put(PyFloat_AsDouble(factor.ptr()));
-  } else {
-    const nb::object array =
-        kFactor.get()(kFunction, name, factor, exchange::numpy_dtype(result), exchange::numpy_dtype(dtype));
-    const nb::object text = attribute(array, kTobytes)();
-    std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
+  if (PyFloat_CheckExact(factor.ptr()) || (PyLong_CheckExact(factor.ptr()) && dtype.code == kDLFloat)) {
+    const double number = PyFloat_AsDouble(factor.ptr());
+    if (PyErr_Occurred()) {
+      PyErr_Clear();  // an integer beyond every float: refused below, by name
+    } else if (dtype == kFloat32) {
+      put(static_cast<float>(number));
+      return value;
+    } else if (dtype == kFloat64) {
+      put(number);
+      return value;
+    }
   }
-  if (PyErr_Occurred()) nb::raise_python_error();  // an integer beyond every float
-  return value;
+  return value_by_numpy(
+      kFactor.get()(kFunction, name, factor, exchange::numpy_dtype(result), exchange::numpy_dtype(dtype)), dtype);
 }
 
 nb::object one() { return nb::int_(1); }
@@ -275,7 +276,7 @@ struct Product {
 void matmul_on_host(const Product& product) {
   const Call& call = product.call;
   const DLDataType dtype = product.result.dtype;
-  const bool is_half = dtype.bits == 16 && (dtype.code == kDLFloat || dtype.code == kDLBfloat);
+  const bool is_half = dtype.bits == 16 && is_float(dtype);
   const bool converts = call.tensor(0).dtype != dtype || call.tensor(1).dtype != dtype || is_half ||
                         call.operand(0).conjugated || call.operand(1).conjugated;
   if (product.is_plain() && !converts) {
@@ -546,14 +547,14 @@ nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::han
                          const std::string& dtype) {
   const Compact a("a", a_shape, a_dtype);
   const Compact b("b", b_shape, b_dtype);
-  return exchange::shape_tuple(ops::matmul_result(*a, *b, dtype_called(nb::str(dtype.c_str()))).shape);
+  return exchange::shape_tuple(ops::matmul_result(*a, *b, dtype_called(dtype)).shape);
 }
 
 Gemm plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype,
                   const std::string& dtype) {
   const Compact a("a", a_shape, a_dtype);
   const Compact b("b", b_shape, b_dtype);
-  const Compact c(ops::matmul_result(*a, *b, dtype_called(nb::str(dtype.c_str()))));
+  const Compact c(ops::matmul_result(*a, *b, dtype_called(dtype)));
   return ops::plan_matmul(*a, *b, *c);
 }
 
@@ -578,7 +579,7 @@ void check_matmul_terms(nb::handle a_shape, const std::string& a_dtype, nb::hand
                         const std::string& dtype, nb::handle c, nb::handle bias, nb::handle epilogue) {
   const Compact a("a", a_shape, a_dtype);
   const Compact b("b", b_shape, b_dtype);
-  const ops::MatmulResult result = ops::matmul_result(*a, *b, dtype_called(nb::str(dtype.c_str())));
+  const ops::MatmulResult result = ops::matmul_result(*a, *b, dtype_called(dtype));
   std::optional<Compact> addend, row;
   ops::MatmulTerms terms;
   terms.activation = read_epilogue(epilogue);
@@ -588,8 +589,7 @@ void check_matmul_terms(nb::handle a_shape, const std::string& a_dtype, nb::hand
 }
 
 bool reads_matmul(const std::string& a, const std::string& b, const std::string& result) {
-  const auto called = [](const std::string& name) { return dtype_called(nb::str(name.c_str())); };
-  return ops::reads_matmul(called(a), called(b), called(result));
+  return ops::reads_matmul(dtype_called(a), dtype_called(b), dtype_called(result));
 }
 
 }  // namespace
