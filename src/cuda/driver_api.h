@@ -21,7 +21,8 @@ struct DriverApi {
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)            \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
-  X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuLaunchKernel)
+  X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel)                           \
+  X(cuTensorMapEncodeTiled)
 // clang-format on
 #define X(name) decltype(&::name) name;
   INTEROP_DRIVER_FUNCTIONS(X)

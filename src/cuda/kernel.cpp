@@ -17,6 +17,10 @@ CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
     check(api.cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(handle)), loading);
     int registers = 0;
     check(api.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), loading);
+    if (kernel.shared_bytes != 0) {
+      check(api.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared_bytes),
+            loading);
+    }
     kernel.handle.store(reinterpret_cast<CUkernel>(handle), std::memory_order_relaxed);
     kernel.loaded_in.store(context, std::memory_order_release);
   }

@@ -11,10 +11,11 @@ namespace interop::cuda {
 /// A kernel of this package. Its handle serves every device; each context loads it on first use.
 struct Kernel {
   const void* symbol;
+  int shared_bytes;  // of dynamic shared memory, where it is more than the 48 KB that every kernel may have; else 0
   std::atomic<CUkernel> handle{nullptr};
   std::atomic<std::uint64_t> loaded_in{0};  // the id of the last context that it was made ready in
 
-  explicit Kernel(const void* symbol_) : symbol(symbol_) {}
+  explicit Kernel(const void* symbol_, int shared_bytes_ = 0) : symbol(symbol_), shared_bytes(shared_bytes_) {}
 };
 
 /// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a

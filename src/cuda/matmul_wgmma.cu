@@ -1,0 +1,692 @@
+/// float16 and bfloat16 products on the tensor cores of sm_90: TMA loads, wgmma, one persistent block per SM.
+#include "cuda/matmul_wgmma.h"
+
+#include <interop/error.h>
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "cuda/driver_api.h"
+#include "cuda/kernel.h"
+#include "cuda/sm90.cuh"
+
+// Blocks of a cluster are neighbours in the grid. Other architectures get an empty kernel, which nothing launches.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define INTEROP_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+#else
+#define INTEROP_CLUSTER(blocks)
+#endif
+
+namespace interop::cuda::wgmma {
+namespace {
+
+constexpr int kBatchDims = 3;  // TMA has five dimensions
+
+// ---- what the kernel is told ----
+
+struct KernelArgs {
+  CUtensorMap a, b, c;
+  char* c_data;
+  int64_t c_row_stride, c_column_stride, c_batch_stride[kBatchDims];  // in elements
+  int m, n, k_tiles;
+  int row_units, column_tiles, units;  // a unit is the tiles of a cluster, one below the other; units of all matrices
+  int super_units;                     // how many units one super-row is high
+  int batch_size[kBatchDims];          // innermost last
+  int a_varies[kBatchDims], b_varies[kBatchDims];  // 0 where the operand is broadcast
+  bool c_by_tma, c_is_float32, c_pairs;            // pairs: two neighbours in a row of c are one aligned access
+};
+
+// ---- the shapes ----
+
+/// One warpgroup loads and two multiply. Each multiplying one has RowBlocks * 64 x N outputs: together they make one
+/// tile, or, where PingPong is set, each makes tiles of its own, so that one stores while the other multiplies.
+/// kCluster blocks compute tiles below one another, and each loads its share of their common part of b for all.
+template <int RowBlocks, int N, int Stages, int Cluster, bool PingPong>
+struct Shape {
+  static constexpr int kRowBlocks = RowBlocks, kStages = Stages, kCluster = Cluster;
+  static constexpr bool kPingPong = PingPong;
+  static constexpr int kM = 64 * kRowBlocks * (kPingPong ? 1 : 2), kN = N, kK = 64;
+  static constexpr int kBytesA = kM * kK * 2, kBytesB = kN * kK * 2, kStageBytes = kBytesA + kBytesB;
+  static constexpr int kShareB = kN / Cluster;
+  static constexpr int kBoxBytes = 64 * kK * 2;          // 64 of m or n by one k tile; also 64 x 64 of c
+  static constexpr int kStoreBytes = 2 * 2 * kBoxBytes;  // two buffers for each multiplying warpgroup
+  static constexpr int kShared = 1024 + kStages * kStageBytes + kStoreBytes + 2 * 8 * kStages;
+  // Arrivals that free a stage: every warp that reads it, in every block of the cluster.
+  static constexpr int kReaders = (kPingPong ? 4 : 8) * kCluster;
+  static_assert(kShared <= 227 * 1024 && kM <= 256 && kN <= 256 && kShareB % 64 == 0 && kReaders <= 128);
+};
+
+constexpr int kThreads = 384;
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// ---- order of the tiles ----
+
+struct Tile {
+  int row, column;  // of the first output
+  int batch[kBatchDims];
+};
+
+/// Units run down a super-row's columns: those that run at one time then share rows of a and columns of b in L2.
+template <typename S>
+__device__ __forceinline__ Tile tile_at(const KernelArgs& args, int unit, int rank) {
+  Tile tile;
+  const int of_matrix = args.row_units * args.column_tiles;
+  int matrix = unit / of_matrix;
+  const int at = unit - matrix * of_matrix;
+#pragma unroll
+  for (int i = kBatchDims - 1; i >= 0; --i) {
+    const int outer = matrix / args.batch_size[i];
+    tile.batch[i] = matrix - outer * args.batch_size[i];
+    matrix = outer;
+  }
+  const int of_super_row = args.super_units * args.column_tiles;
+  const int super_row = at / of_super_row;
+  const int first = super_row * args.super_units;
+  const int height = min(args.super_units, args.row_units - first);
+  const int in_super_row = at - super_row * of_super_row;
+  const int column = in_super_row / height;
+  tile.row = ((first + in_super_row - column * height) * S::kCluster + rank) * S::kM;
+  tile.column = column * S::kN;
+  return tile;
+}
+
+/// A place in the ring of stages, with the parity of its round.
+template <int Stages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void skip(int count) {
+    stage += count;
+    parity ^= stage / Stages & 1;
+    stage %= Stages;
+  }
+};
+
+/// Shared memory: stages of a and b, buffers of c, barriers. 32-bit addresses, the same in all blocks of a cluster.
+template <typename S>
+struct Memory {
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * S::kStageBytes; }
+  __device__ __forceinline__ uint32_t b(int stage) const { return a(stage) + S::kBytesA; }
+  __device__ __forceinline__ uint32_t c(int warpgroup) const {
+    return base + S::kStages * S::kStageBytes + warpgroup * 2 * S::kBoxBytes;
+  }
+  __device__ __forceinline__ uint32_t full(int stage) const { return c(2) + 8 * stage; }
+  __device__ __forceinline__ uint32_t empty(int stage) const { return full(S::kStages) + 8 * stage; }
+};
+
+// ---- loading ----
+
+/// One thread: fills the stages of all tiles of this block, in order.
+template <typename S, bool AKFast, bool BKFast>
+__device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>& memory, int rank) {
+  sm90::prefetch_map(&args.a);
+  sm90::prefetch_map(&args.b);
+  Ring<S::kStages> ring;
+  for (int unit = blockIdx.x / S::kCluster; unit < args.units; unit += gridDim.x / S::kCluster) {
+    const Tile tile = tile_at<S>(args, unit, rank);
+    sm90::Coordinates a{0, 0, tile.batch[2] * args.a_varies[2], tile.batch[1] * args.a_varies[1],
+                        tile.batch[0] * args.a_varies[0]};
+    sm90::Coordinates b{0, 0, tile.batch[2] * args.b_varies[2], tile.batch[1] * args.b_varies[1],
+                        tile.batch[0] * args.b_varies[0]};
+    const int b_first = rank * S::kShareB;
+    for (int k_tile = 0; k_tile < args.k_tiles; ++k_tile) {
+      const uint32_t full = memory.full(ring.stage);
+      sm90::wait(memory.empty(ring.stage), ring.parity ^ 1);
+      sm90::expect_bytes(full, S::kStageBytes);
+
+      const uint32_t a_to = memory.a(ring.stage);
+      if constexpr (AKFast) {
+        a.inner = k_tile * S::kK;
+        a.outer = tile.row;
+        sm90::load_box(a_to, &args.a, full, a);
+      } else {
+        a.outer = k_tile * S::kK;
+#pragma unroll
+        for (int i = 0; i < S::kM / 64; ++i) {
+          a.inner = tile.row + i * 64;
+          sm90::load_box(a_to + i * S::kBoxBytes, &args.a, full, a);
+        }
+      }
+
+      const auto load_b = [&](uint32_t to) {
+        if constexpr (S::kCluster == 1) {
+          sm90::load_box(to, &args.b, full, b);
+        } else {
+          sm90::load_box_to_all(to, &args.b, full, b, (1 << S::kCluster) - 1);
+        }
+      };
+      const uint32_t b_to = memory.b(ring.stage) + b_first * S::kK * 2;
+      if constexpr (BKFast) {
+        b.inner = k_tile * S::kK;
+        b.outer = tile.column + b_first;
+        load_b(b_to);
+      } else {
+        b.outer = k_tile * S::kK;
+#pragma unroll
+        for (int i = 0; i < S::kShareB / 64; ++i) {
+          b.inner = tile.column + b_first + i * 64;
+          load_b(b_to + i * S::kBoxBytes);
+        }
+      }
+      ring.advance();
+    }
+  }
+}
+
+// ---- multiplying ----
+
+/// One warp: a stage has been read.
+template <typename S>
+__device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (S::kCluster == 1) {
+    if (lane == 0) sm90::arrive(memory.empty(stage));
+  } else {
+    if (lane < S::kCluster) sm90::arrive_at(memory.empty(stage), lane);
+  }
+}
+
+/// One warpgroup: sums = rows of a by all columns of b, over all of k. `block` is its first 64 rows of the stage's a.
+template <typename S, typename T, bool AKFast, bool BKFast>
+__device__ __forceinline__ void multiply(const KernelArgs& args, const Memory<S>& memory, Ring<S::kStages>& ring,
+                                         int block, float (&sums)[S::kRowBlocks][S::kN / 2]) {
+  constexpr int kAtom = 1024;  // 8 rows of 128 bytes
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+    for (int j = 0; j < S::kN / 2; ++j) sums[i][j] = 0;
+    sm90::pin(sums[i]);
+  }
+  int previous = 0;
+  for (int k_tile = 0; k_tile < args.k_tiles; ++k_tile) {
+    sm90::wait(memory.full(ring.stage), ring.parity);
+    const uint64_t a = sm90::descriptor(memory.a(ring.stage) + block * S::kBoxBytes, S::kBoxBytes, kAtom);
+    const uint64_t b = sm90::descriptor(memory.b(ring.stage), S::kBoxBytes, kAtom);
+    sm90::begin_products();
+#pragma unroll
+    for (int k = 0; k < S::kK / 16; ++k) {
+      // 16 of k are 32 bytes of every row, or two atoms of rows; in units of 16 bytes.
+      const uint64_t a_k = a + k * (AKFast ? 32 : 2 * kAtom) / 16;
+      const uint64_t b_k = b + k * (BKFast ? 32 : 2 * kAtom) / 16;
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        sm90::product<T, !AKFast, !BKFast, S::kN>(sums[i], a_k + i * S::kBoxBytes / 16, b_k);
+      }
+    }
+    sm90::end_products();
+    sm90::wait_for_products<1>();
+    if (k_tile > 0) free_stage(memory, previous);
+    previous = ring.stage;
+    ring.advance();
+  }
+  sm90::wait_for_products<0>();
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) sm90::pin(sums[i]);
+  free_stage(memory, previous);
+}
+
+// ---- storing ----
+
+template <typename T>
+__device__ __forceinline__ T rounded(float x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ uint32_t rounded_pair(float x, float y) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(x, y);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+
+/// One thread's part of 64 x N outputs, straight to memory: rows `row` and `row` + 8, two columns of every eight.
+template <typename T, int Count>
+__device__ __forceinline__ void store_directly(const KernelArgs& args, const float (&sums)[Count], int64_t offset,
+                                               int row, int column) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (row + 8 * i >= args.m) break;
+    T* const c = reinterpret_cast<T*>(args.c_data) + offset + (row + 8 * i) * args.c_row_stride;
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j) {
+      const int at = column + 8 * j;
+      const float x = sums[4 * j + 2 * i], y = sums[4 * j + 2 * i + 1];
+      if (args.c_pairs && at + 1 < args.n) {
+        if constexpr (sizeof(T) == 4) {
+          *reinterpret_cast<float2*>(c + at) = make_float2(x, y);
+        } else {
+          *reinterpret_cast<uint32_t*>(c + at) = rounded_pair<T>(x, y);
+        }
+      } else {
+        if (at < args.n) c[at * args.c_column_stride] = rounded<T>(x);
+        if (at + 1 < args.n) c[(at + 1) * args.c_column_stride] = rounded<T>(y);
+      }
+    }
+  }
+}
+
+/// One warpgroup's 64 x N outputs by way of shared memory, 64 columns a time. `buffer` alternates between 0 and 1.
+template <typename S, typename T>
+__device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
+                                             const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {
+  const int thread = threadIdx.x % 128, lane = thread % 32;
+  // stmatrix's address of this lane: matrices 0 and 2 are 8 rows, 1 and 3 the next; 2 and 3 are 8 columns further.
+  const int box_row = thread / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int box = 0; box < S::kN / 64; ++box) {
+    const uint32_t to = memory.c(warpgroup) + buffer * S::kBoxBytes;
+    if (thread == 0) sm90::wait_for_store_reads<1>();  // the store before the last one has read this buffer
+    sm90::named_barrier(1 + warpgroup, 128);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float* const x = &sums[box * 32 + j * 8];
+      const int chunk = 2 * j + lane / 16;  // of 16 bytes, swizzled as TMA has it
+      sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, rounded_pair<T>(x[0], x[1]),
+                           rounded_pair<T>(x[2], x[3]), rounded_pair<T>(x[4], x[5]), rounded_pair<T>(x[6], x[7]));
+    }
+    sm90::fence_async_reads();
+    sm90::named_barrier(1 + warpgroup, 128);
+    if (thread == 0) {
+      const int column = tile.column + box * 64;
+      if (row < args.m && column < args.n) {
+        sm90::store_box(&args.c, to, {column, row, tile.batch[2], tile.batch[1], tile.batch[0]});
+      }
+      sm90::end_store();  // counted where nothing was stored, too
+    }
+    buffer ^= 1;
+  }
+}
+
+/// One of the two multiplying warpgroups: all of its tiles.
+template <typename S, typename T, bool AKFast, bool BKFast>
+__device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory<S>& memory, int rank, int warpgroup) {
+  const int thread = threadIdx.x % 128;
+  const int step = gridDim.x / S::kCluster;
+  const int block = S::kPingPong ? 0 : warpgroup * S::kRowBlocks;
+  int unit = blockIdx.x / S::kCluster;
+  int buffer = 0;
+  Ring<S::kStages> ring;
+  if (S::kPingPong && warpgroup == 1) {
+    unit += step;
+    ring.skip(args.k_tiles);
+  }
+  for (; unit < args.units; unit += S::kPingPong ? 2 * step : step) {
+    float sums[S::kRowBlocks][S::kN / 2];
+    multiply<S, T, AKFast, BKFast>(args, memory, ring, block, sums);
+    if (S::kPingPong) ring.skip(args.k_tiles);  // the other warpgroup's
+
+    const Tile tile = tile_at<S>(args, unit, rank);
+    const int row = tile.row + block * 64;
+    if (args.c_by_tma) {
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        store_by_tma<S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+      }
+      continue;
+    }
+    int64_t offset = 0;
+#pragma unroll
+    for (int i = 0; i < kBatchDims; ++i) offset += tile.batch[i] * args.c_batch_stride[i];
+    const int thread_row = row + thread / 32 * 16 + thread % 32 / 4;
+    const int thread_column = tile.column + thread % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < S::kRowBlocks; ++i) {
+      if (args.c_is_float32) {
+        store_directly<float>(args, sums[i], offset, thread_row + i * 64, thread_column);
+      } else {
+        store_directly<T>(args, sums[i], offset, thread_row + i * 64, thread_column);
+      }
+    }
+  }
+  if (args.c_by_tma && thread == 0) sm90::wait_for_store_reads<0>();
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+// wgmma_kernel: c = a @ b for every matrix of the batch.
+//   in      a (m, k), b (k, n) T by their tensor maps, k the unit stride where KFast; TMA writes zeros beyond the edges
+//   out     c (m, n) T or float32, any strides: by its tensor map, or by guarded stores
+//   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
+//   maths   float32 sums in one fixed order
+// The ring of kStages k tiles has two barriers a stage: `full` (loaded) and `empty` (read by all of the cluster).
+template <typename S, typename T, bool AKFast, bool BKFast>
+__global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
+    wgmma_kernel(const __grid_constant__ KernelArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char shared[];
+  const Memory<S> memory{(sm90::shared_address(shared) + 1023) & ~uint32_t{1023}};
+  const int rank = S::kCluster == 1 ? 0 : sm90::cluster_rank();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      sm90::init_barrier(memory.full(i), 1);
+      sm90::init_barrier(memory.empty(i), S::kReaders);
+    }
+    sm90::publish_barriers();
+  }
+  __syncthreads();
+  if (S::kCluster > 1) sm90::cluster_barrier();
+
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // tells the compiler that it is the warp's
+  if (warpgroup == 0) {
+    sm90::fewer_registers<40>();
+    if (threadIdx.x == 0) load_all<S, AKFast, BKFast>(args, memory, rank);
+    __syncwarp();
+  } else {
+    sm90::more_registers<232>();
+    compute_all<S, T, AKFast, BKFast>(args, memory, rank, warpgroup - 1);
+    __syncwarp();
+  }
+  // No block ends while another may arrive at its barriers.
+  if (S::kCluster > 1) sm90::cluster_barrier();
+#endif
+}
+
+// ---- the variants ----
+
+struct Variant {
+  const char* name;
+  int m, n, cluster, b_share, shared_bytes;
+  Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]
+};
+
+template <typename S, typename T, bool AKFast, bool BKFast>
+Kernel* kernel_of() {
+  static Kernel kernel(reinterpret_cast<const void*>(&wgmma_kernel<S, T, AKFast, BKFast>), S::kShared);
+  return &kernel;
+}
+
+template <typename S, bool HasHalf>
+Variant variant_of(const char* name) {
+  Variant variant{name, S::kM, S::kN, S::kCluster, S::kShareB, S::kShared, {}};
+  if constexpr (HasHalf) {
+    variant.kernels[0][0][0] = kernel_of<S, __half, false, false>();
+    variant.kernels[0][0][1] = kernel_of<S, __half, false, true>();
+    variant.kernels[0][1][0] = kernel_of<S, __half, true, false>();
+    variant.kernels[0][1][1] = kernel_of<S, __half, true, true>();
+  }
+  variant.kernels[1][0][0] = kernel_of<S, __nv_bfloat16, false, false>();
+  variant.kernels[1][0][1] = kernel_of<S, __nv_bfloat16, false, true>();
+  variant.kernels[1][1][0] = kernel_of<S, __nv_bfloat16, true, false>();
+  variant.kernels[1][1][1] = kernel_of<S, __nv_bfloat16, true, true>();
+  return variant;
+}
+
+constexpr int kVariants = 10;
+
+const Variant* variants() {
+  static const Variant list[kVariants] = {
+      // row blocks, n, stages, cluster, ping-pong
+      variant_of<Shape<1, 256, 4, 1, false>, false>("128x256x64"),
+      variant_of<Shape<1, 256, 4, 2, false>, true>("128x256x64 cluster 2"),
+      variant_of<Shape<2, 128, 4, 1, false>, false>("256x128x64"),
+      variant_of<Shape<2, 128, 4, 2, false>, false>("256x128x64 cluster 2"),
+      variant_of<Shape<1, 128, 6, 1, false>, true>("128x128x64"),
+      variant_of<Shape<2, 128, 6, 1, true>, false>("128x128x64 ping-pong"),
+      variant_of<Shape<2, 128, 6, 2, true>, false>("128x128x64 ping-pong cluster 2"),
+      variant_of<Shape<1, 192, 4, 1, false>, false>("128x192x64"),
+      variant_of<Shape<1, 64, 8, 1, false>, false>("128x64x64"),
+      variant_of<Shape<1, 256, 4, 2, true>, false>("64x256x64 ping-pong cluster 2"),
+  };
+  return list;
+}
+
+// ---- layouts ----
+
+constexpr int64_t kVector = 8;  // elements in 16 bytes
+
+/// One of a and b as a (mn, k) matrix for TMA: which of the two is its inner dimension, and the step of the other.
+struct Layout {
+  bool served = false, k_fast = false;
+  int64_t outer_stride = 0;  // in elements
+};
+
+bool is_tma_stride(int64_t stride) { return stride > 0 && stride % kVector == 0 && stride < int64_t{1} << 38; }
+
+bool is_tma_address(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride) {
+  if (k == 1) k_stride = mn_stride == 1 ? kVector : 1;  // nothing steps along a dimension of one
+  if (mn == 1) mn_stride = k_stride == 1 ? kVector : 1;
+  if (k_stride == 1 && is_tma_stride(mn_stride)) return {true, true, mn_stride};
+  if (mn_stride == 1 && is_tma_stride(k_stride)) return {true, false, k_stride};
+  return {};
+}
+
+Layout layout_a(const Gemm& gemm) { return layout_of(gemm.m, gemm.k, gemm.a_strides.row, gemm.a_strides.column); }
+Layout layout_b(const Gemm& gemm) { return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row); }
+
+/// c^T = b^T a^T, where that makes the columns of c adjacent.
+Gemm row_major(const Gemm& asked) {
+  if (asked.c_strides.row != 1 || asked.c_strides.column == 1) return asked;
+  Gemm gemm = asked;
+  std::swap(gemm.m, gemm.n);
+  std::swap(gemm.a, gemm.b);
+  std::swap(gemm.a_strides, gemm.b_strides);
+  for (MatrixStrides* strides : {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides})
+    std::swap(strides->row, strides->column);
+  for (int i = 0; i < gemm.batch_ndim; ++i) std::swap(gemm.batch[i].a_stride, gemm.batch[i].b_stride);
+  return gemm;
+}
+
+bool c_takes_tma(const Gemm& gemm) {
+  if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1) return false;
+  if (gemm.m > 1 && !is_tma_stride(gemm.c_strides.row)) return false;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    if (!is_tma_stride(gemm.batch[i].c_stride)) return false;
+  }
+  return true;
+}
+
+bool c_takes_pairs(const Gemm& gemm, bool is_float32) {
+  int64_t strides = gemm.m > 1 ? gemm.c_strides.row : 0;
+  for (int i = 0; i < gemm.batch_ndim; ++i) strides |= gemm.batch[i].c_stride;
+  return gemm.c_strides.column == 1 && strides % 2 == 0 &&
+         reinterpret_cast<uintptr_t>(gemm.c) % (is_float32 ? 8 : 4) == 0;
+}
+
+/// A tensor map of (outer, inner) with up to kBatchDims batch dimensions, the innermost last; `batch_strides` of 0 are
+/// broadcast: dimensions of one here. Strides in elements.
+struct MapSpec {
+  const void* data = nullptr;
+  int64_t inner = 0, outer = 0, outer_stride = 0;
+  int64_t batch_sizes[kBatchDims] = {}, batch_strides[kBatchDims] = {};
+  int box_outer = 0;
+};
+
+void encode(CUtensorMap& map, const MapSpec& spec, bool is_bfloat16) {
+  cuuint64_t sizes[5] = {static_cast<cuuint64_t>(spec.inner), static_cast<cuuint64_t>(spec.outer)};
+  cuuint64_t strides[4] = {static_cast<cuuint64_t>(spec.outer_stride) * 2};  // in bytes, from the second dimension on
+  for (int i = 0; i < kBatchDims; ++i) {
+    const int from = kBatchDims - 1 - i;
+    const bool varies = spec.batch_strides[from] != 0;
+    sizes[2 + i] = varies ? static_cast<cuuint64_t>(spec.batch_sizes[from]) : 1;
+    strides[1 + i] = varies ? static_cast<cuuint64_t>(spec.batch_strides[from]) * 2 : 16;
+  }
+  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(spec.box_outer), 1, 1, 1};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  check(driver().cuTensorMapEncodeTiled(
+            &map, is_bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
+            const_cast<void*>(spec.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "describing a matrix to TMA");
+}
+
+// ---- the launcher ----
+
+int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+bool is_bfloat16(const Gemm& gemm) { return gemm.dtype.code == kDLBfloat; }
+
+int64_t matrices(const Gemm& gemm) {
+  int64_t count = 1;
+  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
+  return count;
+}
+
+bool is_hopper(int device) {
+  int major = 0, minor = 0;
+  const DriverApi& api = driver();
+  check(api.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), "reading a device");
+  check(api.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), "reading a device");
+  return major == 9 && minor == 0;
+}
+
+/// The largest tile that keeps the SMs busy.
+int choose(const Gemm& gemm) {
+  const int sms = multiprocessors(current_device("launching a product"));
+  const auto tiles = [&](int m, int n) { return ceil_div(gemm.m, m) * ceil_div(gemm.n, n) * matrices(gemm); };
+  return tiles(128, 256) >= sms && variants()[1].kernels[is_bfloat16(gemm)][0][0] ? 1 : 4;
+}
+
+const Variant& variant_for(const Gemm& gemm, const Options& options) {
+  return variants()[options.variant >= 0 ? options.variant : choose(gemm)];
+}
+
+/// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them.
+void launch_batch(const Gemm& gemm, int first, const Options& options, const Variant& variant, cudaStream_t stream) {
+  KernelArgs args{};
+  MapSpec a, b, c;
+  a.data = gemm.a;
+  b.data = gemm.b;
+  c.data = gemm.c;
+  int64_t count = 1;
+  for (int i = 0; i < kBatchDims; ++i) {
+    const int from = gemm.batch_ndim - kBatchDims + i;
+    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0};
+    count *= dim.size;
+    args.batch_size[i] = static_cast<int>(dim.size);
+    args.a_varies[i] = dim.a_stride != 0;
+    args.b_varies[i] = dim.b_stride != 0;
+    args.c_batch_stride[i] = dim.c_stride;
+    a.batch_sizes[i] = b.batch_sizes[i] = c.batch_sizes[i] = dim.size;
+    a.batch_strides[i] = dim.a_stride;
+    b.batch_strides[i] = dim.b_stride;
+    c.batch_strides[i] = dim.c_stride;
+  }
+
+  const Layout of_a = layout_a(gemm), of_b = layout_b(gemm);
+  a.inner = of_a.k_fast ? gemm.k : gemm.m;
+  a.outer = of_a.k_fast ? gemm.m : gemm.k;
+  a.outer_stride = of_a.outer_stride;
+  a.box_outer = of_a.k_fast ? variant.m : 64;
+  b.inner = of_b.k_fast ? gemm.k : gemm.n;
+  b.outer = of_b.k_fast ? gemm.n : gemm.k;
+  b.outer_stride = of_b.outer_stride;
+  b.box_outer = of_b.k_fast ? variant.b_share : 64;
+  encode(args.a, a, is_bfloat16(gemm));
+  encode(args.b, b, is_bfloat16(gemm));
+  args.c_is_float32 = options.float32_c;
+  args.c_by_tma = !options.float32_c && !options.direct_stores && c_takes_tma(gemm);
+  args.c_pairs = c_takes_pairs(gemm, options.float32_c);
+  if (args.c_by_tma) {
+    c.inner = gemm.n;
+    c.outer = gemm.m;
+    c.outer_stride = gemm.m > 1 ? gemm.c_strides.row : kVector;
+    c.box_outer = 64;
+    encode(args.c, c, is_bfloat16(gemm));
+  }
+  args.c_data = static_cast<char*>(gemm.c);
+  args.c_row_stride = gemm.c_strides.row;
+  args.c_column_stride = gemm.c_strides.column;
+  args.m = static_cast<int>(gemm.m);
+  args.n = static_cast<int>(gemm.n);
+  args.k_tiles = static_cast<int>(ceil_div(gemm.k, 64));
+  args.row_units = static_cast<int>(ceil_div(gemm.m, variant.m * variant.cluster));
+  args.column_tiles = static_cast<int>(ceil_div(gemm.n, variant.n));
+  args.units = static_cast<int>(args.row_units * args.column_tiles * count);
+  const int super_row = options.super_row > 0 ? options.super_row : 2048;
+  args.super_units = std::max(1, super_row / (variant.m * variant.cluster));
+
+  const int clusters = multiprocessors(current_device("launching a product")) / variant.cluster;
+  const unsigned blocks = std::min(clusters, args.units) * variant.cluster;
+  Kernel& kernel = *variant.kernels[is_bfloat16(gemm)][of_a.k_fast][of_b.k_fast];
+  const CUfunction function = ready(kernel, "launching a product", "loading the matmul kernel");
+  void* parameters[] = {&args};
+  check(driver().cuLaunchKernel(function, blocks, 1, 1, kThreads, 1, 1, variant.shared_bytes, stream, parameters,
+                                nullptr),
+        "launching a product");
+}
+
+}  // namespace
+
+bool serves(const Gemm& gemm) {
+  const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
+  if ((!is_half && !is_bfloat16(gemm)) || gemm.dtype.lanes != 1) return false;
+  if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
+  if (!is_tma_address(gemm.a) || !is_tma_address(gemm.b)) return false;
+  if (!layout_a(gemm).served || !layout_b(gemm).served) return false;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    const BatchDim& dim = gemm.batch[i];
+    if (dim.a_stride != 0 && !is_tma_stride(dim.a_stride)) return false;
+    if (dim.b_stride != 0 && !is_tma_stride(dim.b_stride)) return false;
+  }
+  // Coordinates and the count of the smallest tiles are 32-bit.
+  constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;
+  if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
+  if (static_cast<double>(ceil_div(gemm.m, 64)) * ceil_div(gemm.n, 64) * matrices(gemm) > kMost) return false;
+  return is_hopper(current_device("launching a product"));
+}
+
+void launch(const Gemm& asked, const Options& options, cudaStream_t stream) {
+  Gemm gemm = row_major(asked);
+  const Variant& variant = variant_for(gemm, options);
+  // Batch dimensions beyond what a tensor map takes are walked here, one launch for each of their matrices.
+  const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
+  const int64_t item = 2, c_item = options.float32_c ? 4 : 2;
+  int64_t at[kMaxDims] = {};
+  for (;;) {
+    launch_batch(gemm, walked, options, variant, stream);
+    int dim = walked - 1;
+    for (; dim >= 0; --dim) {
+      const BatchDim& step = gemm.batch[dim];
+      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
+      gemm.a = static_cast<const char*>(gemm.a) + steps * step.a_stride * item;
+      gemm.b = static_cast<const char*>(gemm.b) + steps * step.b_stride * item;
+      gemm.c = static_cast<char*>(gemm.c) + steps * step.c_stride * c_item;
+      if (steps == 1) break;
+      at[dim] = 0;
+    }
+    if (dim < 0) return;
+  }
+}
+
+std::string describe(const Gemm& asked, const Options& options) {
+  const Gemm gemm = row_major(asked);
+  const bool by_tma = !options.float32_c && !options.direct_stores && c_takes_tma(gemm);
+  return std::string("wgmma ") + variant_for(gemm, options).name + (by_tma ? ", TMA stores, " : ", ") +
+         (is_bfloat16(gemm) ? "bfloat16" : "float16");
+}
+
+int variant_count() { return kVariants; }
+
+const char* variant_name(int variant) { return variants()[variant].name; }
+
+bool takes(int variant, const Gemm& gemm) { return variants()[variant].kernels[is_bfloat16(gemm)][0][0] != nullptr; }
+
+}  // namespace interop::cuda::wgmma
