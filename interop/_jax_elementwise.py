@@ -39,19 +39,21 @@ def elementwise(
     operands = {"x": a} if operation in _UNARY else {"a": a, "b": b}
     arrays, inputs = operands, [*operands.values()]
     dtype = _dtype_of_all(operation, inputs)
+    zero = None if dtype is None else _bytes_of(where_zero, dtype)
     if dtype is None:  # the long way
         arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
         dtype = _common_dtype(function, operation, inputs)
         # A scalar becomes an operand, so that another value compiles nothing.
         kind = _dtype_of(dtype)
+        zero = _bytes_of(where_zero, dtype)
         inputs = [x if name in arrays else element_of(function, name, x, kind) for name, x in operands.items()]
         if any(isinstance(x, _Tracer) for x in arrays.values()):
             refuse_in_trace(function, stream, execution)
-            params = {"operation": operation, "dtype": dtype, "where_zero": where_zero}
+            params = {"operation": operation, "dtype": dtype, "where_zero": zero}
             traced: jax.Array = _with_wide(inputs, arrays, lambda: elementwise_p.bind(*inputs, **params))
             return traced
 
-    compiled = _compiled(operation, dtype, where_zero)
+    compiled = _compiled(operation, dtype, zero)
     return compute(function, arrays, stream, execution, lambda: _with_wide(inputs, arrays, lambda: compiled(*inputs)))
 
 
@@ -65,6 +67,14 @@ def result_of(operation: str, a: Any, b: Any) -> tuple[tuple[int, ...], str]:
 
 _KINDS = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # of a dtype (V: bfloat16), as a scalar of Python
 _ORDER = (bool, int, float, complex)
+
+
+def _bytes_of(where_zero: complex | None, dtype: str) -> bytes | None:
+    """Return the element as a parameter that equals itself, which a NaN does not."""
+    if where_zero is None:
+        return None
+    element: bytes = element_of("interop.divide", "where_zero", where_zero, _dtype_of(dtype)).tobytes()
+    return element
 
 
 def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
@@ -124,7 +134,7 @@ elementwise_p: Any = jax.extend.core.Primitive("interop_elementwise")
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(operation: str, dtype: str, where_zero: complex | None) -> Callable[..., jax.Array]:
+def _compiled(operation: str, dtype: str, where_zero: bytes | None) -> Callable[..., jax.Array]:
     """Put the primitive under `jax.jit`: what calls with concrete arrays run, compiled once for each shape."""
 
     def interop_elementwise(*operands: jax.Array) -> Any:
@@ -139,7 +149,7 @@ def _impl(*operands: jax.Array, **params: Any) -> jax.Array:
         return _compiled(**params)(*operands)
 
 
-def _type(*operands: Any, operation: str, dtype: str, where_zero: complex | None) -> Any:
+def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) -> Any:
     function = f"interop.{operation}"
     check_operands(function, dict(zip(("a", "b"), operands, strict=False)) if len(operands) > 1 else {"x": operands[0]})
     place = _PLACES[operation]
@@ -150,7 +160,7 @@ def _type(*operands: Any, operation: str, dtype: str, where_zero: complex | None
     return operands[0].update(shape=shape, dtype=result, weak_type=False, **placed_as(shape, *operands))
 
 
-def _on_host(*operands: jax.Array, operation: str, dtype: str, where_zero: complex | None) -> jax.Array:
+def _on_host(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes | None) -> jax.Array:
     kind = _dtype_of(dtype)
     # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
     wide = kind.itemsize >= 8 and kind != np.complex64
@@ -158,8 +168,7 @@ def _on_host(*operands: jax.Array, operation: str, dtype: str, where_zero: compl
         x, *rest = [_converted(x, kind) for x in operands]
         if where_zero is not None:
             (divisor,) = rest
-            replacement = jnp.asarray(where_zero).astype(kind)
-            return jnp.where(divisor == 0, replacement, jnp.divide(x, divisor))
+            return jnp.where(divisor == 0, np.frombuffer(where_zero, kind)[0], jnp.divide(x, divisor))
         special = {"i": _OF_INTEGERS, "u": _OF_INTEGERS}.get(kind.kind, _OF_FLOATS).get(operation)
         return (special or getattr(jnp, operation))(x, *rest)
 
@@ -244,12 +253,12 @@ def _lower_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) ->
 
 
 def _lower_cuda(
-    ctx: mlir.LoweringRuleContext, *operands: Any, operation: str, dtype: str, where_zero: complex | None
+    ctx: mlir.LoweringRuleContext, *operands: Any, operation: str, dtype: str, where_zero: bytes | None
 ) -> Any:
     function = f"interop.{operation}"
     require_one_device(function, ctx)
     require_target(function, _TARGET)
-    low, high = _bits(where_zero, dtype)
+    low, high = _bits(where_zero or b"")
     rule = jax.ffi.ffi_lowering(_TARGET)
     return rule(
         ctx,
@@ -262,9 +271,9 @@ def _lower_cuda(
     )
 
 
-def _bits(value: complex | None, dtype: str) -> tuple[int, int]:
+def _bits(element: bytes) -> tuple[int, int]:
     """Return the bytes of one element as two integers."""
-    data = np.asarray(value or 0).astype(_dtype_of(dtype)).tobytes().ljust(16, b"\0")
+    data = element.ljust(16, b"\0")
     return int.from_bytes(data[:8], "little", signed=True), int.from_bytes(data[8:], "little", signed=True)
 
 

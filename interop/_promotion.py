@@ -109,12 +109,22 @@ _RULES = {"torch": _torch, "jax": _jax}
 
 
 def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
-    """Return a scalar as a 0-d NumPy array; OverflowError, naming the parameter, if an integer dtype cannot hold it."""
-    if dtype.kind in "iu" and not isinstance(scalar, np.generic):
+    """Return a scalar as a 0-d NumPy array.
+
+    OverflowError, naming the parameter, if the dtype cannot hold the integer; TypeError for a complex number in a real
+    dtype.
+    """
+    is_integer = isinstance(scalar, int) and not isinstance(scalar, np.generic)
+    fits = True
+    if dtype.kind in "iu" and is_integer:
         limits = np.iinfo(dtype)
-        if not limits.min <= scalar <= limits.max:
-            raise OverflowError(
-                f"{function}: {name} is {scalar}, which {dtype} cannot hold; accepted: a value in its range, or an "
-                "array"
-            )
+        fits = limits.min <= scalar <= limits.max
+    elif is_integer:
+        fits = abs(scalar) <= sys.float_info.max
+    elif dtype.kind != "c" and isinstance(scalar, complex | np.complexfloating):
+        raise TypeError(f"{function}: {name} is {scalar}, and the result is {dtype}; accepted: a real number")
+    if not fits:
+        raise OverflowError(
+            f"{function}: {name} is {scalar}, which {dtype} cannot hold; accepted: a value in its range, or an array"
+        )
     return np.asarray(scalar).astype(dtype)

@@ -2,6 +2,7 @@
 
     python tests/soak.py calls                             a million calls with the arrays of each library
     python tests/soak.py calls --library torch-cuda --library cupy-cuda --count 100000
+    python tests/soak.py calls --library jax-cuda --control      what the library's own product does in its place
     python tests/soak.py threads                           8 threads x 8 streams x every card, for a minute
     python tests/soak.py threads --seconds 600 --library torch-cuda
 
@@ -60,22 +61,39 @@ class Subject:
     name: str
     make: Callable[[np.ndarray], Any]
     values: Callable[[Any], np.ndarray]
+    product: Callable[[Any, Any], Any]
 
 
-def subject(name: str) -> Subject:
+def own_product(kind: str, module: Any) -> Callable[[Any, Any], Any]:
+    """Return the library's own product, for a run that shows what grows without interop."""
+    if kind == "jax":
+        import jax
+
+        return jax.jit(jax.numpy.matmul)
+    return module.matmul
+
+
+def subject(name: str, control: bool = False) -> Subject:
     """Return the subject of this name; skip, as the tests do, where the machine lacks something."""
     kind, _, place = name.partition("-")
+    if control and kind not in ("numpy", "torch", "jax", "cupy"):
+        pytest.skip("it has no product of its own")
     if kind not in ("dlpack", "cai", "interop"):
         library = libraries.by_name(kind, place)
+        product = own_product(kind, library.module) if control else interop.matmul
         if kind == "jax":  # `make` sees to 64-bit types, which takes long
             put, target = library.module.device_put, library.module.devices(place)[0]
-            return Subject(name, lambda x: put(x.copy(), target), library.to_numpy)
-        return Subject(name, library.make, library.to_numpy)
+            return Subject(name, lambda x: put(x.copy(), target), library.to_numpy, product)
+        return Subject(name, library.make, library.to_numpy, product)
     memory = memory_of(place)
     one = Producer(memory.make(np.eye(N, dtype="float32")))
     wrap = {"dlpack": Producer, "cai": dlpack.Cai, "interop": lambda x: interop.matmul(Producer(x), one)}[kind]
     # Of arrays of no library the product is an interop.Array.
-    return Subject(name, lambda x: wrap(memory.make(x)), lambda c: memory.to_numpy(interop.convert(c, memory.name)))
+
+    def values(c: Any) -> np.ndarray:
+        return memory.to_numpy(interop.convert(c, memory.name))
+
+    return Subject(name, lambda x: wrap(memory.make(x)), values, interop.matmul)
 
 
 def memory_of(place: str) -> libraries.Library:
@@ -149,7 +167,7 @@ class WrongValueError(Exception):
 def dropping(arrays: Subject) -> Iterator[None]:
     """Call once for each step, and drop the result."""
     a, b = (arrays.make(np.full((N, N), value, "float32")) for value in (2, 3))
-    matmul = interop.matmul
+    matmul = arrays.product
     c = matmul(a, b)
     if not (arrays.values(c) == 6 * N).all():
         raise WrongValueError(f"{arrays.name}: {arrays.values(c)[0, 0]} instead of {6 * N}")
@@ -167,7 +185,7 @@ def deleting(arrays: Subject) -> Iterator[None]:
     poison = np.full((N, N), -1000, "float32")
     for i in itertools.count():
         a, b = arrays.make(values[i % 7]), arrays.make(values[i % 5])
-        c = interop.matmul(a, b)
+        c = arrays.product(a, b)
         del a, b
         junk = arrays.make(poison), arrays.make(poison)
         if i % CHECK_EVERY == 0:
@@ -229,11 +247,11 @@ def soak_calls(arrays: Subject, variant: str, count: int, seconds: float) -> lis
     return faults
 
 
-def calls(names: list[str], variants: list[str], count: int, seconds: float) -> int:
+def calls(names: list[str], variants: list[str], count: int, seconds: float, control: bool = False) -> int:
     wrong = False
     for name in names or names_here():
         try:
-            arrays = subject(name)
+            arrays = subject(name, control)
         except pytest.skip.Exception as reason:
             print(f"{name:<14}skipped: {reason}")
             continue
@@ -439,6 +457,7 @@ def main(arguments: list[str]) -> int:
     many.add_argument("--variant", action="append", default=[], choices=VARIANTS, help="may be repeated; both")
     many.add_argument("--count", type=int, default=1_000_000, help="calls of each")
     many.add_argument("--seconds", type=float, default=3600, help="the most that each takes")
+    many.add_argument("--control", action="store_true", help="the library's own product instead: what grows without us")
     wide = what.add_parser("threads", help="many threads, and right values")
     every = [repr(library) for library in libraries.HOST + libraries.DEVICE]
     wide.add_argument("--library", action="append", default=[], choices=every, help="may be repeated; all")
@@ -449,7 +468,7 @@ def main(arguments: list[str]) -> int:
     if not machine.gpu_count():
         print("no GPU here: over the libraries on the host")
     if options.what == "calls":
-        return calls(options.library, options.variant or list(VARIANTS), options.count, options.seconds)
+        return calls(options.library, options.variant or list(VARIANTS), options.count, options.seconds, options.control)
     return threads(options.library, options.seconds, options.threads, options.streams)
 
 

@@ -29,6 +29,7 @@ using exchange::Name;
 const Lookup kInJax("interop._jax_elementwise", "elementwise");
 const Lookup kOnHost("interop._host", "compute");
 const Lookup kPromote("interop._promotion", "promote");
+const Lookup kElementOf("interop._promotion", "element_of");
 const Lookup kNumpyArray("numpy", "array");
 const Lookup kNumpyGeneric("numpy", "generic");
 const Name kAstype("astype");
@@ -188,6 +189,11 @@ ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
   return value;
 }
 
+/// By NumPy, which rounds to any dtype and tells its own scalars apart. OverflowError or TypeError where it cannot be.
+ScalarValue element_by_numpy(const Operation& operation, const char* name, nb::handle x, DLDataType dtype) {
+  return value_by_numpy(kElementOf.get()(operation.name, name, x, exchange::numpy_dtype(dtype)), dtype);
+}
+
 void put_integer(ScalarValue& value, const Operation& operation, const char* name, nb::handle x, DLDataType dtype) {
   const bool is_unsigned = dtype.code == kDLUInt;
   int overflow = 0;
@@ -216,14 +222,19 @@ void put_integer(ScalarValue& value, const Operation& operation, const char* nam
 /// A scalar as one element of `dtype`.
 ScalarValue value_of(const Operation& operation, const char* name, nb::handle x, Kind kind, DLDataType dtype) {
   ScalarValue value{};
-  if (kind == Kind::numpy_scalar || dtype.bits == 16) return value_by_numpy(x, dtype);
+  if (kind == Kind::numpy_scalar || dtype.bits == 16 || (kind == Kind::complex && dtype.code != kDLComplex)) {
+    return element_by_numpy(operation, name, x, dtype);
+  }
   if (dtype.code == kDLBool) {
     put(value, static_cast<unsigned char>(PyObject_IsTrue(x.ptr())));
   } else if (is_integral(dtype)) {
     put_integer(value, operation, name, x, dtype);
   } else {
     const Py_complex parts = PyComplex_AsCComplex(x.ptr());
-    if (parts.real == -1.0 && PyErr_Occurred()) nb::raise_python_error();
+    if (parts.real == -1.0 && PyErr_Occurred()) {
+      PyErr_Clear();
+      out_of_range(operation, name, x, dtype);
+    }
     if (dtype == kFloat32) {
       put(value, static_cast<float>(parts.real));
     } else if (dtype == kFloat64) {

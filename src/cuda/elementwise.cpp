@@ -77,7 +77,7 @@ struct Choice {
 Choice choose(const Elementwise& operation) {
   Choice choice;
   choice.family = family_of(operation.op, operation.dtype);
-  if (choice.family == Family::simple) choice.cross = operation.loop.cross_dim;
+  choice.cross = operation.loop.cross_dim;
   choice.same = kernels_of(stored_of(operation.dtype)).same[static_cast<int>(choice.family)] != nullptr;
   for (int k = 0; k + 1 < operation.loop.operand_count; ++k) {
     const ElementwiseInput& input = operation.inputs[k];
@@ -126,6 +126,8 @@ Split split(const Loop& loop, int cross) {
 
 int64_t stride(const Loop& loop, int operand, int dim) { return dim < 0 ? 0 : loop.strides[operand][dim]; }
 
+Access access_by(int64_t step) { return step == 0 ? Access::splat : step == 1 ? Access::unit : Access::strided; }
+
 InputArgs input_args(const Loop& loop, int operand, const ElementwiseInput& input, const Split& parts) {
   InputArgs args{};
   if (!input.data) {
@@ -139,7 +141,8 @@ InputArgs input_args(const Loop& loop, int operand, const ElementwiseInput& inpu
   args.step = step * item;
   args.cross_step = cross_step * item;
   args.stored = stored_of(input.dtype);
-  args.access = step == 0 ? Access::splat : step == 1 ? Access::unit : Access::strided;
+  args.access = access_by(step);
+  args.cross_access = access_by(cross_step);
   args.tiled = parts.cross >= 0 && std::abs(cross_step) < std::abs(step) && cross_step != 0;
   return args;
 }
@@ -174,9 +177,9 @@ class Launcher {
     const KernelSet& set = kernels_of(stored_of(operation.dtype));
     const bool tiled = choice_.cross >= 0;
     const int family = static_cast<int>(choice_.family);
-    kernel_ = tiled ? set.tiled : choice_.same ? set.same[family] : set.mixed[family];
+    kernel_ = tiled ? set.tiled[family] : choice_.same ? set.same[family] : set.mixed[family];
     piece_ = tiled ? set.tile : choice_.same ? set.vector : set.mixed_vector;
-    unroll_ = tiled ? 0 : choice_.same ? kUnrollSame : kUnrollMixed;
+    unroll_ = tiled ? 0 : choice_.same ? set.unroll : 1;
     set_args();
   }
 
@@ -195,7 +198,7 @@ class Launcher {
     args_.out_cross_step = stride(loop, 0, parts_.cross) * out_item;
     args_.length = parts_.last < 0 ? 1 : loop.sizes[parts_.last];
     args_.cross_length = parts_.cross < 0 ? 1 : loop.sizes[parts_.cross];
-    args_.vector_stores = parts_.cross < 0 && (parts_.last < 0 || stride(loop, 0, parts_.last) == 1);
+    args_.vector_stores = parts_.last < 0 || stride(loop, 0, parts_.last) == 1;
     if (parts_.last < 0) args_.out_step = out_item;
     args_.op = static_cast<int>(kernel_op(operation_.op));
     args_.replaces_zero = operation_.replaces_zero;
@@ -236,7 +239,7 @@ class Launcher {
   /// The outer dimensions from `first` on, in halves where there are more pieces than a launch counts.
   void launch(int first) {
     const Loop& loop = operation_.loop;
-    const int64_t before = args_.vector_stores ? most_before(operation_, parts_, piece_) : 0;
+    const int64_t before = args_.vector_stores && parts_.cross < 0 ? most_before(operation_, parts_, piece_) : 0;
     const int64_t pieces = ceil_div(args_.length + before, piece_);
     const int64_t cross_pieces = parts_.cross < 0 ? 1 : ceil_div(args_.cross_length, piece_);
     args_.outer_ndim = parts_.outer_ndim - first;

@@ -34,7 +34,7 @@ struct InputArgs {
   int64_t step;               // along the last dimension; steps in bytes everywhere
   int64_t cross_step;         // along the other side of a tile
   int64_t outer[kOuterDims];  // innermost first
-  Access access;
+  Access access, cross_access;
   Stored stored;
   int tiled;  // goes through shared memory
   ScalarValue value;
@@ -61,8 +61,6 @@ struct Args {
 // ---- the instances ----
 
 constexpr int kThreads = 256;
-/// How many vectors a thread has on their way at a time.
-constexpr int kUnrollSame = 2, kUnrollMixed = 1;
 
 /// Operations that one kernel switches between, since memory takes longer than the switch.
 enum class Family : int { simple, divisions, comparisons, parts };
@@ -71,11 +69,12 @@ constexpr int kFamilies = 4;
 /// The kernels of one dtype; null where there is none.
 struct KernelSet {
   int vector;                ///< elements of a vector of `same`
+  int unroll;                ///< vectors that a thread of `same` has on their way at a time; one of `mixed` has one
   int mixed_vector;          ///< and of `mixed`
   int tile;                  ///< elements along the side of a tile
   Kernel* same[kFamilies];   ///< every array has the operation's own dtype
   Kernel* mixed[kFamilies];  ///< each array has any dtype that converts to it
-  Kernel* tiled;             ///< of the simple family: through shared memory, from any dtype
+  Kernel* tiled[kFamilies];  ///< the same through shared memory
 };
 
 // Each in a file of its own, so that they are compiled side by side.

@@ -43,11 +43,17 @@ struct Round<Half> {
 };
 template <>
 struct Round<BFloat16> {
-  // To the nearest, ties to even, by hand: sm_75 has no instruction for it.
+  // To the nearest, ties to even.
   INTEROP_DEVICE static BFloat16 from(float x) {
+#if __CUDA_ARCH__ >= 800
+    BFloat16 y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+#else  // there is no instruction for it
     const unsigned bits = __float_as_uint(x);
     const unsigned rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return {static_cast<unsigned short>(x != x ? 0x7fc0u : rounded)};
+    return {static_cast<unsigned short>(x != x ? 0x7fffu : rounded)};  // the NaN of the instruction
+#endif
   }
 };
 

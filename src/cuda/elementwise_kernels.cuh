@@ -292,16 +292,22 @@ INTEROP_DEVICE Vector<M, N> read_vector(Access access, int64_t step, const char*
   return *reinterpret_cast<const V*>(&raw);
 }
 
+/// The same as T from elements that are From in memory.
+template <typename T, typename From, int N>
+INTEROP_DEVICE Vector<T, N> read_as(Access access, int64_t step, const char* row, int64_t at, int64_t length) {
+  const auto read = read_vector<Memory<From>, N>(access, step, row, at, length);
+  Vector<T, N> vector;
+#pragma unroll
+  for (int i = 0; i < N; ++i) vector.at[i] = convert<T, From>(read.at[i]);
+  return vector;
+}
+
 /// The same from any dtype that converts to T.
 template <typename T, int N>
-INTEROP_CALLED Vector<T, N> read_converted(const InputArgs& input, const char* row, int64_t at, int64_t length) {
+INTEROP_CALLED Vector<T, N> read_converted(Stored stored, Access access, int64_t step, const char* row, int64_t at,
+                                           int64_t length) {
   Vector<T, N> vector{};
-  with_stored<T>(input.stored, [&](auto type) {
-    using From = decltype(type);
-    const auto read = read_vector<Memory<From>, N>(input.access, input.step, row, at, length);
-#pragma unroll
-    for (int i = 0; i < N; ++i) vector.at[i] = convert<T, From>(read.at[i]);
-  });
+  with_stored<T>(stored, [&](auto type) { vector = read_as<T, decltype(type), N>(access, step, row, at, length); });
   return vector;
 }
 
@@ -315,16 +321,16 @@ INTEROP_DEVICE Vector<T, N> read(const InputArgs& input, int64_t row_offset, int
   }
   const char* row = input.data + row_offset;
   if constexpr (Mixed) {
-    return read_converted<T, N>(input, row, at, length);
+    return read_converted<T, N>(input.stored, input.access, input.step, row, at, length);
   } else {
-    return read_vector<T, N>(input.access, input.step, row, at, length);
+    return read_as<T, T, N>(input.access, input.step, row, at, length);
   }
 }
 
 template <typename O, int N>
-INTEROP_DEVICE void write(const Args& args, char* row, int64_t at, const Vector<O, N>& vector) {
+INTEROP_DEVICE void write(const Args& args, bool vector_stores, char* row, int64_t at, const Vector<O, N>& vector) {
   char* to = row + at * args.out_step;
-  if (args.vector_stores && at >= 0 && at + N <= args.length) {
+  if (vector_stores && at >= 0 && at + N <= args.length) {
     *reinterpret_cast<Vector<O, N>*>(to) = vector;
     return;
   }
@@ -361,6 +367,10 @@ INTEROP_DEVICE Offsets offsets_of(const Args& args, unsigned row) {
 
 // ---- the kernels ----
 
+/// Vectors that a thread has on their way at a time: more of them would take the registers of more threads.
+template <typename T>
+constexpr int kUnrollOf = sizeof(T) > 2 ? 2 : 1;
+
 // elementwise_kernel: out = op(a, b), vector by vector of the output's rows.
 //   in/out  a, b, out of any strides and alignment; out may be a or b itself
 //   launch  block 256, kUnroll vectors of N elements a thread, as many blocks as that takes; no shared memory
@@ -374,7 +384,7 @@ INTEROP_DEVICE Offsets offsets_of(const Args& args, unsigned row) {
 template <typename T, typename Ops, bool Mixed, int N>
 __global__ void __launch_bounds__(kThreads) elementwise_kernel(const __grid_constant__ Args args) {
   using O = typename Ops::Out;
-  constexpr int kUnroll = Mixed ? kUnrollMixed : kUnrollSame;
+  constexpr int kUnroll = Mixed ? 1 : kUnrollOf<T>;
   Vector<T, N> a[kUnroll], b[kUnroll];
   char* rows[kUnroll];
   int64_t places[kUnroll];
@@ -398,63 +408,77 @@ __global__ void __launch_bounds__(kThreads) elementwise_kernel(const __grid_cons
     if (places[u] >= args.length) continue;
     Vector<O, N> out;
     Ops::apply(args, a[u].at, b[u].at, out.at);
-    write(args, rows[u], places[u], out);
+    write(args, args.vector_stores, rows[u], places[u], out);
   }
 }
 
 // elementwise_tiled_kernel: the same, where an input lies compact along another dimension than the output.
 //   in/out  as above. A tile is Tile elements along the output's last dimension and Tile along the other one
 //   launch  block 256, one tile a block; shared memory for two tiles of T, at most 34 KB
-//   traffic whole lines of every operand: those inputs are read along their own dimension into shared memory, and from
-//           there along the output's. A row in shared memory is one element longer than the tile: no bank twice
-template <typename T, typename Ops, int Tile>
+//   traffic whole lines of every operand, by vectors of up to 16 bytes: those inputs are read along their own dimension
+//           into shared memory, and from there along the output's. Words of shared memory hold neighbours along the
+//           output; a row of it is one word longer than the tile, so that a warp meets a bank at most twice
+template <typename T, typename Ops, int Tile, int N>
 __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __grid_constant__ Args args) {
   using O = typename Ops::Out;
-  constexpr int kSteps = Tile * Tile / kThreads;  // elements of a thread
-  constexpr int kPitch = Tile + 1;
-  __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(T)];
-  T* const tiles[2] = {reinterpret_cast<T*>(memory), reinterpret_cast<T*>(memory) + Tile * kPitch};
+  constexpr int kAcross = Tile / N;                         // vectors along a side
+  constexpr int kSteps = Tile * kAcross / kThreads;         // vectors of a thread
+  constexpr int kPack = sizeof(T) < 4 ? 4 / sizeof(T) : 1;  // elements of a word
+  using Word = Vector<T, kPack>;
+  constexpr int kPitch = Tile / kPack + 1;
+  __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(Word)];
+  Word* const tiles[2] = {reinterpret_cast<Word*>(memory), reinterpret_cast<Word*>(memory) + Tile * kPitch};
 
   const unsigned band = divide_by(blockIdx.x, args.row_pieces);
   const unsigned row = divide_by(band, args.cross_pieces);
   const int64_t first = static_cast<int64_t>(blockIdx.x - band * args.row_pieces.value) * Tile;
   const int64_t cross_first = static_cast<int64_t>(band - row * args.cross_pieces.value) * Tile;
-  const int length = static_cast<int>(args.length - first < Tile ? args.length - first : Tile);
-  const int cross_length =
-      static_cast<int>(args.cross_length - cross_first < Tile ? args.cross_length - cross_first : Tile);
   const Offsets offsets = offsets_of(args, row);
+  const int across = static_cast<int>(threadIdx.x) % kAcross * N, down = static_cast<int>(threadIdx.x) / kAcross;
+  const auto line_of = [=](int s) {  // a thread has kPack lines side by side, then others
+    return (s / kPack * (kThreads / kAcross) + down) * kPack + s % kPack;
+  };
 
-  T elements[2][kSteps];
+  Vector<T, N> vectors[2][kSteps];
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     const InputArgs& input = args.inputs[k];
     if (input.access == Access::value) {
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) elements[k][i] = *reinterpret_cast<const T*>(input.value.bytes);
+      for (int s = 0; s < kSteps; ++s) vectors[k][s] = read<false, T, N>(input, 0, 0, 0);
       continue;
     }
+    // A line is what the input is read along: the last dimension, or the other one.
     const bool own_dtype = input.stored == stored_as<T>();
-    const char* corner =
-        input.data + (k == 0 ? offsets.a : offsets.b) + first * input.step + cross_first * input.cross_step;
+    const char* data = input.data + (k == 0 ? offsets.a : offsets.b);
+    const int64_t at = (input.tiled ? cross_first : first) + across;
+    const int64_t length = input.tiled ? args.cross_length : args.length;
+    const int64_t step = input.tiled ? input.cross_step : input.step;
+    const Access access = input.tiled ? input.cross_access : input.access;
+    const int64_t line_step = input.tiled ? input.step : input.cross_step;
+    const int64_t line_first = input.tiled ? first : cross_first;
+    const int64_t lines = input.tiled ? args.length : args.cross_length;
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int at = i * kThreads + static_cast<int>(threadIdx.x);
-      const int x = input.tiled ? at / Tile : at % Tile;  // along the last dimension
-      const int y = input.tiled ? at % Tile : at / Tile;
-      const char* from = corner + x * input.step + y * input.cross_step;
-      if (x >= length || y >= cross_length) {
-        elements[k][i] = T{};
+    for (int s = 0; s < kSteps; ++s) {
+      const int64_t line = line_first + line_of(s);
+      if (line >= lines || at >= length) {
+        vectors[k][s] = {};
       } else if (own_dtype) {
-        elements[k][i] = convert<T, T>(*reinterpret_cast<const Memory<T>*>(from));
+        vectors[k][s] = read_as<T, T, N>(access, step, data + line * line_step, at, length);
       } else {
-        elements[k][i] = read_converted<T, 1>(input, from, 0, 1).at[0];
+        vectors[k][s] = read_converted<T, N>(input.stored, access, step, data + line * line_step, at, length);
       }
     }
     if (input.tiled) {
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        const int at = i * kThreads + static_cast<int>(threadIdx.x);
-        tiles[k][at % Tile * kPitch + at / Tile] = elements[k][i];
+      for (int s = 0; s < kSteps; s += kPack) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          Word word;
+#pragma unroll
+          for (int p = 0; p < kPack; ++p) word.at[p] = vectors[k][s + p].at[i];
+          tiles[k][(across + i) * kPitch + line_of(s) / kPack] = word;
+        }
       }
     }
   }
@@ -463,21 +487,25 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
   for (int k = 0; k < 2; ++k) {
     if (args.inputs[k].access == Access::value || !args.inputs[k].tiled) continue;
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int at = i * kThreads + static_cast<int>(threadIdx.x);
-      elements[k][i] = tiles[k][at / Tile * kPitch + at % Tile];
+    for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int i = 0; i < N; i += kPack) {
+        const Word word = tiles[k][line_of(s) * kPitch + (across + i) / kPack];
+#pragma unroll
+        for (int p = 0; p < kPack; ++p) vectors[k][s].at[i + p] = word.at[p];
+      }
     }
   }
-  O out[kSteps];
-  Ops::apply(args, elements[0], elements[1], out);
-  char* corner = args.out + offsets.out + first * args.out_step + cross_first * args.out_cross_step;
+  if (first + across >= args.length) return;
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const int at = i * kThreads + static_cast<int>(threadIdx.x);
-    const int x = at % Tile, y = at / Tile;
-    if (x < length && y < cross_length) {
-      *reinterpret_cast<O*>(corner + x * args.out_step + y * args.out_cross_step) = out[i];
-    }
+  for (int s = 0; s < kSteps; ++s) {
+    const int64_t line = cross_first + line_of(s);
+    if (line >= args.cross_length) break;
+    Vector<O, N> out;
+    Ops::apply(args, vectors[0][s].at, vectors[1][s].at, out.at);
+    char* to = args.out + offsets.out + line * args.out_cross_step;
+    const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(Vector<O, N>) == 0;
+    write(args, args.vector_stores && aligned, to, first + across, out);
   }
 }
 
@@ -505,22 +533,30 @@ Kernel* same_kernel() {
   return kernel_of(&elementwise_kernel<T, Ops<T>, false, kVectorOf<T>>);
 }
 
+template <typename T, template <typename> class Ops>
+Kernel* tiled_kernel() {
+  return kernel_of(&elementwise_tiled_kernel<T, Ops<T>, kTileOf<T>, kMixedVectorOf<T>>);
+}
+
 template <typename T>
 const KernelSet& kernel_set() {
   static const KernelSet set = [] {
-    KernelSet made{kVectorOf<T>, kMixedVectorOf<T>, kTileOf<T>, {}, {}, nullptr};
+    KernelSet made{kVectorOf<T>, kUnrollOf<T>, kMixedVectorOf<T>, kTileOf<T>, {}, {}, {}};
     made.mixed[static_cast<int>(Family::simple)] = mixed_kernel<T, Simple>();
     made.mixed[static_cast<int>(Family::comparisons)] = mixed_kernel<T, Comparisons>();
-    made.tiled = kernel_of(&elementwise_tiled_kernel<T, Simple<T>, kTileOf<T>>);
-    if constexpr (Facts<T>::is_bool)
-      return made;
-    else {
-      made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple>();
-      made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons>();
+    made.tiled[static_cast<int>(Family::simple)] = tiled_kernel<T, Simple>();
+    made.tiled[static_cast<int>(Family::comparisons)] = tiled_kernel<T, Comparisons>();
+    made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple>();
+    made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons>();
+    if constexpr (!Facts<T>::is_bool) {
       made.mixed[static_cast<int>(Family::divisions)] = mixed_kernel<T, Divisions>();
-      if constexpr (Facts<T>::is_complex) made.mixed[static_cast<int>(Family::parts)] = mixed_kernel<T, Parts>();
-      return made;
+      made.tiled[static_cast<int>(Family::divisions)] = tiled_kernel<T, Divisions>();
+      if constexpr (Facts<T>::is_complex) {
+        made.mixed[static_cast<int>(Family::parts)] = mixed_kernel<T, Parts>();
+        made.tiled[static_cast<int>(Family::parts)] = tiled_kernel<T, Parts>();
+      }
     }
+    return made;
   }();
   return set;
 }

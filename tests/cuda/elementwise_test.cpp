@@ -270,6 +270,11 @@ void check_layouts() {
       for (const Layout& b : kLayouts) check<T, T>(ElementwiseOp::subtract, shape, a, b, kOutputs[0]);
       for (const Layout& out : kOutputs) check<T, T>(ElementwiseOp::add, shape, a, kLayouts[0], out);
       check<T, Bool>(ElementwiseOp::less, shape, a, kLayouts[1], kOutputs[1]);
+      for (const Layout& out : kOutputs) check<T, Bool>(ElementwiseOp::less_equal, shape, a, kLayouts[7], out);
+      if constexpr (std::is_integral_v<T>) {
+        check<T, T>(ElementwiseOp::floor_divide, shape, a, kLayouts[6], kOutputs[2]);
+        check<T, T>(ElementwiseOp::remainder, shape, kLayouts[1], a, kOutputs[5]);
+      }
     }
   }
 }
