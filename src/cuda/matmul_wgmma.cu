@@ -56,7 +56,7 @@ struct Shape {
   static constexpr int kShareB = kN / Cluster;
   static constexpr int kBoxBytes = 64 * kK * 2;          // 64 of m or n by one k tile; also 64 x 64 of c
   static constexpr int kStoreBytes = 2 * 2 * kBoxBytes;  // two buffers for each multiplying warpgroup
-  static constexpr int kShared = 1024 + kStages * kStageBytes + kStoreBytes + 2 * 8 * kStages;
+  static constexpr int kShared = 1024 + kStages * kStageBytes + kStoreBytes + 8 * (2 * kStages + 2);
   // Arrivals that free a stage: every warp that reads it, in every block of the cluster.
   static constexpr int kReaders = (kPingPong ? 4 : 8) * kCluster;
   static_assert(kShared <= 227 * 1024 && kM <= 256 && kN <= 256 && kShareB % 64 == 0 && kReaders <= 128);
@@ -128,6 +128,7 @@ struct Memory {
   }
   __device__ __forceinline__ uint32_t full(int stage) const { return c(2) + 8 * stage; }
   __device__ __forceinline__ uint32_t empty(int stage) const { return full(S::kStages) + 8 * stage; }
+  __device__ __forceinline__ uint32_t turn(int warpgroup) const { return empty(S::kStages) + 8 * warpgroup; }
 };
 
 // ---- loading ----
@@ -203,9 +204,10 @@ __device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {
 }
 
 /// One warpgroup: sums = rows of a by all columns of b, over all of k. `block` is its first 64 rows of the stage's a.
-template <typename S, typename T, bool AKFast, bool BKFast>
+/// `started()` is called once the last product is under way.
+template <typename S, typename T, bool AKFast, bool BKFast, typename Started>
 __device__ __forceinline__ void multiply(const KernelArgs& args, const Memory<S>& memory, Ring<S::kStages>& ring,
-                                         int block, float (&sums)[S::kRowBlocks][S::kN / 2]) {
+                                         int block, float (&sums)[S::kRowBlocks][S::kN / 2], Started started) {
   constexpr int kAtom = 1024;  // 8 rows of 128 bytes
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) {
@@ -235,6 +237,7 @@ __device__ __forceinline__ void multiply(const KernelArgs& args, const Memory<S>
     previous = ring.stage;
     ring.advance();
   }
+  started();
   sm90::wait_for_products<0>();
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) sm90::pin(sums[i]);
@@ -332,13 +335,21 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
   int unit = blockIdx.x / S::kCluster;
   int buffer = 0;
   Ring<S::kStages> ring;
+  uint32_t turn_parity = warpgroup == 0;  // a new barrier does not hold up parity 1
   if (S::kPingPong && warpgroup == 1) {
     unit += step;
     ring.skip(args.k_tiles);
   }
   for (; unit < args.units; unit += S::kPingPong ? 2 * step : step) {
     float sums[S::kRowBlocks][S::kN / 2];
-    multiply<S, T, AKFast, BKFast>(args, memory, ring, block, sums);
+    if constexpr (S::kPingPong) {
+      // To wait for a stage early would not do: a parity does not tell its next round from the one before this.
+      sm90::wait(memory.turn(warpgroup), turn_parity);
+      turn_parity ^= 1;
+    }
+    multiply<S, T, AKFast, BKFast>(args, memory, ring, block, sums, [&] {
+      if (S::kPingPong && thread % 32 == 0) sm90::arrive(memory.turn(1 - warpgroup));
+    });
     if (S::kPingPong) ring.skip(args.k_tiles);  // the other warpgroup's
 
     const Tile tile = tile_at<S>(args, unit, rank);
@@ -374,7 +385,8 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
 //   out     c (m, n) T or float32, any strides: by its tensor map, or by guarded stores
 //   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
 //   maths   float32 sums in one fixed order
-// The ring of kStages k tiles has two barriers a stage: `full` (loaded) and `empty` (read by all of the cluster).
+// The ring of kStages k tiles has two barriers a stage: `full` (loaded) and `empty` (read by all of the cluster). Where
+// the two warpgroups take tiles in turn, `turn` tells each that the other has waited for all of its stages.
 template <typename S, typename T, bool AKFast, bool BKFast>
 __global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
     wgmma_kernel(const __grid_constant__ KernelArgs args) {
@@ -387,6 +399,7 @@ __global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
       sm90::init_barrier(memory.full(i), 1);
       sm90::init_barrier(memory.empty(i), S::kReaders);
     }
+    for (int i = 0; i < 2; ++i) sm90::init_barrier(memory.turn(i), 4);  // the warps of the other
     sm90::publish_barriers();
   }
   __syncthreads();
@@ -494,8 +507,9 @@ Gemm row_major(const Gemm& asked) {
   return gemm;
 }
 
+/// TMA stores whole 16 bytes, beyond the last column if need be: there rows must end with such a vector.
 bool c_takes_tma(const Gemm& gemm) {
-  if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1) return false;
+  if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1 || gemm.n % kVector != 0) return false;
   if (gemm.m > 1 && !is_tma_stride(gemm.c_strides.row)) return false;
   for (int i = 0; i < gemm.batch_ndim; ++i) {
     if (!is_tma_stride(gemm.batch[i].c_stride)) return false;

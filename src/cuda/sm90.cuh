@@ -128,7 +128,7 @@ __device__ __forceinline__ void load_box_to_all(uint32_t to, const CUtensorMap* 
       : "memory");
 }
 
-/// Stores a box, without what lies beyond the array.
+/// Stores a box, without what lies beyond the array; but for the rest of 16 bytes that its row ends within.
 __device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t from, const Coordinates& at) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),

@@ -1,20 +1,21 @@
 /// Tests and times src/cuda/matmul_wgmma.cu without Python.
 ///
-///   wgmma_test [--variant N]
+///   wgmma_test [--variants 0,1,...]
 ///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--dtype f16] [--variants 0,1,...]
-///              [--super-rows 1024,2048] [--direct-too]
+///              [--super-rows 1024,2048] [--direct-too] [--seconds 50]
 ///
 /// Tests: small integers, whose products are exact in float32, so that c must equal a naive kernel's bit for bit; all
 /// that surrounds a, b and the elements of c is poison, and must not reach c or change. Prints "N passed, N failed".
 /// --bench: a CUDA graph of many launches over buffers that exceed L2, random data, variants and cuBLAS interleaved,
-/// medians. cuBLAS is opened at run time.
+/// medians; starts no shape after that many seconds. cuBLAS is opened at run time.
+/// Both end with "HANGS", exit status 3, when a launch takes seconds.
 #include <interop/error.h>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <dlfcn.h>
 
-#include <map>
+#include <chrono>
 #include <memory>
 #include <sstream>
 
@@ -31,7 +32,31 @@ cudaStream_t g_stream;
 
 constexpr DLDataType kHalf{kDLFloat, 16, 1}, kBrain{kDLBfloat, 16, 1};
 
-// ---- device code: filling, and the reference ----
+// ---- waiting ----
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Waits for all that the stream holds; ends the program, naming `what`, where that takes longer than any of it should.
+void finish(const std::string& what) {
+  static const cudaEvent_t event = [] {
+    cudaEvent_t made;
+    MUST(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+    return made;
+  }();
+  MUST(cudaEventRecord(event, g_stream));
+  const double end = seconds() + 5;
+  for (;;) {
+    const cudaError_t status = cudaEventQuery(event);
+    if (status == cudaSuccess) return;
+    if (status != cudaErrorNotReady) std::printf("STOPPED in %s: %s\n", what.c_str(), cudaGetErrorName(status));
+    if (status == cudaErrorNotReady && seconds() < end) continue;
+    if (status == cudaErrorNotReady) std::printf("HANGS: %s\n", what.c_str());
+    std::fflush(stdout);
+    std::_Exit(3);  // nothing that waits for the device
+  }
+}
+
+// ---- device code: filling, the reference, comparing ----
 
 __device__ float random_value(uint64_t index, uint32_t seed, int integers) {
   uint64_t x = (index + 1) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
@@ -97,6 +122,24 @@ __global__ void reference_kernel(const T* a, const T* b, C* c, Strided xa, Strid
   }
 }
 
+struct Differences {
+  unsigned long long count, first;
+};
+
+/// Bits must agree, or else values to within `relative` of what is wanted and `absolute`.
+template <typename C>
+__global__ void compare_kernel(const C* got, const C* want, int64_t count, double relative, double absolute,
+                               Differences* differences) {
+  using Bits = std::conditional_t<sizeof(C) == 4, uint32_t, uint16_t>;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    if (reinterpret_cast<const Bits*>(got)[i] == reinterpret_cast<const Bits*>(want)[i]) continue;
+    const double g = float(got[i]), w = float(want[i]);
+    if (fabs(g - w) <= relative * fabs(w) + absolute) continue;  // zeros of either sign, too
+    atomicAdd(&differences->count, 1);
+    atomicMin(&differences->first, static_cast<unsigned long long>(i));
+  }
+}
+
 // ---- cases ----
 
 struct Batch {
@@ -111,6 +154,7 @@ struct Case {
   bool c_transposed = false;
   int64_t c_column_step = 1;
   int64_t c_offset = 0;
+  bool c_aligned = false;  // rows of c are multiples of 16 bytes, whatever n
   bool float32_c = false;
   bool direct = false;
   int what = 0;
@@ -118,13 +162,13 @@ struct Case {
   DLDataType dtype = kBrain;
 };
 
-std::string text(const Case& x, int variant) {
+std::string text(const Case& x) {
   std::ostringstream s;
-  s << "variant " << variant << " (" << wgmma::variant_name(variant) << ") "
-    << (x.dtype == kHalf ? "float16 " : "bfloat16 ") << x.m << "x" << x.n << "x" << x.k << " "
+  s << (x.dtype == kHalf ? "float16 " : "bfloat16 ") << x.m << "x" << x.n << "x" << x.k << " "
     << (x.a_transposed ? 'T' : 'N') << (x.b_transposed ? 'T' : 'N') << " pads " << x.a_pad << "," << x.b_pad << ","
-    << x.c_pad << (x.c_transposed ? " c^T" : "") << " c step " << x.c_column_step << " c offset " << x.c_offset
-    << (x.float32_c ? " float32 c" : "") << (x.direct ? " direct" : "") << " data " << x.what;
+    << x.c_pad << (x.c_aligned ? " c aligned" : "") << (x.c_transposed ? " c^T" : "") << " c step " << x.c_column_step
+    << " c offset " << x.c_offset << (x.float32_c ? " float32 c" : "") << (x.direct ? " direct" : "") << " data "
+    << x.what;
   for (const Batch& dim : x.batch) s << " batch " << dim.size << (dim.a_varies ? "a" : "") << (dim.b_varies ? "b" : "");
   return s.str();
 }
@@ -161,28 +205,60 @@ Placed place(int64_t rows, int64_t columns, bool transposed, int64_t pad, bool a
 
 constexpr int64_t kGuard = 1024;  // elements on either side
 
+/// One piece of device memory, handed out anew for every case.
+class Arena {
+ public:
+  Arena() { MUST(cudaMalloc(&memory_, kBytes)); }
+  ~Arena() { cudaFree(memory_); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  void reset() { used_ = 0; }
+  char* take(std::size_t bytes) {
+    char* const taken = memory_ + used_;
+    used_ += (bytes + 255) / 256 * 256;
+    if (used_ > kBytes) std::printf("STOPPED: the arena is too small\n"), std::exit(2);
+    return taken;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{512} << 20;
+  char* memory_ = nullptr;
+  std::size_t used_ = 0;
+};
+
+/// What became of one variant.
+struct Tally {
+  int passed = 0, failed = 0;
+  bool stopped() const { return failed > 8; }
+};
+
 template <typename T, typename C>
-void check_case_of(const Case& x, int variant) {
+void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<Tally>& tallies, Arena& arena) {
   const Placed pa = place(x.m, x.k, x.a_transposed, x.a_pad, true, 1, x.batch, 0);
   const Placed pb = place(x.k, x.n, x.b_transposed, x.b_pad, true, 1, x.batch, 1);
-  const Placed pc = place(x.m, x.n, x.c_transposed, x.c_pad, false, x.c_column_step, x.batch, 2);
+  const Placed pc = place(x.m, x.n, x.c_transposed, x.c_pad, x.c_aligned, x.c_column_step, x.batch, 2);
   int64_t matrices = 1;
   for (const Batch& dim : x.batch) matrices *= dim.size;
 
-  const auto make = [](int64_t elements, std::size_t item) {
-    char* memory;
-    const std::size_t bytes = (elements + 2 * kGuard) * item;
-    MUST(cudaMalloc(&memory, bytes));
+  arena.reset();
+  const auto poison = [](void* memory, std::size_t bytes) {
     MUST(cudaMemsetAsync(memory, 0xff, bytes, g_stream));  // NaN in every dtype
+  };
+  const auto make = [&](int64_t elements, std::size_t item) {
+    const std::size_t bytes = (elements + 2 * kGuard) * item;
+    char* const memory = arena.take(bytes);
+    poison(memory, bytes);
     return memory;
   };
-  char *const memory_a = make(pa.elements, 2), *const memory_b = make(pb.elements, 2);
-  const int64_t elements_c = pc.elements + x.c_offset;
-  char *const got = make(elements_c, sizeof(C)), *const want = make(elements_c, sizeof(C));
-  T *const a = reinterpret_cast<T*>(memory_a) + kGuard, *const b = reinterpret_cast<T*>(memory_b) + kGuard;
-  C *const c_got = reinterpret_cast<C*>(got) + kGuard + x.c_offset, *const c_want = reinterpret_cast<C*>(want) +
-                                                                                    kGuard + x.c_offset;
-  // A broadcast operand is filled several times with different values: keep one by filling its own matrices only.
+  T* const a = reinterpret_cast<T*>(make(pa.elements, 2)) + kGuard;
+  T* const b = reinterpret_cast<T*>(make(pb.elements, 2)) + kGuard;
+  const int64_t elements_c = pc.elements + x.c_offset, guarded_c = elements_c + 2 * kGuard;
+  C *const got = reinterpret_cast<C*>(make(elements_c, sizeof(C))), *const want = reinterpret_cast<C*>(
+                                                                        make(elements_c, sizeof(C)));
+  auto* const differences = reinterpret_cast<Differences*>(arena.take(sizeof(Differences)));
+
+  // A broadcast operand has one matrix along that dimension.
   const auto fill = [&](T* data, Strided s, uint32_t seed) {
     int64_t own = 1;
     for (int i = 0; i < s.batch_ndim; ++i) {
@@ -193,8 +269,9 @@ void check_case_of(const Case& x, int variant) {
   };
   fill(a, pa.x, 1);
   fill(b, pb.x, 2);
-  reference_kernel<T, C><<<2048, 256, 0, g_stream>>>(a, b, c_want, pa.x, pb.x, pc.x, matrices, x.k);
+  reference_kernel<T, C><<<2048, 256, 0, g_stream>>>(a, b, want + kGuard + x.c_offset, pa.x, pb.x, pc.x, matrices, x.k);
   MUST(cudaGetLastError());
+  finish("the reference of " + text(x));
 
   Gemm gemm;
   gemm.dtype = x.dtype;
@@ -203,7 +280,7 @@ void check_case_of(const Case& x, int variant) {
   gemm.k = x.k;
   gemm.a = a;
   gemm.b = b;
-  gemm.c = c_got;
+  gemm.c = got + kGuard + x.c_offset;
   gemm.a_strides = {pa.x.row_stride, pa.x.column_stride};
   gemm.b_strides = {pb.x.row_stride, pb.x.column_stride};
   gemm.c_strides = {pc.x.row_stride, pc.x.column_stride};
@@ -211,61 +288,57 @@ void check_case_of(const Case& x, int variant) {
     const int i = gemm.batch_ndim++;
     gemm.batch[i] = {dim.size, pa.x.strides[i], pb.x.strides[i], pc.x.strides[i]};
   }
-  wgmma::Options options;
-  options.variant = variant;
-  options.float32_c = x.float32_c;
-  options.direct_stores = x.direct;
-  if (expect(wgmma::serves(gemm), text(x, variant) + ": is not served")) {
+  if (!expect(wgmma::serves(gemm), text(x) + ": is not served")) return;
+
+  // Of sums of k products in [-1, 1].
+  const bool exact = x.what != 1;
+  const double rounding = std::is_same_v<C, float> ? 0 : std::is_same_v<C, __half> ? 1. / 1024 : 1. / 128;
+  for (const int variant : variants) {
+    Tally& tally = tallies[variant];
+    if (tally.stopped() || !wgmma::takes(variant, gemm)) continue;
+    wgmma::Options options;
+    options.variant = variant;
+    options.float32_c = x.float32_c;
+    options.direct_stores = x.direct;
+    const std::string name =
+        "variant " + std::to_string(variant) + " (" + wgmma::describe(gemm, options) + ") " + text(x);
+    poison(got, guarded_c * sizeof(C));
     wgmma::launch(gemm, options, g_stream);
-    const std::size_t bytes = (elements_c + 2 * kGuard) * sizeof(C);
-    std::vector<C> host_got(bytes / sizeof(C)), host_want(bytes / sizeof(C));
-    MUST(cudaStreamSynchronize(g_stream));
-    MUST(cudaMemcpy(host_got.data(), got, bytes, cudaMemcpyDeviceToHost));
-    MUST(cudaMemcpy(host_want.data(), want, bytes, cudaMemcpyDeviceToHost));
-    std::string wrong;
-    if (x.what != 1) {
-      std::size_t count = 0, first = 0;
-      for (std::size_t i = 0; i < host_got.size(); ++i) {
-        if (std::memcmp(&host_got[i], &host_want[i], sizeof(C)) == 0) continue;
-        if (float(host_got[i]) == float(host_want[i])) continue;  // zeros of either sign
-        if (count++ == 0) first = i;
-      }
-      if (count != 0) {
-        const int64_t at = static_cast<int64_t>(first) - kGuard - x.c_offset;
-        const int64_t ld = x.c_transposed ? pc.x.column_stride : pc.x.row_stride;
-        std::ostringstream s;
-        s << ": " << count << " elements differ, first at " << at << " (" << at / ld << ", " << at % ld << ") of "
-          << elements_c << ": " << float(host_got[first]) << ", not " << float(host_want[first]);
-        wrong = s.str();
-      }
-    } else {
-      const double rounding = std::is_same_v<C, float> ? 0 : std::is_same_v<C, __half> ? 1. / 1024 : 1. / 128;
-      for (std::size_t i = 0; i < host_got.size() && wrong.empty(); ++i) {
-        const double g = float(host_got[i]), w = float(host_want[i]);
-        const double allowed = rounding * std::abs(w) + x.k * 1e-6;
-        if (std::isnan(w) ? !std::isnan(g) : !(std::abs(g - w) <= allowed)) {
-          wrong = ": element " + std::to_string(i) + " is " + std::to_string(g) + ", not " + std::to_string(w);
-        }
-      }
+    MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
+    MUST(cudaMemsetAsync(&differences->first, 0xff, sizeof differences->first, g_stream));
+    compare_kernel<<<1024, 256, 0, g_stream>>>(got, want, guarded_c, exact ? 0 : rounding, exact ? 0 : x.k * 1e-6,
+                                               differences);
+    MUST(cudaGetLastError());
+    finish(name);
+    Differences found;
+    MUST(cudaMemcpy(&found, differences, sizeof found, cudaMemcpyDeviceToHost));
+    std::ostringstream wrong;
+    if (found.count != 0) {
+      C first_got, first_want;
+      MUST(cudaMemcpy(&first_got, got + found.first, sizeof(C), cudaMemcpyDeviceToHost));
+      MUST(cudaMemcpy(&first_want, want + found.first, sizeof(C), cudaMemcpyDeviceToHost));
+      const int64_t at = static_cast<int64_t>(found.first) - kGuard - x.c_offset;
+      const int64_t ld = x.c_transposed ? pc.x.column_stride : pc.x.row_stride;
+      wrong << ": " << found.count << " elements differ, first at " << at << " (" << at / ld << ", " << at % ld
+            << ") of " << elements_c << ": " << float(first_got) << ", not " << float(first_want);
     }
-    expect(wrong.empty(), text(x, variant) + wrong);
+    ++(expect(found.count == 0, name + wrong.str()) ? tally.passed : tally.failed);
+    if (tally.stopped()) std::printf("variant %d: many failures, stopping it\n", variant);
   }
-  for (char* memory : {memory_a, memory_b, got, want}) MUST(cudaFree(memory));
 }
 
-void check_case(const Case& x, int variant) {
-  Gemm dtype;
-  dtype.dtype = x.dtype;
-  if (!wgmma::takes(variant, dtype)) return;
+void check_case(const Case& x, const std::vector<int>& variants, std::vector<Tally>& tallies, Arena& arena) {
   if (x.dtype == kHalf) {
-    x.float32_c ? check_case_of<__half, float>(x, variant) : check_case_of<__half, __half>(x, variant);
+    x.float32_c ? check_case_of<__half, float>(x, variants, tallies, arena)
+                : check_case_of<__half, __half>(x, variants, tallies, arena);
   } else {
-    x.float32_c ? check_case_of<__nv_bfloat16, float>(x, variant)
-                : check_case_of<__nv_bfloat16, __nv_bfloat16>(x, variant);
+    x.float32_c ? check_case_of<__nv_bfloat16, float>(x, variants, tallies, arena)
+                : check_case_of<__nv_bfloat16, __nv_bfloat16>(x, variants, tallies, arena);
   }
 }
 
 std::vector<Case> cases() {
+  using Batches = std::vector<Batch>;
   std::vector<Case> list;
   const auto add = [&](int64_t m, int64_t n, int64_t k, auto change) {
     for (int layout = 0; layout < 4; ++layout) {
@@ -278,6 +351,7 @@ std::vector<Case> cases() {
   };
   const auto as_is = [](Case&) {};
   // From the simplest on, so that the first failure says most.
+  add(128, 256, 8, as_is);
   add(128, 256, 64, as_is);
   add(128, 256, 64, [](Case& x) { x.direct = true; });
   add(128, 256, 64, [](Case& x) { x.float32_c = true; });
@@ -298,6 +372,16 @@ std::vector<Case> cases() {
       }
     }
   }
+  // Rows of c that TMA could describe, but that end within 16 bytes.
+  for (const int64_t n : {1, 2, 7, 9, 33, 65, 252, 257}) {
+    add(1, n, 40, [](Case& x) { x.c_aligned = true; });
+    add(70, n, 40, [](Case& x) { x.c_aligned = true; });
+    add(n, 70, 40, [](Case& x) { x.c_aligned = x.c_transposed = true; });
+    add(70, n, 40, [](Case& x) { x.c_aligned = x.float32_c = true; });
+    add(70, n, 40, [](Case& x) { x.c_aligned = true, x.batch = Batches{{3, true, true}}; });
+  }
+  // As many k tiles as there are stages, and around that.
+  for (const int64_t k : {128, 192, 256, 320, 384, 448, 512, 576, 768, 832}) add(1600, 2304, k, as_is);
   add(300, 520, 200, [](Case& x) { x.float32_c = true; });
   add(301, 521, 201, [](Case& x) { x.float32_c = true; });
   add(301, 521, 201, [](Case& x) { x.a_pad = 40, x.b_pad = 8, x.c_pad = 3; });
@@ -314,32 +398,33 @@ std::vector<Case> cases() {
   add(512, 512, 4096, [](Case& x) { x.what = 1; });
   add(512, 512, 4096, [](Case& x) { x.what = 1, x.float32_c = true; });
   add(512, 512, 4096, [](Case& x) { x.what = 1, x.dtype = kHalf; });
-  add(200, 328, 136, [](Case& x) { x.batch = {{5, true, true}}; });
-  add(200, 328, 136, [](Case& x) { x.batch = {{5, true, false}}; });
-  add(200, 328, 136, [](Case& x) { x.batch = {{5, false, true}}; });
-  add(201, 329, 135, [](Case& x) { x.batch = {{3, true, false}, {4, false, true}}; });
-  add(64, 72, 136, [](Case& x) { x.batch = {{3, true, true}, {2, false, true}, {7, true, true}}; });
-  add(64, 72, 136, [](Case& x) { x.batch = {{2, true, false}, {3, true, true}, {2, false, true}, {5, true, true}}; });
-  add(16, 24, 8, [](Case& x) { x.batch = {{700, true, true}}; });
-  add(64, 64, 64, [](Case& x) { x.batch = {{1024, true, true}}; });
+  add(200, 328, 136, [](Case& x) { x.batch = Batches{{5, true, true}}; });
+  add(200, 328, 136, [](Case& x) { x.batch = Batches{{5, true, false}}; });
+  add(200, 328, 136, [](Case& x) { x.batch = Batches{{5, false, true}}; });
+  add(201, 329, 135, [](Case& x) { x.batch = Batches{{3, true, false}, {4, false, true}}; });
+  add(64, 72, 136, [](Case& x) { x.batch = Batches{{3, true, true}, {2, false, true}, {7, true, true}}; });
+  add(64, 72, 136,
+      [](Case& x) { x.batch = Batches{{2, true, false}, {3, true, true}, {2, false, true}, {5, true, true}}; });
+  add(16, 24, 8, [](Case& x) { x.batch = Batches{{700, true, true}}; });
+  add(64, 64, 64, [](Case& x) { x.batch = Batches{{1024, true, true}}; });
   return list;
 }
 
-void test(int only) {
-  for (int variant = 0; variant < wgmma::variant_count(); ++variant) {
-    if (only >= 0 && variant != only) continue;
-    const int failed = g_failed, passed = g_passed;
-    int printed_limit = 0;
-    for (const Case& x : cases()) {
-      check_case(x, variant);
-      if (g_failed - failed > 8 && printed_limit++ == 0) {
-        std::printf("variant %d: many failures, stopping it\n", variant);
-        break;
-      }
-    }
-    std::printf("variant %d %-32s %d passed, %d failed\n", variant, wgmma::variant_name(variant), g_passed - passed,
-                g_failed - failed);
-    std::fflush(stdout);
+void test(const std::vector<int>& variants) {
+  std::vector<Tally> tallies(wgmma::variant_count());
+  Arena arena;
+  const double start = seconds();
+  double next = start + 2;
+  const std::vector<Case> all = cases();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    check_case(all[i], variants, tallies, arena);
+    if (seconds() < next) continue;
+    next += 2;
+    std::printf("%.0f s: %d of %d cases\n", seconds() - start, static_cast<int>(i + 1), static_cast<int>(all.size()));
+  }
+  for (const int variant : variants) {
+    std::printf("variant %d %-32s %d passed, %d failed%s\n", variant, wgmma::variant_name(variant),
+                tallies[variant].passed, tallies[variant].failed, tallies[variant].stopped() ? ", stopped" : "");
   }
 }
 
@@ -435,10 +520,12 @@ class Cublas {
 /// A graph of launches, each on the next set of buffers.
 class Repeats {
  public:
+  const std::string name;
+
   template <typename Launch>
-  Repeats(int repeats, Launch launch) : repeats_(repeats) {
+  Repeats(std::string name, int repeats, Launch launch) : name(std::move(name)), repeats_(repeats) {
     launch(0);  // what loads on first use
-    MUST(cudaStreamSynchronize(g_stream));
+    finish(name);
     MUST(cudaStreamBeginCapture(g_stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < repeats; ++i) launch(i);
     cudaGraph_t graph;
@@ -460,7 +547,7 @@ class Repeats {
     MUST(cudaEventRecord(start_, g_stream));
     MUST(cudaGraphLaunch(exec_, g_stream));
     MUST(cudaEventRecord(stop_, g_stream));
-    MUST(cudaEventSynchronize(stop_));
+    finish(name);
     float ms = 0;
     MUST(cudaEventElapsedTime(&ms, start_, stop_));
     times_.push_back(ms / 1e3 / repeats_);
@@ -515,6 +602,10 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     }
     return gemm;
   };
+  std::printf("%s %lldx%lldx%lld", bench_options.dtype == kHalf ? "float16" : "bfloat16", (long long)m, (long long)n,
+              (long long)k);
+  if (batch > 1) std::printf(" batch %lld%s", (long long)batch, b_broadcast ? " (b broadcast)" : "");
+  std::printf(" %c%c\n", a_t ? 'T' : 'N', b_t ? 'T' : 'N');
   // Outputs land among the inputs of the next case: fill anew.
   const Strided all{1, static_cast<int64_t>(sets * set_bytes / 2), 0, 1, 0, {}, {}};
   if (bench_options.dtype == kHalf) {
@@ -523,14 +614,9 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     fill_kernel<<<1024, 256, 0, g_stream>>>(reinterpret_cast<__nv_bfloat16*>(memory), all, 1, 3, 1);
   }
 
-  struct Row {
-    std::string name;
-    std::unique_ptr<Repeats> repeats;
-  };
-  std::vector<Row> rows;
-  if (cublas) {
-    rows.push_back({"cuBLAS", std::make_unique<Repeats>(repeats, [&](int i) { cublas.launch(make(i)); })});
-  }
+  finish("filling the buffers");
+  std::vector<std::unique_ptr<Repeats>> rows;
+  if (cublas) rows.push_back(std::make_unique<Repeats>("cuBLAS", repeats, [&](int i) { cublas.launch(make(i)); }));
   for (const int variant : bench_options.variants) {
     if (!wgmma::takes(variant, make(0)) || !wgmma::serves(make(0))) continue;
     for (const int super_row : bench_options.super_rows) {
@@ -543,57 +629,61 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
                                  (direct ? " direct" : "") +
                                  (super_row ? " super-row " + std::to_string(super_row) : std::string());
         rows.push_back(
-            {name, std::make_unique<Repeats>(repeats, [&](int i) { wgmma::launch(make(i), options, g_stream); })});
+            std::make_unique<Repeats>(name, repeats, [&](int i) { wgmma::launch(make(i), options, g_stream); }));
       }
     }
   }
-  const int rounds = 8;
+  const int rounds = 5;
   for (int round = -1; round < rounds; ++round) {
-    for (Row& row : rows) row.repeats->replay();
-    for (auto row = rows.rbegin(); row != rows.rend(); ++row) row->repeats->replay();
+    for (auto row = rows.begin(); row != rows.end(); ++row) (*row)->replay();
+    for (auto row = rows.rbegin(); row != rows.rend(); ++row) (*row)->replay();
     if (round < 0) {
-      for (Row& row : rows) row.repeats->forget();
+      for (auto& row : rows) row->forget();
     }
   }
-  std::printf("%s %lldx%lldx%lld", bench_options.dtype == kHalf ? "float16" : "bfloat16", (long long)m, (long long)n,
-              (long long)k);
-  if (batch > 1) std::printf(" batch %lld%s", (long long)batch, b_broadcast ? " (b broadcast)" : "");
-  std::printf(" %c%c\n", a_t ? 'T' : 'N', b_t ? 'T' : 'N');
-  const double base = rows.empty() ? 0 : rows[0].repeats->median();
-  for (Row& row : rows) {
-    const double time = row.repeats->median();
-    std::printf("  %-48s %9.2f us %7.1f TFLOP/s  x%.3f\n", row.name.c_str(), time * 1e6, work / time / 1e12,
+  const double base = rows.empty() ? 0 : rows[0]->median();
+  for (auto& row : rows) {
+    const double time = row->median();
+    std::printf("  %-48s %9.2f us %7.1f TFLOP/s  x%.3f\n", row->name.c_str(), time * 1e6, work / time / 1e12,
                 base / time);
   }
-  std::fflush(stdout);
 }
 
-void bench_all(const std::vector<int>& sizes, bool shapes, const BenchOptions& options, const Cublas& cublas) {
+void bench_all(const std::vector<int>& sizes, bool shapes, double limit, const BenchOptions& options,
+               const Cublas& cublas) {
   constexpr std::size_t kBytes = std::size_t{6} << 30;
   char* memory;
   MUST(cudaMalloc(&memory, kBytes));
+  const double start = seconds();
+  int left_out = 0;
   const auto one = [&](int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, int layout) {
-    bench(m, n, k, batch, b_broadcast, layout & 2, layout & 1, options, cublas, memory, kBytes);
+    if (seconds() - start > limit) {
+      ++left_out;
+    } else {
+      bench(m, n, k, batch, b_broadcast, layout & 2, layout & 1, options, cublas, memory, kBytes);
+    }
   };
-  for (int i = 0; i < 4; ++i) one(8192, 8192, 8192, 1, false, 0);  // the clock settles; the last one counts
-  std::printf("---- clock settled ----\n");
+  for (int i = 0; i < 2; ++i) one(8192, 8192, 8192, 1, false, 0);
+  std::printf("---- the clock has settled ----\n");
   for (const int size : sizes) {
     for (int layout = 0; layout < 4; ++layout) one(size, size, size, 1, false, layout);
   }
-  if (!shapes) return;
-  for (const int layout : {0, 1}) {
-    for (const int m : {16, 128, 4096}) one(m, 4096, 4096, 1, false, layout);
-    for (const int m : {16, 128, 4096}) one(m, 11008, 4096, 1, false, layout);
-    one(4096, 4096, 14336, 1, false, layout);
+  if (shapes) {
+    for (const int layout : {0, 1}) {
+      for (const int m : {16, 128, 4096}) one(m, 4096, 4096, 1, false, layout);
+      for (const int m : {16, 128, 4096}) one(m, 11008, 4096, 1, false, layout);
+      one(4096, 4096, 14336, 1, false, layout);
+    }
+    one(8192, 128, 8192, 1, false, 0);
+    one(65536, 64, 64, 1, false, 0);
+    one(256, 256, 65536, 1, false, 0);
+    one(4096, 4096, 256, 1, false, 0);
+    one(8192, 8192, 512, 1, false, 0);
+    one(512, 512, 512, 64, false, 0);
+    one(64, 64, 64, 1024, false, 0);
+    one(1024, 1024, 512, 32, true, 0);
   }
-  one(8192, 128, 8192, 1, false, 0);
-  one(65536, 64, 64, 1, false, 0);
-  one(256, 256, 65536, 1, false, 0);
-  one(4096, 4096, 256, 1, false, 0);
-  one(8192, 8192, 512, 1, false, 0);
-  one(512, 512, 512, 64, false, 0);
-  one(64, 64, 64, 1024, false, 0);
-  one(1024, 1024, 512, 32, true, 0);
+  std::printf("%.0f s, %d shapes left out for want of time\n", seconds() - start, left_out);
 }
 
 std::vector<int> numbers(const char* text) {
@@ -607,8 +697,8 @@ std::vector<int> numbers(const char* text) {
 
 int main(int argc, char** argv) {
   bool benchmark = false, shapes = true;
-  int only = -1;
-  std::vector<int> sizes{1024, 2048, 4096, 8192};
+  double limit = 50;
+  std::vector<int> sizes{4096, 8192, 2048, 1024};
   BenchOptions options;
   std::vector<std::string> paths{"libcublas.so.13", "libcublas.so.12", "libcublas.so",
                                  "/usr/local/cuda/lib64/libcublas.so"};
@@ -621,8 +711,8 @@ int main(int argc, char** argv) {
       shapes = false;
     } else if (flag == "--direct-too") {
       options.direct_too = true;
-    } else if (flag == "--variant") {
-      only = std::stoi(value), ++i;
+    } else if (flag == "--seconds") {
+      limit = std::stod(value), ++i;
     } else if (flag == "--sizes") {
       sizes = numbers(value), ++i;
     } else if (flag == "--variants") {
@@ -638,20 +728,21 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  if (options.variants.empty()) {
+    for (int i = 0; i < wgmma::variant_count(); ++i) options.variants.push_back(i);
+  }
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // lines show as they come, in a file too
   MUST(cudaStreamCreateWithFlags(&g_stream, cudaStreamNonBlocking));
   cudaDeviceProp properties;
   MUST(cudaGetDeviceProperties(&properties, 0));
   std::printf("%s, %d SMs\n", properties.name, properties.multiProcessorCount);
   try {
     if (benchmark) {
-      if (options.variants.empty()) {
-        for (int i = 0; i < wgmma::variant_count(); ++i) options.variants.push_back(i);
-      }
-      bench_all(sizes, shapes, options, Cublas(paths));
+      bench_all(sizes, shapes, limit, options, Cublas(paths));
       return 0;
     }
     test_refusals();
-    test(only);
+    test(options.variants);
   } catch (const std::exception& error) {
     std::printf("STOPPED: %s\n", error.what());
     return 2;
