@@ -124,19 +124,30 @@ def _explain_matmul(
     /,
     *,
     out: Any = None,
-    stream: Any = None,
-    backend: str | None = None,
+    dtype: Any = None,
+    c: Any = None,
+    alpha: complex = 1,
+    beta: complex | None = None,
+    bias: Any = None,
+    epilogue: str | None = None,
+    aux: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     precision: str | None = None,
+    backend: str | None = None,
+    stream: Any = None,
     execution: str | None = None,
 ) -> Explanation:
-    found = _core.explain_matmul(a, b, out, stream, backend, precision, execution)
+    factor = None if isinstance(alpha, int) and alpha == 1 else alpha
+    terms = (dtype, c, factor, beta, bias, epilogue, aux, scale_a, scale_b)
+    found = _core.explain_matmul(a, b, out, stream, backend, precision, execution, terms)
     if found is None:
         _refuse_out("interop.matmul", out)
-        shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype))
+        result = _core.matmul_dtype("jax", str(a.dtype), str(b.dtype), dtype)
+        shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype), result)
         kernels = f"the XLA FFI handler interop_matmul, backend {backend or 'automatic'}"
-        return _explain_in_jax(
-            "interop.matmul", {"a": a, "b": b}, shape, str(a.dtype), "interop_matmul", kernels, "jax.numpy.matmul"
-        )
+        arrays = {name: x for name, x in {"a": a, "b": b, "c": c, "bias": bias}.items() if x is not None}
+        return _explain_in_jax("interop.matmul", arrays, shape, result, "interop_matmul", kernels, "jax.numpy.matmul")
     return _explanation("interop.matmul", found)
 
 

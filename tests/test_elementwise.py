@@ -119,7 +119,7 @@ def test_where_zero_of_integers_and_scalars(host_library):
 @pytest.mark.parametrize("value", [1j, np.complex64(2)])
 def test_where_zero_of_real_arrays_is_real(host_library, value):
     x = host_library.make(np.ones(2, "float32"))
-    with pytest.raises(TypeError, match=r"^interop.divide: where_zero is .*j\)?, and the result is float32; accepted: a"):
+    with pytest.raises(TypeError, match=r"^interop.divide: where_zero is .*j\)?, and the result is float32; "):
         interop.divide(x, x, where_zero=value)
 
 

@@ -74,11 +74,13 @@ def test_functions_are_what_tools_expect(name):
 def test_the_signature_of_matmul():
     signature = inspect.signature(interop.matmul)
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
-    options = ["out", "stream", "backend", "precision", "execution"]
+    options = ["out", "dtype", "c", "beta", "bias", "epilogue", "aux", "scale_a", "scale_b"]
+    options += ["precision", "backend", "stream", "execution"]
+    assert signature.parameters["alpha"].default == 1
     assert kinds == {
         "a": inspect.Parameter.POSITIONAL_ONLY,
         "b": inspect.Parameter.POSITIONAL_ONLY,
-        **dict.fromkeys(options, inspect.Parameter.KEYWORD_ONLY),
+        **dict.fromkeys([*options, "alpha"], inspect.Parameter.KEYWORD_ONLY),
     }
     assert all(signature.parameters[name].default is None for name in options)
     assert set(interop.matmul.__annotations__) == {*kinds, "return"}

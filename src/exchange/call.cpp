@@ -51,6 +51,12 @@ bool is_dense(const DLTensor& tensor) {
          !may_overlap_itself(tensor);
 }
 
+/// Is it the same array, element for element?
+bool is_same(const DLTensor& x, const DLTensor& y) {
+  return x.data == y.data && x.dtype == y.dtype && x.ndim == y.ndim && std::equal(x.shape, x.shape + x.ndim, y.shape) &&
+         std::equal(x.strides, x.strides + x.ndim, y.strides);
+}
+
 }  // namespace
 
 Call::Call(const char* function, const Argument* arguments, int count, const CallOptions& options)
@@ -72,7 +78,7 @@ Call::Call(const char* function, const Argument* arguments, int count, const Cal
   }
   acquire();
   if (staged_) {
-    if (has_out_ && !may_overlap_) check_overlap();  // of the host arrays themselves
+    if (!may_overlap_) check_overlap();  // of the host arrays themselves
     if (!only_looks_) stage();
   }
 }
@@ -80,25 +86,27 @@ Call::Call(const char* function, const Argument* arguments, int count, const Cal
 Call::~Call() = default;
 
 void Call::inspect(const Argument* arguments, int count, nb::handle out) {
-  const auto add = [&](const char* name, nb::handle object, bool is_output) {
+  const auto add = [&](const Argument& argument) {
+    const auto [name, object, is_written, may_be_out, takes_conjugated] = argument;
+    if (is_written && !route_of(object, function_, name).writable()) {
+      throw TypeError(std::string(function_) + ": " + name + " is " + exchange::type_text(object) +
+                      ", which is immutable; accepted: None, or a writable array");
+    }
     Operand& operand = operands_[operand_count_++];
     operand.function = function_;
     operand.name = name;
     operand.object = object;
-    operand.is_output = is_output;
+    operand.is_output = is_written;
+    operand.may_be_out = may_be_out;
+    operand.takes_conjugated = takes_conjugated;
     operand.route = &route_of(object, function_, name);
     if (operand_count_ == 1 || operand.route != operands_[operand_count_ - 2].route) operand.route->enter(function_);
     operand.route->inspect(operand);
   };
-  for (int i = 0; i < count; ++i) add(arguments[i].name, arguments[i].object, false);
+  for (int i = 0; i < count; ++i) add(arguments[i]);
   argument_count_ = operand_count_;
   has_out_ = !is_none(out);
-  if (!has_out_) return;
-  if (!route_of(out, function_, "out").writable()) {
-    throw TypeError(std::string(function_) + ": out is " + exchange::type_text(out) +
-                    ", which is immutable; accepted: None, or a writable array");
-  }
-  add("out", out, true);
+  if (has_out_) add({"out", out, true});
 }
 
 // Device memory decides; pinned memory joins a device array, and alone is host memory.
@@ -245,8 +253,12 @@ const DLTensor& Call::output(const Shape& shape, DLDataType dtype) {
                      ", more elements than any memory");
   }
   compact_strides(output_shape_.sizes, shape.ndim, output_strides_);
+  for (int i = 0; i < argument_count_; ++i) {
+    if (operands_[i].is_output) check_written(operands_[i]);
+  }
+  if (has_out_) check_out(shape, dtype);
+  if (!staged_ && !may_overlap_) check_overlap();
   if (has_out_) {
-    check_out(shape, dtype);
     result_tensor_ = operands_[argument_count_].tensor;
   } else {
     const DLDevice device = on_host() || staged_ ? DLDevice{kDLCPU, 0} : DLDevice{kDLCUDA, device_};
@@ -277,19 +289,32 @@ void Call::check_out(const Shape& shape, DLDataType dtype) {
     throw TypeError(out.label() + " is " + dtype_name(tensor.dtype) + "; accepted: the result's dtype, " +
                     dtype_name(dtype));
   }
-  if (out.read_only) throw TypeError(out.label() + " (" + describe(out) + ") is read-only; accepted: a writable array");
-  if (may_overlap_itself(tensor)) {
-    throw ValueError(out.label() + " (" + describe(out) + ") has elements that share memory; accepted: one address " +
-                     "for each element");
-  }
-  if (!staged_ && !may_overlap_) check_overlap();
+  check_written(out);
 }
 
-void Call::check_overlap() {
-  const Operand& out = operands_[argument_count_];
+void Call::check_written(const Operand& written) const {
+  if (written.read_only) {
+    throw TypeError(written.label() + " (" + describe(written) + ") is read-only; accepted: a writable array");
+  }
+  if (may_overlap_itself(written.tensor)) {
+    throw ValueError(written.label() + " (" + describe(written) + ") has elements that share memory; accepted: one " +
+                     "address for each element");
+  }
+}
+
+void Call::check_overlap() const {
+  for (int i = 0; i < operand_count_; ++i) {
+    if (operands_[i].is_output) check_overlap(operands_[i]);
+  }
+}
+
+void Call::check_overlap(const Operand& written) const {
+  const bool is_out = has_out_ && &written == &operands_[argument_count_];
   for (int i = 0; i < argument_count_; ++i) {
-    if (exchange::share_memory(out.tensor, operands_[i].tensor)) {
-      throw ValueError(out.label() + " shares memory with " + operands_[i].name +
+    const Operand& other = operands_[i];
+    if (&other == &written || (is_out && other.may_be_out && is_same(other.tensor, written.tensor))) continue;
+    if (exchange::share_memory(written.tensor, other.tensor)) {
+      throw ValueError(written.label() + " shares memory with " + other.name +
                        ", which the result would overwrite while it is read; accepted: an array of its own");
     }
   }
@@ -319,6 +344,15 @@ void Call::stage() {
   for (int i = 0; i < argument_count_; ++i) {
     Operand& operand = operands_[i];
     const size_t bytes = static_cast<size_t>(element_count(operand.tensor) * item_bytes(operand.tensor.dtype));
+    if (operand.is_output) {  // compact on the device, like the result
+      staged_writes_.emplace_back(i, numpy(i));
+      compact_strides(operand.shape, operand.tensor.ndim, operand.strides);
+      operand.tensor.shape = operand.shape;
+      operand.tensor.strides = operand.strides;
+      operand.tensor.data = device_copy(bytes);
+      operand.tensor.device = {kDLCUDA, device_};
+      continue;
+    }
     if (!is_dense(operand.tensor)) {
       operand.resolved = kAscontiguousarray.get()(numpy(i));
       exchange::read_buffer(operand, operand.resolved);
@@ -337,6 +371,20 @@ void Call::stage() {
 }
 
 void Call::unstage() {
+  for (const auto& [i, view] : staged_writes_) {
+    const DLTensor& written = operands_[i].tensor;
+    Shape shape;
+    shape.ndim = written.ndim;
+    std::copy(written.shape, written.shape + written.ndim, shape.sizes);
+    nb::object compact = nb::cast(exchange::new_array(shape, written.dtype, {kDLCPU, 0}, nullptr));
+    {
+      const nb::gil_scoped_release no_gil;
+      cuda::copy_to_host(nb::cast<exchange::Array&>(compact).data, written.data,
+                         static_cast<size_t>(element_count(written) * item_bytes(written.dtype)), stream_);
+      cuda::synchronize(stream_);
+    }
+    kCopyto.get()(view, compact);
+  }
   const size_t bytes = static_cast<size_t>(element_count(output_) * item_bytes(output_.dtype));
   if (bytes == 0) return;
   nb::object compact;  // host memory to copy from, where the result's own is strided

@@ -91,6 +91,11 @@ nb::list explain_copies(const Call& call, const DLTensor& output) {
                     ", as execution= asks");
     }
   }
+  for (int i = 0; call.staged() && i < call.operand_count() - call.has_out(); ++i) {
+    if (!call.operand(i).is_output) continue;
+    copies.append(std::string(call.operand(i).name) + ": from " + device + ", " + bytes_text(call.operand(i).tensor) +
+                  ", as execution= asks");
+  }
   if (call.staged()) copies.append("the result: from " + device + ", " + bytes_text(output) + ", as execution= asks");
   return copies;
 }

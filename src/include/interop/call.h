@@ -8,6 +8,7 @@
 
 #include <initializer_list>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace interop {
@@ -15,6 +16,9 @@ namespace interop {
 struct Argument {
   const char* name;
   nanobind::handle object;
+  bool is_written = false;        ///< the call writes to it too, as to `out`
+  bool may_be_out = false;        ///< `out` may be this very array, element for element
+  bool takes_conjugated = false;  ///< a lazily conjugated view is read as it is: `Operand::conjugated` says so
 };
 
 /// What the caller said beside the arrays; each may be None.
@@ -102,7 +106,7 @@ class Call {
   nanobind::object hand_over();
 
  private:
-  static constexpr int kMaxOperands = 6;
+  static constexpr int kMaxOperands = 8;
 
   void inspect(const Argument* arguments, int count, nanobind::handle out);
   void choose_device(nanobind::handle execution);
@@ -115,7 +119,9 @@ class Call {
   void unstage();
   void* device_copy(std::size_t bytes);
   void check_out(const Shape& shape, DLDataType dtype);
-  void check_overlap();
+  void check_written(const Operand& written) const;
+  void check_overlap() const;
+  void check_overlap(const Operand& written) const;
   const Operand& lead() const { return operands_[0]; }
 
   const char* function_;
@@ -140,7 +146,8 @@ class Call {
   Shape output_shape_;
   int64_t output_strides_[kMaxDims];
   nanobind::object workspace_;
-  std::vector<std::shared_ptr<void>> device_copies_;  // of staged host arrays
+  std::vector<std::shared_ptr<void>> device_copies_;             // of staged host arrays
+  std::vector<std::pair<int, nanobind::object>> staged_writes_;  // written arguments, and NumPy's views of them
 };
 
 }  // namespace interop

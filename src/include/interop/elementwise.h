@@ -29,11 +29,6 @@ enum class ElementwiseOp : uint8_t {
   greater_equal
 };
 
-/// The bytes of one value of any dtype.
-struct ScalarValue {
-  alignas(16) unsigned char bytes[16];
-};
-
 /// The most arrays that one loop reads.
 inline constexpr int kMaxInputs = 5;
 

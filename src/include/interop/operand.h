@@ -27,8 +27,11 @@ struct Operand {
   const exchange::Route* route = nullptr;  ///< how its type is read
   DLTensor tensor{};                       ///< complete once the call is made; the device is known before that
   int64_t shape[kMaxDims];
-  int64_t strides[kMaxDims];  ///< in elements, always filled
-  bool is_output = false;     ///< the call writes to it
+  int64_t strides[kMaxDims];      ///< in elements, always filled
+  bool is_output = false;         ///< the call writes to it
+  bool may_be_out = false;        ///< as `Argument` says
+  bool takes_conjugated = false;  ///< as `Argument` says
+  bool conjugated = false;        ///< its elements are the conjugates of what lies in memory
   bool read_only = false;
   bool any_device = false;        ///< empty, with no pointer that would name its device
   bool hold = false;              ///< its memory is not ordered on the call's stream: hold it until done there
