@@ -55,6 +55,7 @@ from interop._elementwise import (
     subtract,
 )
 from interop._explain import ExplainedArgument, Explanation, explain
+from interop._expression import Expression, elementwise
 from interop._matmul import matmul
 from interop._register import register
 
@@ -66,12 +67,14 @@ __all__ = [  # not "jax": a star import would load JAX
     "CudaError",
     "ExplainedArgument",
     "Explanation",
+    "Expression",
     "__version__",
     "abs",
     "add",
     "asarray",
     "convert",
     "divide",
+    "elementwise",
     "equal",
     "explain",
     "floor_divide",

@@ -16,14 +16,14 @@ import importlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 import interop
-from interop import _core
+from interop import _core, _nvrtc
 
 __all__ = ["run"]
 
@@ -244,6 +244,10 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
     )
     own = "interop.multiply(x, 2.5) on torch"
     contest.add("torch.mul(x, 2.5)", lambda: torch.mul(x, 2.5), own, lambda: interop.multiply(x, 2.5))
+    if _has_compiler():
+        f = interop.elementwise("x * y + a")
+        own = "interop.elementwise('x * y + a') on torch"
+        contest.add("torch.mul, then torch.add", lambda: torch.add(torch.mul(x, x), x), own, lambda: f(x, x, x))
     if cupy := _import("cupy"):
         c = cupy.random.rand(16, 16, dtype=cupy.float32)
         contest.add("cupy.add", lambda: cupy.add(c, c), "interop.add on CuPy", lambda: interop.add(c, c), launch)
@@ -252,6 +256,16 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
         jitted = jax.jit(jax.numpy.add)
         contest.add("jitted jnp.add", lambda: jitted(j, j), "interop.add on JAX", lambda: interop.add(j, j))
     return contest
+
+
+def _has_compiler() -> bool:
+    """Is there what expressions are compiled by? Says so where not."""
+    try:
+        _nvrtc.versions()
+    except interop.CudaError as error:
+        print(f"interop.elementwise: skipped: {error}")
+        return False
+    return True
 
 
 def _nvmath_matmul() -> Any:
@@ -660,7 +674,7 @@ def _copy_rate(torch: Any) -> float:
 
 
 def _elementwise(torch: Any) -> Iterable[Row]:
-    """GB/s of sums of large arrays, beside a copy, torch and CuPy."""
+    """GB/s of sums and of an expression of large arrays, beside a copy, torch and CuPy."""
     cupy = _import("cupy")
     _warm_up(torch)
     ceiling = _copy_rate(torch)
@@ -684,16 +698,66 @@ def _elementwise(torch: Any) -> Iterable[Row]:
         )
         if cupy:
             times |= _cupy_time(torch, cupy, a, b, out)
-        rates = {name: moved / seconds / 1e9 for name, seconds in times.items()}
-        print(
-            f"{case:<36}"
-            + "".join(f"{rates[name]:>9.0f}" if name in rates else f"{'-':>9}" for name in names)
-            + "   "
-            + "  ".join(f"{rate / ceiling:.2f}" for rate in rates.values())
-        )
-        for name, rate in rates.items():
-            yield {"case": case, "backend": name, "gb_per_s": rate, "ratio_to_copy": rate / ceiling}
+        yield from _rate_rows(case, moved, times, names, ceiling)
         del a, b, out
+        torch.cuda.empty_cache()
+    if _has_compiler():
+        yield from _expressions(torch, cupy, names, ceiling)
+
+
+def _rate_rows(case: str, moved: int, times: dict[str, float], names: Sequence[str], ceiling: float) -> Iterable[Row]:
+    """Print and yield the rates of the libraries that took part."""
+    rates = {name: moved / seconds / 1e9 for name, seconds in times.items()}
+    print(
+        f"{case:<36}"
+        + "".join(f"{rates[name]:>9.0f}" if name in rates else f"{'-':>9}" for name in names)
+        + "   "
+        + "  ".join(f"{rate / ceiling:.2f}" for rate in rates.values())
+    )
+    for name, rate in rates.items():
+        yield {"case": case, "backend": name, "gb_per_s": rate, "ratio_to_copy": rate / ceiling}
+
+
+def _expressions(torch: Any, cupy: Any, names: Sequence[str], ceiling: float) -> Iterable[Row]:
+    """Rates of x * y + a in one kernel, beside torch's two and CuPy's ElementwiseKernel."""
+    f = interop.elementwise("x * y + a")
+    side = 1 << 14
+    square = 4 * side * side
+
+    def random(*shape: int, dtype: Any = torch.float32) -> Any:
+        return (torch.rand(*shape, device="cuda") * 2 - 1).to(dtype)
+
+    cases: Sequence[tuple[str, int, Callable[[], list[Any]]]] = (
+        ("x * y + a", 4 * square, lambda: [random(side, side) for _ in range(3)]),
+        ("x * y + a, bfloat16", 2 * square, lambda: [random(side, side, dtype=torch.bfloat16) for _ in range(3)]),
+        ("x * y + 2.5", 3 * square, lambda: [random(side, side), random(side, side), 2.5]),
+        ("x * y + a, rows", 2 * square + 8 * side, lambda: [random(side, side), random(side), random(side)]),
+        ("x * y.T + a", 4 * square, lambda: [random(side, side), random(side, side).T, random(side, side)]),
+    )
+    for case, moved, make in cases:
+        arrays = make()
+        out = torch.empty_like(arrays[0])
+        f(*arrays, out=out)
+        expected = arrays[0] * arrays[1] + arrays[2]
+        if not torch.equal(out, expected):
+            raise AssertionError(f"interop bench: {case} is wrong; nothing was timed")
+        del expected
+        between = torch.empty_like(out)
+
+        def by_torch(arrays: Any = arrays, between: Any = between, out: Any = out) -> None:
+            torch.add(torch.mul(arrays[0], arrays[1], out=between), arrays[2], out=out)
+
+        calls: dict[str, list[Callable[[], Any]]] = {
+            "interop": [functools.partial(f, *arrays, out=out)] * 4,
+            "torch": [by_torch] * 4,
+        }
+        times = _device_times(torch, calls)
+        if cupy and out.dtype == torch.float32:
+            kernel = cupy.ElementwiseKernel("T x, T y, T a", "T z", "z = x * y + a", "x_times_y_plus_a")
+            operands = [cupy.from_dlpack(x) if isinstance(x, torch.Tensor) else np.float32(x) for x in (*arrays, out)]
+            times |= {"cupy": _cupy_seconds(cupy, functools.partial(kernel, *operands))}
+        yield from _rate_rows(case, moved, times, names, ceiling)
+        del arrays, out, between, by_torch, calls
         torch.cuda.empty_cache()
 
 
@@ -704,13 +768,18 @@ def _cupy_time(torch: Any, cupy: Any, a: Any, b: Any, out: Any) -> dict[str, flo
     x, y, z = (cupy.from_dlpack(t) if isinstance(t, torch.Tensor) else t for t in (a, b, out))
     if cupy.result_type(x, y) != z.dtype:
         return {}
+    return {"cupy": _cupy_seconds(cupy, lambda: cupy.add(x, y, out=z))}
+
+
+def _cupy_seconds(cupy: Any, call: Callable[[], Any]) -> float:
+    """Return the median seconds of a call on CuPy's stream."""
     stream = cupy.cuda.get_current_stream()
     samples = []
     for _ in range(12):
         start, end = (cupy.cuda.Event() for _ in range(2))
         start.record(stream)
-        cupy.add(x, y, out=z)
+        call()
         end.record(stream)
         end.synchronize()
         samples.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-    return {"cupy": statistics.median(samples[2:])}
+    return float(statistics.median(samples[2:]))

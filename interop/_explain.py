@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from interop import _core, _elementwise
+from interop._expression import Expression
 from interop._matmul import matmul
 
 __all__ = ["ExplainedArgument", "Explanation", "explain"]
@@ -80,7 +81,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     Parameters
     ----------
     function : callable
-        A function of this package: `interop.matmul`, or an elementwise one such as `interop.add`.
+        A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, or what
+        `interop.elementwise` makes.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -111,10 +113,14 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     >>> plan.algorithm, plan.copies
     ('numpy.matmul, on views of the arrays', ())
     """
+    if isinstance(function, Expression):
+        return _explain_expression(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function)
     if explainer is None:
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
-        raise TypeError(f"interop.explain: function is {function!r}; accepted: {accepted}")
+        raise TypeError(
+            f"interop.explain: function is {function!r}; accepted: {accepted}, and what interop.elementwise makes"
+        )
     return explainer(*args, **kwargs)
 
 
@@ -179,6 +185,25 @@ def _explain_elementwise(
     shape, dtype = result_of(name, a, b)
     kernels = "the XLA FFI handler interop_elementwise"
     return _explain_in_jax(function, arrays, shape, dtype, "interop_elementwise", kernels, f"jax.numpy's own {name}")
+
+
+def _explain_expression(
+    function: Expression,
+    *arrays: Any,
+    out: Any = None,
+    stream: Any = None,
+    execution: str | None = None,
+    **named: Any,
+) -> Explanation:
+    found = _core.explain_expression(function._calls, arrays, named, out, stream, execution)
+    if isinstance(found, dict):
+        return _explanation(repr(function), found)
+    from interop._expression_jax import result_of
+
+    _refuse_out(repr(function), out)
+    jax_arrays, shape, dtype = result_of(*found)
+    explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "")
+    return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")
 
 
 # One for each public function, with that function's own signature.

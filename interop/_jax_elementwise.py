@@ -18,7 +18,7 @@ from interop import _core
 from interop._promotion import element_of, promote
 from interop.jax import check_operands, compute, placed_as, refuse_in_trace, require_one_device, require_target
 
-__all__ = ["elementwise"]
+__all__ = ["as_scalar", "computed", "converted", "elementwise", "is_strong"]
 
 _TARGET = "interop_elementwise"
 _PLACES = {name: place for place, name in enumerate(_core.elementwise_operations())}
@@ -95,8 +95,8 @@ def _name_of(dtype: Any) -> str:
 def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:
     """Do what `promote` does, without asking where both have one dtype, or a scalar is beside an array of its kind."""
     # Weakly typed arrays take part as scalars of Python do.
-    kinds = [(str(x.dtype), x.ndim == 0) if _is_strong(x) else _as_scalar(x) for x in operands]
-    arrays = [x for x in operands if _is_strong(x)]
+    kinds = [(str(x.dtype), x.ndim == 0) if is_strong(x) else as_scalar(x) for x in operands]
+    arrays = [x for x in operands if is_strong(x)]
     if not arrays:
         kinds[0] = (str(operands[0].dtype), False)
         arrays = [operands[0]]
@@ -108,11 +108,13 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
     return promote(function, "jax", operation == "divide", kinds[0], kinds[1] if len(kinds) > 1 else None)
 
 
-def _is_strong(x: Any) -> bool:
+def is_strong(x: Any) -> bool:
+    """Tell whether an operand is an array with a dtype of its own; a weakly typed one takes part as a scalar does."""
     return isinstance(x, jax.Array | _Tracer) and not x.weak_type
 
 
-def _as_scalar(x: Any) -> Any:
+def as_scalar(x: Any) -> Any:
+    """Return what stands in promotion for an operand that is not strong."""
     return _KINDS[x.dtype.kind] if isinstance(x, jax.Array | _Tracer) else x
 
 
@@ -160,12 +162,13 @@ def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) 
     return operands[0].update(shape=shape, dtype=result, weak_type=False, **placed_as(shape, *operands))
 
 
-def _on_host(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes | None) -> jax.Array:
+def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes | None) -> jax.Array:
+    """Compute an operation by JAX's own, with this package's rules."""
     kind = _dtype_of(dtype)
     # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
     wide = kind.itemsize >= 8 and kind != np.complex64
     with jax.enable_x64(wide or any(x.dtype.itemsize >= 8 for x in operands)):
-        x, *rest = [_converted(x, kind) for x in operands]
+        x, *rest = [converted(x, kind) for x in operands]
         if where_zero is not None:
             (divisor,) = rest
             return jnp.where(divisor == 0, np.frombuffer(where_zero, kind)[0], jnp.divide(x, divisor))
@@ -173,10 +176,11 @@ def _on_host(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes
         return (special or getattr(jnp, operation))(x, *rest)
 
 
-def _converted(x: jax.Array, kind: Any) -> jax.Array:
-    converted = jax.lax.convert_element_type(x, kind)
+def converted(x: jax.Array, kind: Any) -> jax.Array:
+    """Convert to a dtype."""
+    result = jax.lax.convert_element_type(x, kind)
     # XLA on the CPU would make a select of a converted bool, and of the select's 0 / 0 a 0.
-    return jax.lax.optimization_barrier(converted) if x.dtype == bool else converted
+    return jax.lax.optimization_barrier(result) if x.dtype == bool else result
 
 
 def _integer_floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -244,7 +248,7 @@ _OF_FLOATS: dict[str, Callable[..., jax.Array]] = {
     "pow": jnp.power,
 }
 
-_lower_jnp: Any = mlir.lower_fun(_on_host, multiple_results=False)
+_lower_jnp: Any = mlir.lower_fun(computed, multiple_results=False)
 
 
 def _lower_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["dtype_name", "element_of", "factor_of", "promote"]
+__all__ = ["configuration", "dtype_name", "element_of", "factor_of", "promote"]
 
 #: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
 Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
@@ -24,7 +24,7 @@ def promote(function: str, library: str, divides: bool, a: Operand, b: Operand) 
     float. Raises TypeError where the library has no answer, in its own words.
     """
     rules = _RULES.get(library, _numpy)
-    key = (library, divides, _key(a), _key(b), _configuration(library))
+    key = (library, divides, _key(a), _key(b), configuration(library))
     if key not in _known:
         try:
             _known[key] = rules(divides, *(x for x in (a, b) if x is not None))
@@ -48,7 +48,7 @@ def _key(operand: Operand) -> Any:
     return operand if operand is None or isinstance(operand, tuple) else type(operand)
 
 
-def _configuration(library: str) -> Any:
+def configuration(library: str) -> Any:
     """Return what a library's promotion depends on beside the operands."""
     if library == "torch":
         return sys.modules["torch"].get_default_dtype()

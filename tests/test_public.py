@@ -25,8 +25,16 @@ from interop import _conformance, _libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(interop._core.elementwise_operations())
-FUNCTIONS = ["asarray", "convert", "explain", "matmul", "register", *ELEMENTWISE]
-NAMES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "__version__", *FUNCTIONS]  # `jax` on first use
+FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "matmul", "register", *ELEMENTWISE]
+NAMES = [
+    "Array",
+    "CudaError",
+    "ExplainedArgument",
+    "Explanation",
+    "Expression",
+    "__version__",
+    *FUNCTIONS,
+]  # `jax` on first use
 
 
 def run(*arguments, cwd, **environment):

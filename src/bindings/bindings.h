@@ -8,6 +8,7 @@ namespace interop::bindings {
 void bind_array(nanobind::module_& m);
 void bind_convert(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
+void bind_expression(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_register(nanobind::module_& m);

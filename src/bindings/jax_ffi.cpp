@@ -238,7 +238,7 @@ ffi::Error queue_elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi
     throw ValueError("the result is " + dtype_name(work.out_dtype) + " of shape " + shape_text(shape) +
                      ", XLA's result is " + dtype_name(out.dtype) + " of shape " + shape_text(out));
   }
-  work.loop = ops::plan_loop(out, tensors, count);
+  ops::plan_loop(work.loop, out, tensors, count);
   work.out = out.data;
   for (int k = 0; k < count; ++k) {
     work.inputs[k].data = tensors[k].data;

@@ -357,7 +357,7 @@ class Converted {
     copy.dtype = copy.out_dtype = tensor_.dtype;
     DLTensor out = tensor_, input = operand_;
     out.shape = input.shape = const_cast<int64_t*>(sizes_);  // only read
-    copy.loop = ops::plan_loop(out, &input, 1);
+    ops::plan_loop(copy.loop, out, &input, 1);
     copy.out = out.data;
     copy.inputs[0].data = input.data;
     copy.inputs[0].dtype = input.dtype;

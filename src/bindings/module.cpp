@@ -37,6 +37,7 @@ NB_MODULE(_core, m) {
   interop::bindings::bind_array(m);
   interop::bindings::bind_convert(m);
   interop::bindings::bind_elementwise(m);
+  interop::bindings::bind_expression(m);
   interop::bindings::bind_info(m);
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_register(m);

@@ -61,6 +61,7 @@ bool is_same(const DLTensor& x, const DLTensor& y) {
 
 Call::Call(const char* function, const Argument* arguments, int count, const CallOptions& options)
     : function_(function),
+      operands_(count + 1),
       only_looks_(options.only_looks),
       may_overlap_(options.may_overlap),
       takes_scalars_(options.takes_scalars) {
@@ -92,7 +93,8 @@ void Call::inspect(const Argument* arguments, int count, nb::handle out) {
       throw TypeError(std::string(function_) + ": " + name + " is " + exchange::type_text(object) +
                       ", which is immutable; accepted: None, or a writable array");
     }
-    Operand& operand = operands_[operand_count_++];
+    Operand& operand = operands_.add();
+    ++operand_count_;
     operand.function = function_;
     operand.name = name;
     operand.object = object;

@@ -7,6 +7,7 @@
 #include <interop/operand.h>
 
 #include <initializer_list>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -39,6 +40,31 @@ enum class StreamChoice {
   named,    ///< named by the first array itself
   library,  ///< the current one of the first array's library
   legacy    ///< the legacy default stream, as nothing is known
+};
+
+/// The operands of one call: made one by one, never moved. For a few there is room without an allocation.
+class OperandList {
+ public:
+  explicit OperandList(int most)
+      : at_(static_cast<Operand*>(most <= kInside ? static_cast<void*>(inside_)
+                                                  : ::operator new(sizeof(Operand) * static_cast<std::size_t>(most)))) {
+  }
+  ~OperandList() {
+    while (count_ > 0) at_[--count_].~Operand();
+    if (static_cast<void*>(at_) != inside_) ::operator delete(at_);
+  }
+  OperandList(const OperandList&) = delete;
+  OperandList& operator=(const OperandList&) = delete;
+
+  Operand& add() { return *new (at_ + count_++) Operand; }
+  Operand& operator[](int i) { return at_[i]; }
+  const Operand& operator[](int i) const { return at_[i]; }
+
+ private:
+  static constexpr int kInside = 6;
+  alignas(Operand) unsigned char inside_[kInside * sizeof(Operand)];
+  Operand* at_;
+  int count_ = 0;
 };
 
 /// A call reads every argument, decides, makes the result, launches, and hands over:
@@ -106,8 +132,6 @@ class Call {
   nanobind::object hand_over();
 
  private:
-  static constexpr int kMaxOperands = 8;
-
   void inspect(const Argument* arguments, int count, nanobind::handle out);
   void choose_device(nanobind::handle execution);
   void choose_stream(nanobind::handle stream);
@@ -125,9 +149,9 @@ class Call {
   const Operand& lead() const { return operands_[0]; }
 
   const char* function_;
+  OperandList operands_;
   int argument_count_ = 0;
   int operand_count_ = 0;  // the arguments, then `out` if there is one
-  Operand operands_[kMaxOperands];
   bool has_out_ = false;
   int device_ = -1;      // -1: a host call
   bool staged_ = false;  // host arrays, computed on the GPU because `execution` asked for it
