@@ -52,6 +52,8 @@ inline void check(CUresult status, const char* doing) {
 std::uint64_t current_context_id(const char* doing);
 int current_device(const char* doing);
 int multiprocessors(int device);
+/// 90 for compute capability 9.0.
+int compute_capability(int device);
 
 /// While it lives, this thread may do what CUDA forbids beside a stream capture (allocate, load a module, query an
 /// event): none of it is part of the captured work.

@@ -1,19 +1,20 @@
 /// float16 and bfloat16 products on the tensor cores of sm_90: TMA loads, wgmma, one persistent block per SM.
 #include "cuda/matmul_wgmma.h"
 
+#include <interop/cuda/driver.h>
 #include <interop/error.h>
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
+#include "cuda/matmul_finish.cuh"
 #include "cuda/sm90.cuh"
 
 // Blocks of a cluster are neighbours in the grid. Other architectures get an empty kernel, which nothing launches.
@@ -26,20 +27,24 @@
 namespace interop::cuda::wgmma {
 namespace {
 
+using tiled::FinishArgs;
+using tiled::Format;
+using tiled::OutputArgs;
+
 constexpr int kBatchDims = 3;  // TMA has five dimensions
 
 // ---- what the kernel is told ----
 
 struct KernelArgs {
-  CUtensorMap a, b, c;
-  char* c_data;
-  int64_t c_row_stride, c_column_stride, c_batch_stride[kBatchDims];  // in elements
+  CUtensorMap a, b, c_map;
+  OutputArgs c;
+  FinishArgs finish;
   int m, n, k_tiles;
   int row_units, column_tiles, units;  // a unit is the tiles of a cluster, one below the other; units of all matrices
   int super_units;                     // how many units one super-row is high
   int batch_size[kBatchDims];          // innermost last
   int a_varies[kBatchDims], b_varies[kBatchDims];  // 0 where the operand is broadcast
-  bool c_by_tma, c_is_float32, c_pairs;            // pairs: two neighbours in a row of c are one aligned access
+  bool c_by_tma;                                   // the sums are stored as they are, by c_map
 };
 
 // ---- the shapes ----
@@ -54,8 +59,9 @@ struct Shape {
   static constexpr int kM = 64 * kRowBlocks * (kPingPong ? 1 : 2), kN = N, kK = 64;
   static constexpr int kBytesA = kM * kK * 2, kBytesB = kN * kK * 2, kStageBytes = kBytesA + kBytesB;
   static constexpr int kShareB = kN / Cluster;
-  static constexpr int kBoxBytes = 64 * kK * 2;          // 64 of m or n by one k tile; also 64 x 64 of c
-  static constexpr int kStoreBytes = 2 * 2 * kBoxBytes;  // two buffers for each multiplying warpgroup
+  static constexpr int kBoxBytes = 64 * kK * 2;  // 64 of m or n by one k tile; also 64 x 64 of c, in 16 bits
+  // Of each multiplying warpgroup: two buffers of boxes in 16 bits, or one in float32.
+  static constexpr int kStoreBytes = 2 * 2 * kBoxBytes;
   static constexpr int kShared = 1024 + kStages * kStageBytes + kStoreBytes + 8 * (2 * kStages + 2);
   // Arrivals that free a stage: every warp that reads it, in every block of the cluster.
   static constexpr int kReaders = (kPingPong ? 4 : 8) * kCluster;
@@ -247,15 +253,7 @@ __device__ __forceinline__ void multiply(const KernelArgs& args, const Memory<S>
 // ---- storing ----
 
 template <typename T>
-__device__ __forceinline__ T rounded(float x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __float2bfloat16_rn(x);
-  } else {
-    return x;
-  }
-}
+constexpr Format kFormatOf = std::is_same_v<T, __half> ? Format::float16 : Format::bfloat16;
 
 template <typename T>
 __device__ __forceinline__ uint32_t rounded_pair(float x, float y) {
@@ -268,33 +266,7 @@ __device__ __forceinline__ uint32_t rounded_pair(float x, float y) {
   }
 }
 
-/// One thread's part of 64 x N outputs, straight to memory: rows `row` and `row` + 8, two columns of every eight.
-template <typename T, int Count>
-__device__ __forceinline__ void store_directly(const KernelArgs& args, const float (&sums)[Count], int64_t offset,
-                                               int row, int column) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (row + 8 * i >= args.m) break;
-    T* const c = reinterpret_cast<T*>(args.c_data) + offset + (row + 8 * i) * args.c_row_stride;
-#pragma unroll
-    for (int j = 0; j < Count / 4; ++j) {
-      const int at = column + 8 * j;
-      const float x = sums[4 * j + 2 * i], y = sums[4 * j + 2 * i + 1];
-      if (args.c_pairs && at + 1 < args.n) {
-        if constexpr (sizeof(T) == 4) {
-          *reinterpret_cast<float2*>(c + at) = make_float2(x, y);
-        } else {
-          *reinterpret_cast<uint32_t*>(c + at) = rounded_pair<T>(x, y);
-        }
-      } else {
-        if (at < args.n) c[at * args.c_column_stride] = rounded<T>(x);
-        if (at + 1 < args.n) c[(at + 1) * args.c_column_stride] = rounded<T>(y);
-      }
-    }
-  }
-}
-
-/// One warpgroup's 64 x N outputs by way of shared memory, 64 columns a time. `buffer` alternates between 0 and 1.
+/// One warpgroup's 64 x N outputs as they are, by TMA, 64 columns a time. `buffer` alternates between 0 and 1.
 template <typename S, typename T>
 __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
                                              const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {
@@ -318,11 +290,158 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
     if (thread == 0) {
       const int column = tile.column + box * 64;
       if (row < args.m && column < args.n) {
-        sm90::store_box(&args.c, to, {column, row, tile.batch[2], tile.batch[1], tile.batch[0]});
+        sm90::store_box(&args.c_map, to, {column, row, tile.batch[2], tile.batch[1], tile.batch[0]});
       }
       sm90::end_store();  // counted where nothing was stored, too
     }
     buffer ^= 1;
+  }
+}
+
+/// Where four neighbours of a row of the result begin in an array of its shape; null if that is not there.
+struct Place {
+  char* data;
+  int64_t step;  // in bytes
+
+  /// Are all four there, and one aligned vector?
+  __device__ __forceinline__ bool is_vector(int count, int item) const {
+    return count == 4 && step == item && reinterpret_cast<uintptr_t>(data) % (4 * item) == 0;
+  }
+};
+
+__device__ __forceinline__ Place place_in(const OutputArgs& array, const Tile& tile, int row, int column) {
+  if (!array.data) return {};
+  char* data = array.data + row * array.row_stride + column * array.column_stride;
+#pragma unroll
+  for (int i = 0; i < kBatchDims; ++i) data += tile.batch[i] * array.batch_stride[i];
+  return {data, array.column_stride};
+}
+
+/// The first `count` of four values, of T or float32.
+template <typename T>
+__device__ __forceinline__ void load_four(float (&values)[4], const Place& from, int count, bool is_float32) {
+  if (from.is_vector(count, is_float32 ? 4 : 2)) {
+    if (is_float32) {
+      const float4 four = *reinterpret_cast<const float4*>(from.data);
+      values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
+    } else {
+      const ushort4 four = *reinterpret_cast<const ushort4*>(from.data);
+      const uint16_t bits[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = tiled::widen(bits[i], kFormatOf<T>, 0.f);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    values[i] = 0;
+    if (i < count) {
+      values[i] = tiled::load_as<float>(from.data + i * from.step, is_float32 ? Format::plain : kFormatOf<T>);
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void store_four(const Place& to, const float (&values)[4], int count, bool is_float32) {
+  if (to.is_vector(count, is_float32 ? 4 : 2)) {
+    if (is_float32) {
+      *reinterpret_cast<float4*>(to.data) = make_float4(values[0], values[1], values[2], values[3]);
+    } else {
+      *reinterpret_cast<uint2*>(to.data) =
+          make_uint2(rounded_pair<T>(values[0], values[1]), rounded_pair<T>(values[2], values[3]));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < count) {
+      tiled::store_as<float>(to.data + i * to.step, is_float32 ? Format::plain : kFormatOf<T>, values[i]);
+    }
+  }
+}
+
+/// The factors of a product. Those that are not there are 1, which changes no bit.
+struct Factors {
+  float first, second, alpha, beta;
+
+  __device__ __forceinline__ explicit Factors(const FinishArgs& how)
+      : first(how.factors[0] ? *how.factors[0] : 1),
+        second(how.factors[1] ? *how.factors[1] : 1),
+        alpha(how.scales ? *reinterpret_cast<const float*>(how.alpha) : 1),
+        beta(how.scales ? *reinterpret_cast<const float*>(how.beta) : 1) {}
+};
+
+/// Finishes four neighbours of a row, of which `count` exist, as the general kernels do, and stores them.
+template <typename T>
+__device__ __forceinline__ void finish_four(const KernelArgs& args, const Factors& factors, float (&values)[4],
+                                            const Tile& tile, int row, int column, int count) {
+  const FinishArgs& how = args.finish;
+  const bool is_float32 = how.format == Format::plain;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) values[i] = factors.alpha * (values[i] * factors.first * factors.second);
+  float added[4];
+  if (const Place addend = place_in(how.addend, tile, row, column); addend.data) {
+    load_four<T>(added, addend, count, is_float32);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = fmaf(factors.beta, added[i], values[i]);
+  }
+  if (const Place bias = place_in(how.bias, tile, row, column); bias.data) {
+    load_four<T>(added, bias, count, is_float32);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] += added[i];
+  }
+  if (const Place aux = place_in(how.aux, tile, row, column); aux.data) {
+    store_four<T>(aux, values, count, is_float32);
+  }
+  if (how.activation) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = tiled::activate(values[i], how.activation);
+  }
+  store_four<T>(place_in(args.c, tile, row, column), values, count, is_float32);
+}
+
+/// One warpgroup's outputs, finished as `FinishArgs` says: 64 x 64 of them a time go through shared memory as float32,
+/// so that a thread then has four neighbours of a row, and neighbouring threads have neighbours. `row` is the first.
+template <typename S, typename T>
+__device__ __forceinline__ void store_finished(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
+                                               const float (&sums)[S::kRowBlocks][S::kN / 2], const Tile& tile,
+                                               int row) {
+  constexpr int kBoxes = S::kN / 64;  // in a row
+  const int thread = threadIdx.x % 128, lane = thread % 32;
+  const uint32_t buffer = memory.c(warpgroup);
+  // Vectors of four are swizzled, so that the four rows of a column that half a warp writes are in different banks.
+  const auto vector = [buffer](int box_row, int index) {
+    return buffer + box_row * 256 + (index ^ box_row % 4 * 2) * 16;
+  };
+  const Factors factors(args.finish);
+#pragma unroll 1
+  for (int box = 0; box < S::kRowBlocks * kBoxes; ++box) {
+    const int first_row = row + box / kBoxes * 64, first_column = tile.column + box % kBoxes * 64;
+    if (first_row >= args.m || first_column >= args.n) continue;  // for all threads alike
+    sm90::named_barrier(1 + warpgroup, 128);                      // all have read the box before
+#pragma unroll
+    for (int i = 0; i < S::kRowBlocks * kBoxes; ++i) {  // registers have no index
+      if (i != box) continue;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float* const x = &sums[i / kBoxes][i % kBoxes * 32 + j * 4];
+        const int box_row = thread / 32 * 16 + lane / 4;
+        const uint32_t half = lane % 2 * 8;
+        sm90::store_pair(vector(box_row, 2 * j + lane % 4 / 2) + half, x[0], x[1]);
+        sm90::store_pair(vector(box_row + 8, 2 * j + lane % 4 / 2) + half, x[2], x[3]);
+      }
+    }
+    sm90::named_barrier(1 + warpgroup, 128);
+    const int column = first_column + thread % 16 * 4;
+    const int count = min(args.n - column, 4);
+#pragma unroll 2
+    for (int box_row = thread / 16; box_row < 64; box_row += 8) {
+      float values[4];
+      sm90::load_four(values, vector(box_row, thread % 16));
+      if (first_row + box_row < args.m && count > 0) {
+        finish_four<T>(args, factors, values, tile, first_row + box_row, column, count);
+      }
+    }
   }
 }
 
@@ -361,19 +480,7 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
       }
       continue;
     }
-    int64_t offset = 0;
-#pragma unroll
-    for (int i = 0; i < kBatchDims; ++i) offset += tile.batch[i] * args.c_batch_stride[i];
-    const int thread_row = row + thread / 32 * 16 + thread % 32 / 4;
-    const int thread_column = tile.column + thread % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < S::kRowBlocks; ++i) {
-      if (args.c_is_float32) {
-        store_directly<float>(args, sums[i], offset, thread_row + i * 64, thread_column);
-      } else {
-        store_directly<T>(args, sums[i], offset, thread_row + i * 64, thread_column);
-      }
-    }
+    store_finished<S, T>(args, memory, warpgroup, sums, tile, row);
   }
   if (args.c_by_tma && thread == 0) sm90::wait_for_store_reads<0>();
 }
@@ -382,7 +489,7 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
 
 // wgmma_kernel: c = a @ b for every matrix of the batch.
 //   in      a (m, k), b (k, n) T by their tensor maps, k the unit stride where KFast; TMA writes zeros beyond the edges
-//   out     c (m, n) T or float32, any strides: by its tensor map, or by guarded stores
+//   out     c (m, n) T, by its tensor map; or T or float32 of any strides, finished as `FinishArgs` says
 //   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
 //   maths   float32 sums in one fixed order
 // The ring of kStages k tiles has two barriers a stage: `full` (loaded) and `empty` (read by all of the cluster). Where
@@ -422,9 +529,12 @@ __global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
 
 // ---- the variants ----
 
+/// A shape, and how long a block takes for one of its tiles: for 64 of k, and to store it. Fitted to an H100.
 struct Variant {
   const char* name;
+  double k_tile_us, store_us;
   int m, n, cluster, b_share, shared_bytes;
+  bool ping_pong;
   Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]
 };
 
@@ -434,37 +544,32 @@ Kernel* kernel_of() {
   return &kernel;
 }
 
-template <typename S, bool HasHalf>
-Variant variant_of(const char* name) {
-  Variant variant{name, S::kM, S::kN, S::kCluster, S::kShareB, S::kShared, {}};
-  if constexpr (HasHalf) {
-    variant.kernels[0][0][0] = kernel_of<S, __half, false, false>();
-    variant.kernels[0][0][1] = kernel_of<S, __half, false, true>();
-    variant.kernels[0][1][0] = kernel_of<S, __half, true, false>();
-    variant.kernels[0][1][1] = kernel_of<S, __half, true, true>();
-  }
-  variant.kernels[1][0][0] = kernel_of<S, __nv_bfloat16, false, false>();
-  variant.kernels[1][0][1] = kernel_of<S, __nv_bfloat16, false, true>();
-  variant.kernels[1][1][0] = kernel_of<S, __nv_bfloat16, true, false>();
-  variant.kernels[1][1][1] = kernel_of<S, __nv_bfloat16, true, true>();
-  return variant;
+template <typename S>
+Variant variant_of(const char* name, double k_tile_us, double store_us) {
+  return {name,
+          k_tile_us,
+          store_us,
+          S::kM,
+          S::kN,
+          S::kCluster,
+          S::kShareB,
+          S::kShared,
+          S::kPingPong,
+          {{{kernel_of<S, __half, false, false>(), kernel_of<S, __half, false, true>()},
+            {kernel_of<S, __half, true, false>(), kernel_of<S, __half, true, true>()}},
+           {{kernel_of<S, __nv_bfloat16, false, false>(), kernel_of<S, __nv_bfloat16, false, true>()},
+            {kernel_of<S, __nv_bfloat16, true, false>(), kernel_of<S, __nv_bfloat16, true, true>()}}}};
 }
 
-constexpr int kVariants = 10;
+constexpr int kVariants = 4;
 
 const Variant* variants() {
   static const Variant list[kVariants] = {
       // row blocks, n, stages, cluster, ping-pong
-      variant_of<Shape<1, 256, 4, 1, false>, false>("128x256x64"),
-      variant_of<Shape<1, 256, 4, 2, false>, true>("128x256x64 cluster 2"),
-      variant_of<Shape<2, 128, 4, 1, false>, false>("256x128x64"),
-      variant_of<Shape<2, 128, 4, 2, false>, false>("256x128x64 cluster 2"),
-      variant_of<Shape<1, 128, 6, 1, false>, true>("128x128x64"),
-      variant_of<Shape<2, 128, 6, 1, true>, false>("128x128x64 ping-pong"),
-      variant_of<Shape<2, 128, 6, 2, true>, false>("128x128x64 ping-pong cluster 2"),
-      variant_of<Shape<1, 192, 4, 1, false>, false>("128x192x64"),
-      variant_of<Shape<1, 64, 8, 1, false>, false>("128x64x64"),
-      variant_of<Shape<1, 256, 4, 2, true>, false>("64x256x64 ping-pong cluster 2"),
+      variant_of<Shape<1, 256, 4, 1, false>>("128x256x64", 0.80, 1.6),
+      variant_of<Shape<2, 128, 6, 2, true>>("128x128x64 ping-pong", 0.42, 0.4),
+      variant_of<Shape<1, 128, 6, 1, false>>("128x128x64", 0.48, 0.8),
+      variant_of<Shape<1, 64, 8, 1, false>>("128x64x64", 0.36, 0.4),
   };
   return list;
 }
@@ -494,34 +599,15 @@ Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride) {
 Layout layout_a(const Gemm& gemm) { return layout_of(gemm.m, gemm.k, gemm.a_strides.row, gemm.a_strides.column); }
 Layout layout_b(const Gemm& gemm) { return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row); }
 
-/// c^T = b^T a^T, where that makes the columns of c adjacent.
-Gemm row_major(const Gemm& asked) {
-  if (asked.c_strides.row != 1 || asked.c_strides.column == 1) return asked;
-  Gemm gemm = asked;
-  std::swap(gemm.m, gemm.n);
-  std::swap(gemm.a, gemm.b);
-  std::swap(gemm.a_strides, gemm.b_strides);
-  for (MatrixStrides* strides : {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides})
-    std::swap(strides->row, strides->column);
-  for (int i = 0; i < gemm.batch_ndim; ++i) std::swap(gemm.batch[i].a_stride, gemm.batch[i].b_stride);
-  return gemm;
-}
-
 /// TMA stores whole 16 bytes, beyond the last column if need be: there rows must end with such a vector.
-bool c_takes_tma(const Gemm& gemm) {
+bool stores_by_tma(const Gemm& gemm) {
+  if (!gemm.is_plain() || gemm.out_dtype != gemm.dtype) return false;
   if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1 || gemm.n % kVector != 0) return false;
   if (gemm.m > 1 && !is_tma_stride(gemm.c_strides.row)) return false;
   for (int i = 0; i < gemm.batch_ndim; ++i) {
     if (!is_tma_stride(gemm.batch[i].c_stride)) return false;
   }
   return true;
-}
-
-bool c_takes_pairs(const Gemm& gemm, bool is_float32) {
-  int64_t strides = gemm.m > 1 ? gemm.c_strides.row : 0;
-  for (int i = 0; i < gemm.batch_ndim; ++i) strides |= gemm.batch[i].c_stride;
-  return gemm.c_strides.column == 1 && strides % 2 == 0 &&
-         reinterpret_cast<uintptr_t>(gemm.c) % (is_float32 ? 8 : 4) == 0;
 }
 
 /// A tensor map of (outer, inner) with up to kBatchDims batch dimensions, the innermost last; `batch_strides` of 0 are
@@ -563,32 +649,45 @@ int64_t matrices(const Gemm& gemm) {
   return count;
 }
 
-bool is_hopper(int device) {
-  int major = 0, minor = 0;
-  const DriverApi& api = driver();
-  check(api.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), "reading a device");
-  check(api.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), "reading a device");
-  return major == 9 && minor == 0;
+/// Other architectures' code has an empty kernel.
+bool is_built_for_sm90a() {
+  static const bool is_built = std::strstr(built_architectures(), "90a") != nullptr;
+  return is_built;
 }
 
-/// The largest tile that keeps the SMs busy.
+/// The variant whose busiest SM should finish first.
 int choose(const Gemm& gemm) {
   const int sms = multiprocessors(current_device("launching a product"));
-  const auto tiles = [&](int m, int n) { return ceil_div(gemm.m, m) * ceil_div(gemm.n, n) * matrices(gemm); };
-  return tiles(128, 256) >= sms && variants()[1].kernels[is_bfloat16(gemm)][0][0] ? 1 : 4;
+  const int64_t count = matrices(gemm);
+  const auto k_tiles = static_cast<double>(ceil_div(gemm.k, 64));
+  int best = kVariants - 1;
+  double best_us = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kVariants; ++i) {
+    const Variant& variant = variants()[i];
+    const int64_t tiles =
+        ceil_div(gemm.m, variant.m * variant.cluster) * variant.cluster * ceil_div(gemm.n, variant.n) * count;
+    if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
+    const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
+    if (us < best_us) {
+      best_us = us;
+      best = i;
+    }
+  }
+  return best;
 }
 
-const Variant& variant_for(const Gemm& gemm, const Options& options) {
-  return variants()[options.variant >= 0 ? options.variant : choose(gemm)];
-}
+constexpr int kSuperRow = 2048;  // rows of c that the tiles which run at one time span, about
 
 /// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them.
-void launch_batch(const Gemm& gemm, int first, const Options& options, const Variant& variant, cudaStream_t stream) {
+void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStream_t stream) {
   KernelArgs args{};
   MapSpec a, b, c;
   a.data = gemm.a;
   b.data = gemm.b;
   c.data = gemm.c;
+  const int64_t out_item = item_bytes(gemm.out_dtype);
+  args.c = tiled::output_args(gemm.c, gemm.c_strides, out_item);
+  args.finish = tiled::finish_args(gemm, false);
   int64_t count = 1;
   for (int i = 0; i < kBatchDims; ++i) {
     const int from = gemm.batch_ndim - kBatchDims + i;
@@ -597,7 +696,9 @@ void launch_batch(const Gemm& gemm, int first, const Options& options, const Var
     args.batch_size[i] = static_cast<int>(dim.size);
     args.a_varies[i] = dim.a_stride != 0;
     args.b_varies[i] = dim.b_stride != 0;
-    args.c_batch_stride[i] = dim.c_stride;
+    args.c.batch_stride[i] = dim.c_stride * out_item;
+    args.finish.addend.batch_stride[i] = dim.addend_stride * out_item;
+    args.finish.aux.batch_stride[i] = dim.aux_stride * out_item;
     a.batch_sizes[i] = b.batch_sizes[i] = c.batch_sizes[i] = dim.size;
     a.batch_strides[i] = dim.a_stride;
     b.batch_strides[i] = dim.b_stride;
@@ -615,27 +716,21 @@ void launch_batch(const Gemm& gemm, int first, const Options& options, const Var
   b.box_outer = of_b.k_fast ? variant.b_share : 64;
   encode(args.a, a, is_bfloat16(gemm));
   encode(args.b, b, is_bfloat16(gemm));
-  args.c_is_float32 = options.float32_c;
-  args.c_by_tma = !options.float32_c && !options.direct_stores && c_takes_tma(gemm);
-  args.c_pairs = c_takes_pairs(gemm, options.float32_c);
+  args.c_by_tma = stores_by_tma(gemm);
   if (args.c_by_tma) {
     c.inner = gemm.n;
     c.outer = gemm.m;
     c.outer_stride = gemm.m > 1 ? gemm.c_strides.row : kVector;
     c.box_outer = 64;
-    encode(args.c, c, is_bfloat16(gemm));
+    encode(args.c_map, c, is_bfloat16(gemm));
   }
-  args.c_data = static_cast<char*>(gemm.c);
-  args.c_row_stride = gemm.c_strides.row;
-  args.c_column_stride = gemm.c_strides.column;
   args.m = static_cast<int>(gemm.m);
   args.n = static_cast<int>(gemm.n);
   args.k_tiles = static_cast<int>(ceil_div(gemm.k, 64));
   args.row_units = static_cast<int>(ceil_div(gemm.m, variant.m * variant.cluster));
   args.column_tiles = static_cast<int>(ceil_div(gemm.n, variant.n));
   args.units = static_cast<int>(args.row_units * args.column_tiles * count);
-  const int super_row = options.super_row > 0 ? options.super_row : 2048;
-  args.super_units = std::max(1, super_row / (variant.m * variant.cluster));
+  args.super_units = kSuperRow / (variant.m * variant.cluster);
 
   const int clusters = multiprocessors(current_device("launching a product")) / variant.cluster;
   const unsigned blocks = std::min(clusters, args.units) * variant.cluster;
@@ -651,7 +746,8 @@ void launch_batch(const Gemm& gemm, int first, const Options& options, const Var
 
 bool serves(const Gemm& gemm) {
   const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
-  if ((!is_half && !is_bfloat16(gemm)) || gemm.dtype.lanes != 1) return false;
+  if ((!is_half && !is_bfloat16(gemm)) || gemm.b_dtype != gemm.dtype) return false;
+  if (gemm.out_dtype != gemm.dtype && gemm.out_dtype != kFloat32) return false;
   if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
   if (!is_tma_address(gemm.a) || !is_tma_address(gemm.b)) return false;
   if (!layout_a(gemm).served || !layout_b(gemm).served) return false;
@@ -664,25 +760,29 @@ bool serves(const Gemm& gemm) {
   constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;
   if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
   if (static_cast<double>(ceil_div(gemm.m, 64)) * ceil_div(gemm.n, 64) * matrices(gemm) > kMost) return false;
-  return is_hopper(current_device("launching a product"));
+  return is_built_for_sm90a() && compute_capability(current_device("launching a product")) == 90;
 }
 
-void launch(const Gemm& asked, const Options& options, cudaStream_t stream) {
-  Gemm gemm = row_major(asked);
-  const Variant& variant = variant_for(gemm, options);
+void launch_variant(int variant, const Gemm& asked, cudaStream_t stream) {
+  Gemm gemm = asked;
   // Batch dimensions beyond what a tensor map takes are walked here, one launch for each of their matrices.
   const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
-  const int64_t item = 2, c_item = options.float32_c ? 4 : 2;
+  const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
+  const auto moved = [](const void* data, int64_t bytes) {
+    return data ? static_cast<const char*>(data) + bytes : data;
+  };
   int64_t at[kMaxDims] = {};
   for (;;) {
-    launch_batch(gemm, walked, options, variant, stream);
+    launch_batch(gemm, walked, variants()[variant], stream);
     int dim = walked - 1;
     for (; dim >= 0; --dim) {
       const BatchDim& step = gemm.batch[dim];
       const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
-      gemm.a = static_cast<const char*>(gemm.a) + steps * step.a_stride * item;
-      gemm.b = static_cast<const char*>(gemm.b) + steps * step.b_stride * item;
-      gemm.c = static_cast<char*>(gemm.c) + steps * step.c_stride * c_item;
+      gemm.a = moved(gemm.a, steps * step.a_stride * item);
+      gemm.b = moved(gemm.b, steps * step.b_stride * item);
+      gemm.c = const_cast<void*>(moved(gemm.c, steps * step.c_stride * out_item));
+      gemm.addend = moved(gemm.addend, steps * step.addend_stride * out_item);
+      gemm.aux = const_cast<void*>(moved(gemm.aux, steps * step.aux_stride * out_item));
       if (steps == 1) break;
       at[dim] = 0;
     }
@@ -690,17 +790,14 @@ void launch(const Gemm& asked, const Options& options, cudaStream_t stream) {
   }
 }
 
-std::string describe(const Gemm& asked, const Options& options) {
-  const Gemm gemm = row_major(asked);
-  const bool by_tma = !options.float32_c && !options.direct_stores && c_takes_tma(gemm);
-  return std::string("wgmma ") + variant_for(gemm, options).name + (by_tma ? ", TMA stores, " : ", ") +
-         (is_bfloat16(gemm) ? "bfloat16" : "float16");
+void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm), gemm, stream); }
+
+std::string describe(const Gemm& gemm) {
+  return std::string("wgmma ") + variants()[choose(gemm)].name + ", " + dtype_name(gemm.dtype);
 }
 
 int variant_count() { return kVariants; }
 
 const char* variant_name(int variant) { return variants()[variant].name; }
-
-bool takes(int variant, const Gemm& gemm) { return variants()[variant].kernels[is_bfloat16(gemm)][0][0] != nullptr; }
 
 }  // namespace interop::cuda::wgmma

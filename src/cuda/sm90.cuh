@@ -155,6 +155,17 @@ __device__ __forceinline__ void store_matrices(uint32_t row, uint32_t r0, uint32
                : "memory");
 }
 
+__device__ __forceinline__ void store_pair(uint32_t to, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ void load_four(float (&to)[4], uint32_t from) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "r"(from)
+               : "memory");
+}
+
 // ---- wgmma ----
 
 /// The descriptor of an operand in 128-byte swizzled atoms of 8 rows by 128 bytes. `step` is from one
@@ -207,9 +218,6 @@ __device__ __forceinline__ void pin(float (&values)[Count]) {
   } else if constexpr (N == 128) {                                                                         \
     INTEROP_WGMMA(128, type, INTEROP_R0 ", " INTEROP_R1, "%64", "%65", "%66", "%67",                       \
                   INTEROP_D32(0), INTEROP_D32(32));                                                        \
-  } else if constexpr (N == 192) {                                                                         \
-    INTEROP_WGMMA(192, type, INTEROP_R0 ", " INTEROP_R1 ", " INTEROP_R2, "%96", "%97", "%98", "%99",       \
-                  INTEROP_D32(0), INTEROP_D32(32), INTEROP_D32(64));                                       \
   } else {                                                                                                 \
     static_assert(N == 256);                                                                               \
     INTEROP_WGMMA(256, type, INTEROP_R0 ", " INTEROP_R1 ", " INTEROP_R2 ", " INTEROP_R3,                   \

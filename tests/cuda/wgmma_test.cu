@@ -1,13 +1,14 @@
 /// Tests and times src/cuda/matmul_wgmma.cu without Python.
 ///
 ///   wgmma_test [--variants 0,1,...]
-///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--dtype f16] [--variants 0,1,...]
-///              [--super-rows 1024,2048] [--direct-too] [--seconds 50]
+///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--small] [--dtype f16]
+///              [--variants 0,1,...] [--seconds 50]
 ///
 /// Tests: small integers, whose products are exact in float32, so that c must equal a naive kernel's bit for bit; all
 /// that surrounds a, b and the elements of c is poison, and must not reach c or change. Prints "N passed, N failed".
 /// --bench: a CUDA graph of many launches over buffers that exceed L2, random data, variants and cuBLAS interleaved,
-/// medians; starts no shape after that many seconds. cuBLAS is opened at run time.
+/// medians; starts no shape after that many seconds. cuBLAS is opened at run time. --small: small products instead,
+/// beside the general kernel.
 /// Both end with "HANGS", exit status 3, when a launch takes seconds.
 #include <interop/error.h>
 
@@ -20,6 +21,7 @@
 #include <sstream>
 
 #include "check.h"
+#include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
 
 using namespace interop;
@@ -30,7 +32,7 @@ namespace {
 
 cudaStream_t g_stream;
 
-constexpr DLDataType kHalf{kDLFloat, 16, 1}, kBrain{kDLBfloat, 16, 1};
+constexpr DLDataType kHalf{kDLFloat, 16, 1}, kBrain{kDLBfloat, 16, 1}, kSingle{kDLFloat, 32, 1};
 
 // ---- waiting ----
 
@@ -104,10 +106,33 @@ __global__ void fill_kernel(T* data, Strided x, int64_t matrices, uint32_t seed,
   }
 }
 
-/// One thread an output, sums in float64.
+/// What is done to the sums, for the reference; nulls for what there is not.
+template <typename C>
+struct Finish {
+  double factor = 1, beta = 1;
+  const C *addend = nullptr, *bias = nullptr;
+  C* aux = nullptr;
+  Strided addend_x{}, bias_x{}, aux_x{};
+  Activation activation = Activation::none;
+};
+
+__device__ double activated(double x, Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return fmax(x, 0.);
+    case Activation::gelu:
+      return x / 2 * (1 + erf(x / sqrt(2.)));
+    case Activation::gelu_tanh:
+      return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    default:
+      return x;
+  }
+}
+
+/// One thread an output, in float64.
 template <typename T, typename C>
 __global__ void reference_kernel(const T* a, const T* b, C* c, Strided xa, Strided xb, Strided xc, int64_t matrices,
-                                 int64_t k) {
+                                 int64_t k, Finish<C> how) {
   const int64_t count = matrices * xc.rows * xc.columns;
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     const int64_t matrix = i / (xc.rows * xc.columns), at = i % (xc.rows * xc.columns);
@@ -118,7 +143,14 @@ __global__ void reference_kernel(const T* a, const T* b, C* c, Strided xa, Strid
     for (int64_t j = 0; j < k; ++j) {
       sum += static_cast<double>(float(pa[j * xa.column_stride])) * float(pb[j * xb.row_stride]);
     }
-    c[batch_offset(xc, matrix) + row * xc.row_stride + column * xc.column_stride] = to<C>(static_cast<float>(sum));
+    const auto offset = [&](const Strided& x) {
+      return batch_offset(x, matrix) + row * x.row_stride + column * x.column_stride;
+    };
+    sum *= how.factor;
+    if (how.addend) sum += how.beta * float(how.addend[offset(how.addend_x)]);
+    if (how.bias) sum += float(how.bias[offset(how.bias_x)]);
+    if (how.aux) how.aux[offset(how.aux_x)] = to<C>(static_cast<float>(sum));
+    c[offset(xc)] = to<C>(static_cast<float>(activated(sum, how.activation)));
   }
 }
 
@@ -156,8 +188,11 @@ struct Case {
   int64_t c_offset = 0;
   bool c_aligned = false;  // rows of c are multiples of 16 bytes, whatever n
   bool float32_c = false;
-  bool direct = false;
   int what = 0;
+  bool scales = false, factors = false;
+  bool addend = false, addend_transposed = false, addend_aligned = false, aux = false;
+  char bias = 0;  // 'r'ow or 'c'olumn
+  Activation activation = Activation::none;
   std::vector<Batch> batch = {};
   DLDataType dtype = kBrain;
 };
@@ -167,8 +202,13 @@ std::string text(const Case& x) {
   s << (x.dtype == kHalf ? "float16 " : "bfloat16 ") << x.m << "x" << x.n << "x" << x.k << " "
     << (x.a_transposed ? 'T' : 'N') << (x.b_transposed ? 'T' : 'N') << " pads " << x.a_pad << "," << x.b_pad << ","
     << x.c_pad << (x.c_aligned ? " c aligned" : "") << (x.c_transposed ? " c^T" : "") << " c step " << x.c_column_step
-    << " c offset " << x.c_offset << (x.float32_c ? " float32 c" : "") << (x.direct ? " direct" : "") << " data "
-    << x.what;
+    << " c offset " << x.c_offset << (x.float32_c ? " float32 c" : "") << " data " << x.what
+    << (x.scales ? " alpha beta" : "") << (x.factors ? " factors" : "") << (x.addend ? " addend" : "")
+    << (x.addend_transposed ? "^T" : "") << (x.addend_aligned ? " aligned" : "") << (x.aux ? " aux" : "")
+    << (x.bias == 'r'   ? " bias row"
+        : x.bias == 'c' ? " bias column"
+                        : "")
+    << " activation " << static_cast<int>(x.activation);
   for (const Batch& dim : x.batch) s << " batch " << dim.size << (dim.a_varies ? "a" : "") << (dim.b_varies ? "b" : "");
   return s.str();
 }
@@ -269,12 +309,66 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
   };
   fill(a, pa.x, 1);
   fill(b, pb.x, 2);
-  reference_kernel<T, C><<<2048, 256, 0, g_stream>>>(a, b, want + kGuard + x.c_offset, pa.x, pb.x, pc.x, matrices, x.k);
+
+  Gemm gemm;
+  Finish<C> how;
+  const auto extra = [&](int64_t rows, int64_t columns, const Placed& placed, const std::vector<Batch>& batch,
+                         uint32_t seed) {
+    C* const data = reinterpret_cast<C*>(make(placed.elements, sizeof(C))) + kGuard;
+    int64_t own = 1;
+    for (const Batch& dim : batch) own *= dim.size;
+    Strided s = placed.x;
+    s.rows = rows, s.columns = columns;
+    fill_kernel<<<1024, 256, 0, g_stream>>>(data, s, own, seed, x.what);
+    return data;
+  };
+  if (x.scales) {
+    how.factor = 2, how.beta = -3;
+    gemm.scales = true;
+    const float alpha = 2, beta = -3;
+    std::memcpy(gemm.alpha.bytes, &alpha, sizeof alpha);
+    std::memcpy(gemm.beta.bytes, &beta, sizeof beta);
+  }
+  if (x.factors) {
+    how.factor *= 0.5;
+    float* const factor = reinterpret_cast<float*>(arena.take(sizeof(float)));
+    const float half = 0.5f;
+    MUST(cudaMemcpyAsync(factor, &half, sizeof half, cudaMemcpyHostToDevice, g_stream));
+    gemm.factor_b = factor;
+  }
+  if (x.addend) {
+    const Placed placed = place(x.m, x.n, x.addend_transposed, 0, x.addend_aligned, 1, x.batch, 2);
+    how.addend = extra(x.m, x.n, placed, x.batch, 3);
+    how.addend_x = placed.x;
+    gemm.addend = how.addend;
+    gemm.addend_strides = {placed.x.row_stride, placed.x.column_stride};
+  }
+  if (x.bias) {
+    const bool is_row = x.bias == 'r';
+    const Placed placed = place(is_row ? 1 : x.m, is_row ? x.n : 1, !is_row, 0, true, 1, {}, 2);
+    how.bias = extra(is_row ? 1 : x.m, is_row ? x.n : 1, placed, {}, 4);
+    how.bias_x = placed.x;
+    (is_row ? how.bias_x.row_stride : how.bias_x.column_stride) = 0;
+    gemm.bias = how.bias;
+    gemm.bias_strides = {how.bias_x.row_stride, how.bias_x.column_stride};
+  }
+  C* got_aux = nullptr;
+  const Placed pu = place(x.m, x.n, false, 8, false, 1, x.batch, 2);
+  if (x.aux) {
+    how.aux = reinterpret_cast<C*>(make(pu.elements, sizeof(C))) + kGuard;
+    how.aux_x = pu.x;
+    got_aux = reinterpret_cast<C*>(make(pu.elements, sizeof(C))) + kGuard;
+    gemm.aux = got_aux;
+    gemm.aux_strides = {pu.x.row_stride, pu.x.column_stride};
+  }
+  gemm.activation = x.activation;
+  reference_kernel<T, C>
+      <<<2048, 256, 0, g_stream>>>(a, b, want + kGuard + x.c_offset, pa.x, pb.x, pc.x, matrices, x.k, how);
   MUST(cudaGetLastError());
   finish("the reference of " + text(x));
 
-  Gemm gemm;
-  gemm.dtype = x.dtype;
+  gemm.dtype = gemm.b_dtype = x.dtype;
+  gemm.out_dtype = x.float32_c ? kSingle : x.dtype;
   gemm.m = x.m;
   gemm.n = x.n;
   gemm.k = x.k;
@@ -286,43 +380,50 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
   gemm.c_strides = {pc.x.row_stride, pc.x.column_stride};
   for (const Batch& dim : x.batch) {
     const int i = gemm.batch_ndim++;
-    gemm.batch[i] = {dim.size, pa.x.strides[i], pb.x.strides[i], pc.x.strides[i]};
+    gemm.batch[i] = {dim.size,        pa.x.strides[i],         pb.x.strides[i],
+                     pc.x.strides[i], how.addend_x.strides[i], how.aux_x.strides[i]};
   }
   if (!expect(wgmma::serves(gemm), text(x) + ": is not served")) return;
 
-  // Of sums of k products in [-1, 1].
-  const bool exact = x.what != 1;
+  // Of sums of k products in [-1, 1]; gelu is no integer.
+  const bool exact = x.what != 1 && x.activation != Activation::gelu && x.activation != Activation::gelu_tanh;
+  const double absolute = exact ? 0 : x.what == 1 ? x.k * 1e-6 : 1e-3;
   const double rounding = std::is_same_v<C, float> ? 0 : std::is_same_v<C, __half> ? 1. / 1024 : 1. / 128;
   for (const int variant : variants) {
     Tally& tally = tallies[variant];
-    if (tally.stopped() || !wgmma::takes(variant, gemm)) continue;
-    wgmma::Options options;
-    options.variant = variant;
-    options.float32_c = x.float32_c;
-    options.direct_stores = x.direct;
+    if (tally.stopped()) continue;
     const std::string name =
-        "variant " + std::to_string(variant) + " (" + wgmma::describe(gemm, options) + ") " + text(x);
+        "variant " + std::to_string(variant) + " (" + wgmma::variant_name(variant) + ") " + text(x);
     poison(got, guarded_c * sizeof(C));
-    wgmma::launch(gemm, options, g_stream);
-    MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
-    MUST(cudaMemsetAsync(&differences->first, 0xff, sizeof differences->first, g_stream));
-    compare_kernel<<<1024, 256, 0, g_stream>>>(got, want, guarded_c, exact ? 0 : rounding, exact ? 0 : x.k * 1e-6,
-                                               differences);
-    MUST(cudaGetLastError());
-    finish(name);
-    Differences found;
-    MUST(cudaMemcpy(&found, differences, sizeof found, cudaMemcpyDeviceToHost));
-    std::ostringstream wrong;
-    if (found.count != 0) {
-      C first_got, first_want;
-      MUST(cudaMemcpy(&first_got, got + found.first, sizeof(C), cudaMemcpyDeviceToHost));
-      MUST(cudaMemcpy(&first_want, want + found.first, sizeof(C), cudaMemcpyDeviceToHost));
-      const int64_t at = static_cast<int64_t>(found.first) - kGuard - x.c_offset;
-      const int64_t ld = x.c_transposed ? pc.x.column_stride : pc.x.row_stride;
-      wrong << ": " << found.count << " elements differ, first at " << at << " (" << at / ld << ", " << at % ld
-            << ") of " << elements_c << ": " << float(first_got) << ", not " << float(first_want);
+    if (got_aux) poison(got_aux - kGuard, (pu.elements + 2 * kGuard) * sizeof(C));
+    wgmma::launch_variant(variant, gemm, g_stream);
+    // Says what differs, or "".
+    const auto compare_with = [&](const C* ours, const C* theirs, int64_t first, int64_t elements, int64_t ld) {
+      MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
+      MUST(cudaMemsetAsync(&differences->first, 0xff, sizeof differences->first, g_stream));
+      compare_kernel<<<1024, 256, 0, g_stream>>>(ours, theirs, elements + 2 * kGuard, exact ? 0 : rounding, absolute,
+                                                 differences);
+      MUST(cudaGetLastError());
+      finish(name);
+      Differences found;
+      MUST(cudaMemcpy(&found, differences, sizeof found, cudaMemcpyDeviceToHost));
+      if (found.count == 0) return std::string();
+      C got_value, wanted_value;
+      MUST(cudaMemcpy(&got_value, ours + found.first, sizeof(C), cudaMemcpyDeviceToHost));
+      MUST(cudaMemcpy(&wanted_value, theirs + found.first, sizeof(C), cudaMemcpyDeviceToHost));
+      const int64_t at = static_cast<int64_t>(found.first) - kGuard - first;
+      std::ostringstream s;
+      s << ": " << found.count << " elements differ, first at " << at << " (" << at / ld << ", " << at % ld << ") of "
+        << elements << ": " << float(got_value) << ", not " << float(wanted_value);
+      return s.str();
+    };
+    std::string wrong =
+        compare_with(got, want, x.c_offset, elements_c, x.c_transposed ? pc.x.column_stride : pc.x.row_stride);
+    if (got_aux && wrong.empty()) {
+      wrong = compare_with(got_aux - kGuard, how.aux - kGuard, 0, pu.elements, pu.x.row_stride);
+      if (!wrong.empty()) wrong = ": aux" + wrong;
     }
-    ++(expect(found.count == 0, name + wrong.str()) ? tally.passed : tally.failed);
+    ++(expect(wrong.empty(), name + wrong) ? tally.passed : tally.failed);
     if (tally.stopped()) std::printf("variant %d: many failures, stopping it\n", variant);
   }
 }
@@ -353,14 +454,13 @@ std::vector<Case> cases() {
   // From the simplest on, so that the first failure says most.
   add(128, 256, 8, as_is);
   add(128, 256, 64, as_is);
-  add(128, 256, 64, [](Case& x) { x.direct = true; });
   add(128, 256, 64, [](Case& x) { x.float32_c = true; });
   add(64, 64, 16, as_is);
   add(256, 512, 64, as_is);
   add(128, 256, 128, as_is);
   add(128, 256, 1024, as_is);
   add(2048, 2048, 512, as_is);
-  add(2048, 2048, 512, [](Case& x) { x.direct = true; });
+  add(2048, 2048, 512, [](Case& x) { x.float32_c = true; });
   add(3000, 4104, 328, as_is);
   add(3000, 4104, 328, [](Case& x) { x.dtype = kHalf; });
   for (const DLDataType dtype : {kHalf, kBrain}) {
@@ -392,6 +492,36 @@ std::vector<Case> cases() {
   add(303, 521, 201, [](Case& x) { x.c_column_step = 2; });
   add(304, 520, 201, [](Case& x) { x.c_offset = 1; });
   add(304, 520, 201, [](Case& x) { x.c_offset = 2; });
+  // All that may follow the sums; first one by one, then together, on sizes that take vectors and on odd ones.
+  for (const auto& [m, n] : {std::pair{304, 520}, {301, 521}}) {
+    add(m, n, 136, [](Case& x) { x.scales = true; });
+    add(m, n, 136, [](Case& x) { x.factors = true; });
+    add(m, n, 136, [](Case& x) { x.addend = true; });
+    add(m, n, 136, [](Case& x) { x.addend = x.addend_transposed = x.scales = true; });
+    add(m, n, 136, [](Case& x) { x.bias = 'r'; });
+    add(m, n, 136, [](Case& x) { x.bias = 'c'; });
+    add(m, n, 136, [](Case& x) { x.aux = true, x.activation = Activation::relu; });
+    add(m, n, 136, [](Case& x) { x.activation = Activation::gelu, x.float32_c = true; });
+    add(m, n, 136, [](Case& x) { x.activation = Activation::gelu_tanh; });
+    for (const DLDataType dtype : {kHalf, kBrain}) {
+      for (const bool float32_c : {false, true}) {
+        for (const char bias : {'r', 'c'}) {
+          add(m, n, 72, [&](Case& x) {
+            x.dtype = dtype, x.float32_c = float32_c, x.bias = bias;
+            x.scales = x.factors = x.addend = x.aux = true;
+            x.activation = Activation::relu;
+            x.batch = Batches{{2, true, true}, {3, true, false}};
+          });
+        }
+      }
+    }
+  }
+  add(300, 516, 72, [](Case& x) {
+    x.addend = x.addend_aligned = x.c_aligned = x.aux = true, x.bias = 'r';
+    x.batch = Batches{{2, true, false}, {3, true, true}, {2, false, true}, {2, true, true}};
+  });
+  add(1, 521, 72, [](Case& x) { x.addend = x.scales = true, x.bias = 'r', x.c_transposed = true; });
+  add(301, 1, 72, [](Case& x) { x.addend = x.scales = true, x.bias = 'c'; });
   add(127, 129, 1001, [](Case& x) { x.what = 2; });
   add(127, 129, 1001, [](Case& x) { x.what = 2, x.float32_c = true; });
   add(129, 257, 65537, [](Case& x) { x.what = 2, x.float32_c = true; });
@@ -432,7 +562,7 @@ void test(const std::vector<int>& variants) {
 void test_refusals() {
   const auto gemm = [](auto change) {
     Gemm g;
-    g.dtype = kBrain;
+    g.dtype = g.b_dtype = g.out_dtype = kBrain;
     g.m = g.n = g.k = 64;
     g.a = g.b = reinterpret_cast<void*>(4096);
     g.c = reinterpret_cast<void*>(8192);
@@ -441,7 +571,10 @@ void test_refusals() {
     return wgmma::serves(g);
   };
   expect(gemm([](Gemm&) {}), "the plain product is served");
-  expect(!gemm([](Gemm& g) { g.dtype = {kDLFloat, 32, 1}; }), "float32");
+  expect(!gemm([](Gemm& g) { g.dtype = g.b_dtype = g.out_dtype = kSingle; }), "float32");
+  expect(gemm([](Gemm& g) { g.out_dtype = kSingle; }), "a float32 result is served");
+  expect(!gemm([](Gemm& g) { g.out_dtype = kHalf; }), "a float16 result of bfloat16");
+  expect(!gemm([](Gemm& g) { g.b_dtype = kHalf; }), "float16 beside bfloat16");
   expect(!gemm([](Gemm& g) { g.k = 0; }), "k = 0");
   expect(!gemm([](Gemm& g) { g.a_strides = {65, 1}; }), "odd rows of a");
   expect(!gemm([](Gemm& g) { g.a_strides = {-64, 1}; }), "rows of a backwards");
@@ -567,8 +700,7 @@ class Repeats {
 
 struct BenchOptions {
   std::vector<int> variants;
-  std::vector<int> super_rows{0};
-  bool direct_too = false;
+  bool general_too = false;
   DLDataType dtype = kBrain;
 };
 
@@ -586,7 +718,7 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
   const auto make = [&](int i) {
     char* const set = memory + i % sets * set_bytes;
     Gemm gemm;
-    gemm.dtype = bench_options.dtype;
+    gemm.dtype = gemm.b_dtype = gemm.out_dtype = bench_options.dtype;
     gemm.m = m;
     gemm.n = n;
     gemm.k = k;
@@ -602,10 +734,11 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     }
     return gemm;
   };
+  const std::string chosen = wgmma::serves(make(0)) ? wgmma::describe(make(0)) : "none";
   std::printf("%s %lldx%lldx%lld", bench_options.dtype == kHalf ? "float16" : "bfloat16", (long long)m, (long long)n,
               (long long)k);
   if (batch > 1) std::printf(" batch %lld%s", (long long)batch, b_broadcast ? " (b broadcast)" : "");
-  std::printf(" %c%c\n", a_t ? 'T' : 'N', b_t ? 'T' : 'N');
+  std::printf(" %c%c, chosen: %s\n", a_t ? 'T' : 'N', b_t ? 'T' : 'N', chosen.c_str());
   // Outputs land among the inputs of the next case: fill anew.
   const Strided all{1, static_cast<int64_t>(sets * set_bytes / 2), 0, 1, 0, {}, {}};
   if (bench_options.dtype == kHalf) {
@@ -618,20 +751,14 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
   std::vector<std::unique_ptr<Repeats>> rows;
   if (cublas) rows.push_back(std::make_unique<Repeats>("cuBLAS", repeats, [&](int i) { cublas.launch(make(i)); }));
   for (const int variant : bench_options.variants) {
-    if (!wgmma::takes(variant, make(0)) || !wgmma::serves(make(0))) continue;
-    for (const int super_row : bench_options.super_rows) {
-      for (int direct = 0; direct <= bench_options.direct_too; ++direct) {
-        wgmma::Options options;
-        options.variant = variant;
-        options.super_row = super_row;
-        options.direct_stores = direct;
-        const std::string name = std::to_string(variant) + " " + wgmma::variant_name(variant) +
-                                 (direct ? " direct" : "") +
-                                 (super_row ? " super-row " + std::to_string(super_row) : std::string());
-        rows.push_back(
-            std::make_unique<Repeats>(name, repeats, [&](int i) { wgmma::launch(make(i), options, g_stream); }));
-      }
-    }
+    if (!wgmma::serves(make(0))) break;
+    const std::string name = std::to_string(variant) + " " + wgmma::variant_name(variant);
+    rows.push_back(std::make_unique<Repeats>(
+        name, repeats, [&, variant](int i) { wgmma::launch_variant(variant, make(i), g_stream); }));
+  }
+  if (bench_options.general_too) {
+    rows.push_back(
+        std::make_unique<Repeats>("general", repeats, [&](int i) { tiled::launch_general(make(i), g_stream); }));
   }
   const int rounds = 5;
   for (int round = -1; round < rounds; ++round) {
@@ -665,6 +792,21 @@ void bench_all(const std::vector<int>& sizes, bool shapes, double limit, const B
   };
   for (int i = 0; i < 2; ++i) one(8192, 8192, 8192, 1, false, 0);
   std::printf("---- the clock has settled ----\n");
+  if (options.general_too) {
+    for (const int layout : {0, 1}) {
+      for (const int size : {16, 32, 64, 96, 128, 192, 256, 384, 512}) one(size, size, size, 1, false, layout);
+      for (const int k : {16, 32, 64, 128, 256, 1024}) {
+        one(16, 16, k, 1, false, layout);
+        one(64, 64, k, 1, false, layout);
+        one(256, 256, k, 1, false, layout);
+        one(1024, 1024, k, 1, false, layout);
+      }
+      for (const int batch : {4, 16, 64, 256}) {
+        one(32, 32, 32, batch, false, layout);
+        one(64, 64, 64, batch, false, layout);
+      }
+    }
+  }
   for (const int size : sizes) {
     for (int layout = 0; layout < 4; ++layout) one(size, size, size, 1, false, layout);
   }
@@ -709,16 +851,16 @@ int main(int argc, char** argv) {
       benchmark = true;
     } else if (flag == "--no-shapes") {
       shapes = false;
-    } else if (flag == "--direct-too") {
-      options.direct_too = true;
+    } else if (flag == "--small") {
+      options.general_too = true;
+      shapes = false;
+      sizes.clear();
     } else if (flag == "--seconds") {
       limit = std::stod(value), ++i;
     } else if (flag == "--sizes") {
       sizes = numbers(value), ++i;
     } else if (flag == "--variants") {
       options.variants = numbers(value), ++i;
-    } else if (flag == "--super-rows") {
-      options.super_rows = numbers(value), ++i;
     } else if (flag == "--dtype") {
       options.dtype = std::strcmp(value, "f16") == 0 ? kHalf : kBrain, ++i;
     } else if (flag == "--cublas") {
