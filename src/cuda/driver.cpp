@@ -297,16 +297,39 @@ int current_device(const char* doing) {
   return device;
 }
 
+namespace {
+
+int attribute(CUdevice_attribute name, int device) {
+  int value = 0;
+  check(driver().cuDeviceGetAttribute(&value, name, device), "reading a device's attributes");
+  return value;
+}
+
+/// What `read(device)` gives, which is never 0, kept for each device.
+template <typename Read>
+int read_once(std::atomic<int> (&kept)[kMaxDevices], int device, Read read) {
+  if (device < 0 || device >= kMaxDevices) check(CUDA_ERROR_INVALID_DEVICE, "selecting a device");
+  int value = kept[device].load(std::memory_order_relaxed);
+  if (value == 0) {
+    value = read(device);
+    kept[device].store(value, std::memory_order_relaxed);
+  }
+  return value;
+}
+
+}  // namespace
+
 int multiprocessors(int device) {
   static std::atomic<int> counts[kMaxDevices];
-  if (device < 0 || device >= kMaxDevices) check(CUDA_ERROR_INVALID_DEVICE, "selecting a device");
-  int count = counts[device].load(std::memory_order_relaxed);
-  if (count == 0) {
-    check(driver().cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
-          "reading a device's attributes");
-    counts[device].store(count, std::memory_order_relaxed);
-  }
-  return count;
+  return read_once(counts, device, [](int of) { return attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, of); });
+}
+
+int compute_capability(int device) {
+  static std::atomic<int> capabilities[kMaxDevices];
+  return read_once(capabilities, device, [](int of) {
+    return attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, of) * 10 +
+           attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, of);
+  });
 }
 
 // ---- the driver and its devices ----

@@ -22,7 +22,8 @@ struct DriverApi {
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)            \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
   X(cuLibraryLoadData) X(cuLibraryGetKernel)                                                                      \
-  X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuLaunchKernel)
+  X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel)                           \
+  X(cuTensorMapEncodeTiled)
 // clang-format on
 #define X(name) decltype(&::name) name;
   INTEROP_DRIVER_FUNCTIONS(X)
@@ -51,6 +52,8 @@ inline void check(CUresult status, const char* doing) {
 std::uint64_t current_context_id(const char* doing);
 int current_device(const char* doing);
 int multiprocessors(int device);
+/// 90 for compute capability 9.0.
+int compute_capability(int device);
 
 /// While it lives, this thread may do what CUDA forbids beside a stream capture (allocate, load a module, query an
 /// event): none of it is part of the captured work.

@@ -19,6 +19,10 @@ CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
     check(api.cuKernelGetFunction(&function, handle), loading);
     int registers = 0;
     check(api.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), loading);
+    if (kernel.shared_bytes != 0) {
+      check(api.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared_bytes),
+            loading);
+    }
     kernel.handle.store(handle, std::memory_order_relaxed);
     kernel.loaded_in.store(context, std::memory_order_release);
   }
@@ -39,13 +43,6 @@ std::vector<Kernel*> load_kernels(const void* image, const std::vector<std::stri
   return kernels;
 }
 
-std::string architecture_name(int device) {
-  const DriverApi& api = driver();
-  const char* const doing = "reading a device's attributes";
-  int major = 0, minor = 0;
-  check(api.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), doing);
-  check(api.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), doing);
-  return "sm_" + std::to_string(major) + std::to_string(minor);
-}
+std::string architecture_name(int device) { return "sm_" + std::to_string(compute_capability(device)); }
 
 }  // namespace interop::cuda

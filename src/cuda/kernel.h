@@ -13,11 +13,12 @@ namespace interop::cuda {
 /// A kernel of this package, or one compiled at run time. Its handle serves every device; each context loads it on
 /// first use.
 struct Kernel {
-  const void* symbol;  // null if it was compiled at run time, and its handle is known
+  const void* symbol;    // null if it was compiled at run time, and its handle is known
+  int shared_bytes = 0;  // of dynamic shared memory, where it is more than the 48 KB that every kernel may have; else 0
   std::atomic<CUkernel> handle{nullptr};
   std::atomic<std::uint64_t> loaded_in{0};  // the id of the last context that it was made ready in
 
-  explicit Kernel(const void* symbol_) : symbol(symbol_) {}
+  explicit Kernel(const void* symbol_, int shared_bytes_ = 0) : symbol(symbol_), shared_bytes(shared_bytes_) {}
   explicit Kernel(CUkernel compiled) : symbol(nullptr), handle(compiled) {}
 };
 

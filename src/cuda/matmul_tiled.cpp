@@ -1,4 +1,4 @@
-/// Our own matrix product: which of the tiled kernels computes it, and its launch.
+/// Our own matrix product: which of the kernels computes it, and the launch of the general ones.
 #include <interop/error.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "cuda/driver_api.h"
 #include "cuda/matmul_backends.h"
 #include "cuda/matmul_tiled.h"
+#include "cuda/matmul_wgmma.h"
 
 namespace interop::cuda {
 namespace {
@@ -66,6 +67,16 @@ int64_t batch_size(const Gemm& gemm) {
   return size;
 }
 
+bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || batch_size(gemm) == 0; }
+
+/// What wgmma serves, unless it is so small that the general kernels, which start sooner, are as quick.
+bool suits_wgmma(const Gemm& gemm) {
+  constexpr int64_t kSmall = 128;
+  const double outputs = static_cast<double>(gemm.m) * gemm.n * batch_size(gemm);
+  const bool is_small = gemm.k <= kSmall && outputs * gemm.k <= kSmall * kSmall * kSmall;
+  return !is_small && wgmma::serves(gemm);
+}
+
 /// The variant whose busiest SM should finish first.
 const Variant& choose(const Gemm& gemm) {
   const auto [variants, count] = variants_for(gemm.dtype);
@@ -88,7 +99,7 @@ const Variant& choose(const Gemm& gemm) {
 
 // ---- the launcher ----
 
-/// c^T = b^T a^T: the kernel stores along rows of c, so a column-major c is computed as its transpose.
+/// c^T = b^T a^T.
 void transpose(Gemm& gemm) {
   std::swap(gemm.m, gemm.n);
   std::swap(gemm.a, gemm.b);
@@ -99,6 +110,14 @@ void transpose(Gemm& gemm) {
        {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides, &gemm.addend_strides, &gemm.bias_strides, &gemm.aux_strides})
     std::swap(strides->row, strides->column);
   for (int i = 0; i < gemm.batch_ndim; ++i) std::swap(gemm.batch[i].a_stride, gemm.batch[i].b_stride);
+}
+
+/// The kernels store along rows of c, so a column-major c is computed as its transpose: in `flipped`, for the caller.
+const Gemm& by_rows(const Gemm& asked, Gemm& flipped) {
+  if (asked.c_strides.row != 1 || asked.c_strides.column == 1) return asked;
+  flipped = asked;
+  transpose(flipped);
+  return flipped;
 }
 
 /// One array of a product, strides in elements. For c, mn stands for its columns and k for its rows.
@@ -165,12 +184,17 @@ int64_t set_batch(KernelArgs& args, const Gemm& gemm, int first, int last) {
                    ", k = " + std::to_string(gemm.k) + " is more than the tiled kernel can count");
 }
 
-/// A matrix of the result's dtype, without its batch.
+/// The bit that holds the sign of a part of a complex number, as the kernel sees its upper word.
+constexpr unsigned kSignBit = 0x80000000u;
+
+}  // namespace
+
+namespace tiled {
+
 OutputArgs output_args(const void* data, const MatrixStrides& strides, int64_t item) {
   return {static_cast<char*>(const_cast<void*>(data)), strides.row * item, strides.column * item, {}};
 }
 
-/// `vectors`: could the sums be stored as vectors, if as they are?
 FinishArgs finish_args(const Gemm& gemm, bool vectors) {
   FinishArgs args{};
   const int64_t item = item_bytes(gemm.out_dtype);
@@ -190,23 +214,7 @@ FinishArgs finish_args(const Gemm& gemm, bool vectors) {
   return args;
 }
 
-/// The bit that holds the sign of a part of a complex number, as the kernel sees its upper word.
-constexpr unsigned kSignBit = 0x80000000u;
-
-}  // namespace
-
-namespace tiled {
-
-void launch(const Gemm& asked, cudaStream_t stream) {
-  if (asked.m == 0 || asked.n == 0 || batch_size(asked) == 0) return;
-  const bool transposed = asked.c_strides.row == 1 && asked.c_strides.column != 1;
-  Gemm flipped;
-  if (transposed) {
-    flipped = asked;
-    transpose(flipped);
-  }
-  const Gemm& gemm = transposed ? flipped : asked;
-
+void launch_general(const Gemm& gemm, cudaStream_t stream) {
   const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
   const Variant& variant = choose(gemm);
   Operand a{gemm.a, gemm.a_strides.row, gemm.a_strides.column, 0};
@@ -264,8 +272,22 @@ void launch(const Gemm& asked, cudaStream_t stream) {
   }
 }
 
-std::string describe(const Gemm& gemm) {
-  if (gemm.m == 0 || gemm.n == 0 || batch_size(gemm) == 0) return "nothing to compute";
+void launch(const Gemm& asked, cudaStream_t stream) {
+  if (is_empty(asked)) return;
+  Gemm flipped;
+  const Gemm& gemm = by_rows(asked, flipped);
+  if (suits_wgmma(gemm)) {
+    wgmma::launch(gemm, stream);
+  } else {
+    launch_general(gemm, stream);
+  }
+}
+
+std::string describe(const Gemm& asked) {
+  if (is_empty(asked)) return "nothing to compute";
+  Gemm flipped;
+  const Gemm& gemm = by_rows(asked, flipped);
+  if (suits_wgmma(gemm)) return "tiled " + wgmma::describe(gemm);
   return std::string("tiled ") + choose(gemm).name + ", " + dtype_name(gemm.dtype);
 }
 

@@ -1,6 +1,9 @@
 /// What the tiled kernels are told, and which there are. Private to src/cuda: the kernels are in
-/// matmul_tiled_kernel.cuh, one file instantiates those of one arithmetic, and matmul_tiled.cpp launches them.
+/// matmul_tiled_kernel.cuh, one file instantiates those of one arithmetic, and matmul_tiled.cpp launches them. Those of
+/// sm_90's tensor cores are in matmul_wgmma.cu.
 #pragma once
+
+#include <interop/gemm.h>
 
 #include <cstdint>
 
@@ -58,6 +61,14 @@ struct FinishArgs {
   OutputArgs bias;
   OutputArgs aux;
 };
+
+/// A matrix of the result's shape, without its batch; `item` is the size of an element.
+OutputArgs output_args(const void* data, const MatrixStrides& strides, int64_t item);
+/// `vectors`: could the sums be stored as vectors, if as they are?
+FinishArgs finish_args(const Gemm& gemm, bool vectors);
+
+/// Launches one of the general kernels. `gemm` is not empty. Quickest where c's rows have the unit stride.
+void launch_general(const Gemm& gemm, cudaStream_t stream);
 
 struct KernelArgs {
   OperandArgs a, b;

@@ -1,0 +1,91 @@
+/// Device code that all kernels of matrix products share: elements in memory, and what sums are put through.
+#pragma once
+
+#include <interop/gemm.h>
+
+#include <cstdint>
+
+#include "cuda/elementwise_functors.cuh"
+#include "cuda/matmul_tiled.h"
+
+namespace interop::cuda::tiled {
+namespace {
+
+/// An element of memory as the arithmetic's type. Which format it has is the same for all of an operand's elements.
+__device__ __forceinline__ float widen(uint16_t bits, Format format, float) {
+  return format == Format::float16 ? device::to_float(device::Half{bits}) : device::to_float(device::BFloat16{bits});
+}
+__device__ __forceinline__ float widen(uint8_t bits, Format format, float) {
+  const unsigned wide = bits;
+  // As float16: the same bits for e5m2; of e4m3fn the exponent is a bit narrower, and its bias 8 less.
+  if (format == Format::float8_e5m2) return device::to_float(device::Half{static_cast<unsigned short>(wide << 8)});
+  const auto half = static_cast<unsigned short>((wide & 0x80) << 8 | (wide & 0x7f) << 7);
+  return (wide & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000u) : 256 * device::to_float(device::Half{half});
+}
+__device__ __forceinline__ uint32_t widen(uint16_t bits, Format format, uint32_t) {
+  return format == Format::int16 ? static_cast<uint32_t>(static_cast<int16_t>(bits)) : bits;
+}
+__device__ __forceinline__ uint32_t widen(uint8_t bits, Format format, uint32_t) {
+  if (format == Format::boolean) return bits != 0;
+  return format == Format::int8 ? static_cast<uint32_t>(static_cast<int8_t>(bits)) : bits;
+}
+
+template <typename T>
+__device__ __forceinline__ T load_as(const char* from, Format) {
+  return *reinterpret_cast<const T*>(from);
+}
+template <>
+__device__ __forceinline__ float load_as(const char* from, Format format) {
+  if (format == Format::plain) return *reinterpret_cast<const float*>(from);
+  return widen(*reinterpret_cast<const uint16_t*>(from), format, 0.0f);
+}
+template <>
+__device__ __forceinline__ uint32_t load_as(const char* from, Format format) {
+  if (format == Format::plain) return *reinterpret_cast<const uint32_t*>(from);
+  if (format == Format::int16 || format == Format::uint16) {
+    return widen(*reinterpret_cast<const uint16_t*>(from), format, 0u);
+  }
+  return widen(*reinterpret_cast<const uint8_t*>(from), format, 0u);
+}
+
+template <typename T>
+__device__ __forceinline__ void store_as(char* to, Format, T value) {
+  *reinterpret_cast<T*>(to) = value;
+}
+template <>
+__device__ __forceinline__ void store_as(char* to, Format format, float value) {
+  if (format == Format::plain) {
+    *reinterpret_cast<float*>(to) = value;
+  } else if (format == Format::float16) {
+    *reinterpret_cast<device::Half*>(to) = device::Round<device::Half>::from(value);
+  } else {
+    *reinterpret_cast<device::BFloat16*>(to) = device::Round<device::BFloat16>::from(value);
+  }
+}
+template <>
+__device__ __forceinline__ void store_as(char* to, Format format, uint32_t value) {
+  if (format == Format::plain) {
+    *reinterpret_cast<uint32_t*>(to) = value;
+  } else if (format == Format::int16 || format == Format::uint16) {
+    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(value);
+  } else {
+    *reinterpret_cast<uint8_t*>(to) = static_cast<uint8_t>(format == Format::boolean ? value != 0 : value);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ T activate(T x, int activation) {
+  switch (activation) {
+    case static_cast<int>(Activation::relu):
+      return x < 0 ? T(0) : x;  // NaN stays
+    case static_cast<int>(Activation::gelu):
+      return T(0.5) * x * erfc(x * T(-0.70710678118654752440));
+    default: {  // gelu_tanh
+      const T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
+      return T(0.5) * x * (1 + tanh(inner));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace interop::cuda::tiled

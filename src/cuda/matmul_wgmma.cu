@@ -1,0 +1,803 @@
+/// float16 and bfloat16 products on the tensor cores of sm_90: TMA loads, wgmma, one persistent block per SM.
+#include "cuda/matmul_wgmma.h"
+
+#include <interop/cuda/driver.h>
+#include <interop/error.h>
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "cuda/driver_api.h"
+#include "cuda/kernel.h"
+#include "cuda/matmul_finish.cuh"
+#include "cuda/sm90.cuh"
+
+// Blocks of a cluster are neighbours in the grid. Other architectures get an empty kernel, which nothing launches.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define INTEROP_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+#else
+#define INTEROP_CLUSTER(blocks)
+#endif
+
+namespace interop::cuda::wgmma {
+namespace {
+
+using tiled::FinishArgs;
+using tiled::Format;
+using tiled::OutputArgs;
+
+constexpr int kBatchDims = 3;  // TMA has five dimensions
+
+// ---- what the kernel is told ----
+
+struct KernelArgs {
+  CUtensorMap a, b, c_map;
+  OutputArgs c;
+  FinishArgs finish;
+  int m, n, k_tiles;
+  int row_units, column_tiles, units;  // a unit is the tiles of a cluster, one below the other; units of all matrices
+  int super_units;                     // how many units one super-row is high
+  int batch_size[kBatchDims];          // innermost last
+  int a_varies[kBatchDims], b_varies[kBatchDims];  // 0 where the operand is broadcast
+  bool c_by_tma;                                   // the sums are stored as they are, by c_map
+};
+
+// ---- the shapes ----
+
+/// One warpgroup loads and two multiply. Each multiplying one has RowBlocks * 64 x N outputs: together they make one
+/// tile, or, where PingPong is set, each makes tiles of its own, so that one stores while the other multiplies.
+/// kCluster blocks compute tiles below one another, and each loads its share of their common part of b for all.
+template <int RowBlocks, int N, int Stages, int Cluster, bool PingPong>
+struct Shape {
+  static constexpr int kRowBlocks = RowBlocks, kStages = Stages, kCluster = Cluster;
+  static constexpr bool kPingPong = PingPong;
+  static constexpr int kM = 64 * kRowBlocks * (kPingPong ? 1 : 2), kN = N, kK = 64;
+  static constexpr int kBytesA = kM * kK * 2, kBytesB = kN * kK * 2, kStageBytes = kBytesA + kBytesB;
+  static constexpr int kShareB = kN / Cluster;
+  static constexpr int kBoxBytes = 64 * kK * 2;  // 64 of m or n by one k tile; also 64 x 64 of c, in 16 bits
+  // Of each multiplying warpgroup: two buffers of boxes in 16 bits, or one in float32.
+  static constexpr int kStoreBytes = 2 * 2 * kBoxBytes;
+  static constexpr int kShared = 1024 + kStages * kStageBytes + kStoreBytes + 8 * (2 * kStages + 2);
+  // Arrivals that free a stage: every warp that reads it, in every block of the cluster.
+  static constexpr int kReaders = (kPingPong ? 4 : 8) * kCluster;
+  static_assert(kShared <= 227 * 1024 && kM <= 256 && kN <= 256 && kShareB % 64 == 0 && kReaders <= 128);
+};
+
+constexpr int kThreads = 384;
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// ---- order of the tiles ----
+
+struct Tile {
+  int row, column;  // of the first output
+  int batch[kBatchDims];
+};
+
+/// Units run down a super-row's columns: those that run at one time then share rows of a and columns of b in L2.
+template <typename S>
+__device__ __forceinline__ Tile tile_at(const KernelArgs& args, int unit, int rank) {
+  Tile tile;
+  const int of_matrix = args.row_units * args.column_tiles;
+  int matrix = unit / of_matrix;
+  const int at = unit - matrix * of_matrix;
+#pragma unroll
+  for (int i = kBatchDims - 1; i >= 0; --i) {
+    const int outer = matrix / args.batch_size[i];
+    tile.batch[i] = matrix - outer * args.batch_size[i];
+    matrix = outer;
+  }
+  const int of_super_row = args.super_units * args.column_tiles;
+  const int super_row = at / of_super_row;
+  const int first = super_row * args.super_units;
+  const int height = min(args.super_units, args.row_units - first);
+  const int in_super_row = at - super_row * of_super_row;
+  const int column = in_super_row / height;
+  tile.row = ((first + in_super_row - column * height) * S::kCluster + rank) * S::kM;
+  tile.column = column * S::kN;
+  return tile;
+}
+
+/// A place in the ring of stages, with the parity of its round.
+template <int Stages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void skip(int count) {
+    stage += count;
+    parity ^= stage / Stages & 1;
+    stage %= Stages;
+  }
+};
+
+/// Shared memory: stages of a and b, buffers of c, barriers. 32-bit addresses, the same in all blocks of a cluster.
+template <typename S>
+struct Memory {
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * S::kStageBytes; }
+  __device__ __forceinline__ uint32_t b(int stage) const { return a(stage) + S::kBytesA; }
+  __device__ __forceinline__ uint32_t c(int warpgroup) const {
+    return base + S::kStages * S::kStageBytes + warpgroup * 2 * S::kBoxBytes;
+  }
+  __device__ __forceinline__ uint32_t full(int stage) const { return c(2) + 8 * stage; }
+  __device__ __forceinline__ uint32_t empty(int stage) const { return full(S::kStages) + 8 * stage; }
+  __device__ __forceinline__ uint32_t turn(int warpgroup) const { return empty(S::kStages) + 8 * warpgroup; }
+};
+
+// ---- loading ----
+
+/// One thread: fills the stages of all tiles of this block, in order.
+template <typename S, bool AKFast, bool BKFast>
+__device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>& memory, int rank) {
+  sm90::prefetch_map(&args.a);
+  sm90::prefetch_map(&args.b);
+  Ring<S::kStages> ring;
+  for (int unit = blockIdx.x / S::kCluster; unit < args.units; unit += gridDim.x / S::kCluster) {
+    const Tile tile = tile_at<S>(args, unit, rank);
+    sm90::Coordinates a{0, 0, tile.batch[2] * args.a_varies[2], tile.batch[1] * args.a_varies[1],
+                        tile.batch[0] * args.a_varies[0]};
+    sm90::Coordinates b{0, 0, tile.batch[2] * args.b_varies[2], tile.batch[1] * args.b_varies[1],
+                        tile.batch[0] * args.b_varies[0]};
+    const int b_first = rank * S::kShareB;
+    for (int k_tile = 0; k_tile < args.k_tiles; ++k_tile) {
+      const uint32_t full = memory.full(ring.stage);
+      sm90::wait(memory.empty(ring.stage), ring.parity ^ 1);
+      sm90::expect_bytes(full, S::kStageBytes);
+
+      const uint32_t a_to = memory.a(ring.stage);
+      if constexpr (AKFast) {
+        a.inner = k_tile * S::kK;
+        a.outer = tile.row;
+        sm90::load_box(a_to, &args.a, full, a);
+      } else {
+        a.outer = k_tile * S::kK;
+#pragma unroll
+        for (int i = 0; i < S::kM / 64; ++i) {
+          a.inner = tile.row + i * 64;
+          sm90::load_box(a_to + i * S::kBoxBytes, &args.a, full, a);
+        }
+      }
+
+      const auto load_b = [&](uint32_t to) {
+        if constexpr (S::kCluster == 1) {
+          sm90::load_box(to, &args.b, full, b);
+        } else {
+          sm90::load_box_to_all(to, &args.b, full, b, (1 << S::kCluster) - 1);
+        }
+      };
+      const uint32_t b_to = memory.b(ring.stage) + b_first * S::kK * 2;
+      if constexpr (BKFast) {
+        b.inner = k_tile * S::kK;
+        b.outer = tile.column + b_first;
+        load_b(b_to);
+      } else {
+        b.outer = k_tile * S::kK;
+#pragma unroll
+        for (int i = 0; i < S::kShareB / 64; ++i) {
+          b.inner = tile.column + b_first + i * 64;
+          load_b(b_to + i * S::kBoxBytes);
+        }
+      }
+      ring.advance();
+    }
+  }
+}
+
+// ---- multiplying ----
+
+/// One warp: a stage has been read.
+template <typename S>
+__device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (S::kCluster == 1) {
+    if (lane == 0) sm90::arrive(memory.empty(stage));
+  } else {
+    if (lane < S::kCluster) sm90::arrive_at(memory.empty(stage), lane);
+  }
+}
+
+/// One warpgroup: sums = rows of a by all columns of b, over all of k. `block` is its first 64 rows of the stage's a.
+/// `started()` is called once the last product is under way.
+template <typename S, typename T, bool AKFast, bool BKFast, typename Started>
+__device__ __forceinline__ void multiply(const KernelArgs& args, const Memory<S>& memory, Ring<S::kStages>& ring,
+                                         int block, float (&sums)[S::kRowBlocks][S::kN / 2], Started started) {
+  constexpr int kAtom = 1024;  // 8 rows of 128 bytes
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+    for (int j = 0; j < S::kN / 2; ++j) sums[i][j] = 0;
+    sm90::pin(sums[i]);
+  }
+  int previous = 0;
+  for (int k_tile = 0; k_tile < args.k_tiles; ++k_tile) {
+    sm90::wait(memory.full(ring.stage), ring.parity);
+    const uint64_t a = sm90::descriptor(memory.a(ring.stage) + block * S::kBoxBytes, S::kBoxBytes, kAtom);
+    const uint64_t b = sm90::descriptor(memory.b(ring.stage), S::kBoxBytes, kAtom);
+    sm90::begin_products();
+#pragma unroll
+    for (int k = 0; k < S::kK / 16; ++k) {
+      // 16 of k are 32 bytes of every row, or two atoms of rows; in units of 16 bytes.
+      const uint64_t a_k = a + k * (AKFast ? 32 : 2 * kAtom) / 16;
+      const uint64_t b_k = b + k * (BKFast ? 32 : 2 * kAtom) / 16;
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        sm90::product<T, !AKFast, !BKFast, S::kN>(sums[i], a_k + i * S::kBoxBytes / 16, b_k);
+      }
+    }
+    sm90::end_products();
+    sm90::wait_for_products<1>();
+    if (k_tile > 0) free_stage(memory, previous);
+    previous = ring.stage;
+    ring.advance();
+  }
+  started();
+  sm90::wait_for_products<0>();
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) sm90::pin(sums[i]);
+  free_stage(memory, previous);
+}
+
+// ---- storing ----
+
+template <typename T>
+constexpr Format kFormatOf = std::is_same_v<T, __half> ? Format::float16 : Format::bfloat16;
+
+template <typename T>
+__device__ __forceinline__ uint32_t rounded_pair(float x, float y) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(x, y);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+
+/// One warpgroup's 64 x N outputs as they are, by TMA, 64 columns a time. `buffer` alternates between 0 and 1.
+template <typename S, typename T>
+__device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
+                                             const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {
+  const int thread = threadIdx.x % 128, lane = thread % 32;
+  // stmatrix's address of this lane: matrices 0 and 2 are 8 rows, 1 and 3 the next; 2 and 3 are 8 columns further.
+  const int box_row = thread / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int box = 0; box < S::kN / 64; ++box) {
+    const uint32_t to = memory.c(warpgroup) + buffer * S::kBoxBytes;
+    if (thread == 0) sm90::wait_for_store_reads<1>();  // the store before the last one has read this buffer
+    sm90::named_barrier(1 + warpgroup, 128);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float* const x = &sums[box * 32 + j * 8];
+      const int chunk = 2 * j + lane / 16;  // of 16 bytes, swizzled as TMA has it
+      sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, rounded_pair<T>(x[0], x[1]),
+                           rounded_pair<T>(x[2], x[3]), rounded_pair<T>(x[4], x[5]), rounded_pair<T>(x[6], x[7]));
+    }
+    sm90::fence_async_reads();
+    sm90::named_barrier(1 + warpgroup, 128);
+    if (thread == 0) {
+      const int column = tile.column + box * 64;
+      if (row < args.m && column < args.n) {
+        sm90::store_box(&args.c_map, to, {column, row, tile.batch[2], tile.batch[1], tile.batch[0]});
+      }
+      sm90::end_store();  // counted where nothing was stored, too
+    }
+    buffer ^= 1;
+  }
+}
+
+/// Where four neighbours of a row of the result begin in an array of its shape; null if that is not there.
+struct Place {
+  char* data;
+  int64_t step;  // in bytes
+
+  /// Are all four there, and one aligned vector?
+  __device__ __forceinline__ bool is_vector(int count, int item) const {
+    return count == 4 && step == item && reinterpret_cast<uintptr_t>(data) % (4 * item) == 0;
+  }
+};
+
+__device__ __forceinline__ Place place_in(const OutputArgs& array, const Tile& tile, int row, int column) {
+  if (!array.data) return {};
+  char* data = array.data + row * array.row_stride + column * array.column_stride;
+#pragma unroll
+  for (int i = 0; i < kBatchDims; ++i) data += tile.batch[i] * array.batch_stride[i];
+  return {data, array.column_stride};
+}
+
+/// The first `count` of four values, of T or float32.
+template <typename T>
+__device__ __forceinline__ void load_four(float (&values)[4], const Place& from, int count, bool is_float32) {
+  if (from.is_vector(count, is_float32 ? 4 : 2)) {
+    if (is_float32) {
+      const float4 four = *reinterpret_cast<const float4*>(from.data);
+      values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
+    } else {
+      const ushort4 four = *reinterpret_cast<const ushort4*>(from.data);
+      const uint16_t bits[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = tiled::widen(bits[i], kFormatOf<T>, 0.f);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    values[i] = 0;
+    if (i < count) {
+      values[i] = tiled::load_as<float>(from.data + i * from.step, is_float32 ? Format::plain : kFormatOf<T>);
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void store_four(const Place& to, const float (&values)[4], int count, bool is_float32) {
+  if (to.is_vector(count, is_float32 ? 4 : 2)) {
+    if (is_float32) {
+      *reinterpret_cast<float4*>(to.data) = make_float4(values[0], values[1], values[2], values[3]);
+    } else {
+      *reinterpret_cast<uint2*>(to.data) =
+          make_uint2(rounded_pair<T>(values[0], values[1]), rounded_pair<T>(values[2], values[3]));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < count) {
+      tiled::store_as<float>(to.data + i * to.step, is_float32 ? Format::plain : kFormatOf<T>, values[i]);
+    }
+  }
+}
+
+/// The factors of a product. Those that are not there are 1, which changes no bit.
+struct Factors {
+  float first, second, alpha, beta;
+
+  __device__ __forceinline__ explicit Factors(const FinishArgs& how)
+      : first(how.factors[0] ? *how.factors[0] : 1),
+        second(how.factors[1] ? *how.factors[1] : 1),
+        alpha(how.scales ? *reinterpret_cast<const float*>(how.alpha) : 1),
+        beta(how.scales ? *reinterpret_cast<const float*>(how.beta) : 1) {}
+};
+
+/// Finishes four neighbours of a row, of which `count` exist, as the general kernels do, and stores them.
+template <typename T>
+__device__ __forceinline__ void finish_four(const KernelArgs& args, const Factors& factors, float (&values)[4],
+                                            const Tile& tile, int row, int column, int count) {
+  const FinishArgs& how = args.finish;
+  const bool is_float32 = how.format == Format::plain;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) values[i] = factors.alpha * (values[i] * factors.first * factors.second);
+  float added[4];
+  if (const Place addend = place_in(how.addend, tile, row, column); addend.data) {
+    load_four<T>(added, addend, count, is_float32);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = fmaf(factors.beta, added[i], values[i]);
+  }
+  if (const Place bias = place_in(how.bias, tile, row, column); bias.data) {
+    load_four<T>(added, bias, count, is_float32);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] += added[i];
+  }
+  if (const Place aux = place_in(how.aux, tile, row, column); aux.data) {
+    store_four<T>(aux, values, count, is_float32);
+  }
+  if (how.activation) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = tiled::activate(values[i], how.activation);
+  }
+  store_four<T>(place_in(args.c, tile, row, column), values, count, is_float32);
+}
+
+/// One warpgroup's outputs, finished as `FinishArgs` says: 64 x 64 of them a time go through shared memory as float32,
+/// so that a thread then has four neighbours of a row, and neighbouring threads have neighbours. `row` is the first.
+template <typename S, typename T>
+__device__ __forceinline__ void store_finished(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
+                                               const float (&sums)[S::kRowBlocks][S::kN / 2], const Tile& tile,
+                                               int row) {
+  constexpr int kBoxes = S::kN / 64;  // in a row
+  const int thread = threadIdx.x % 128, lane = thread % 32;
+  const uint32_t buffer = memory.c(warpgroup);
+  // Vectors of four are swizzled, so that the four rows of a column that half a warp writes are in different banks.
+  const auto vector = [buffer](int box_row, int index) {
+    return buffer + box_row * 256 + (index ^ box_row % 4 * 2) * 16;
+  };
+  const Factors factors(args.finish);
+#pragma unroll 1
+  for (int box = 0; box < S::kRowBlocks * kBoxes; ++box) {
+    const int first_row = row + box / kBoxes * 64, first_column = tile.column + box % kBoxes * 64;
+    if (first_row >= args.m || first_column >= args.n) continue;  // for all threads alike
+    sm90::named_barrier(1 + warpgroup, 128);                      // all have read the box before
+#pragma unroll
+    for (int i = 0; i < S::kRowBlocks * kBoxes; ++i) {  // registers have no index
+      if (i != box) continue;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float* const x = &sums[i / kBoxes][i % kBoxes * 32 + j * 4];
+        const int box_row = thread / 32 * 16 + lane / 4;
+        const uint32_t half = lane % 2 * 8;
+        sm90::store_pair(vector(box_row, 2 * j + lane % 4 / 2) + half, x[0], x[1]);
+        sm90::store_pair(vector(box_row + 8, 2 * j + lane % 4 / 2) + half, x[2], x[3]);
+      }
+    }
+    sm90::named_barrier(1 + warpgroup, 128);
+    const int column = first_column + thread % 16 * 4;
+    const int count = min(args.n - column, 4);
+#pragma unroll 2
+    for (int box_row = thread / 16; box_row < 64; box_row += 8) {
+      float values[4];
+      sm90::load_four(values, vector(box_row, thread % 16));
+      if (first_row + box_row < args.m && count > 0) {
+        finish_four<T>(args, factors, values, tile, first_row + box_row, column, count);
+      }
+    }
+  }
+}
+
+/// One of the two multiplying warpgroups: all of its tiles.
+template <typename S, typename T, bool AKFast, bool BKFast>
+__device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory<S>& memory, int rank, int warpgroup) {
+  const int thread = threadIdx.x % 128;
+  const int step = gridDim.x / S::kCluster;
+  const int block = S::kPingPong ? 0 : warpgroup * S::kRowBlocks;
+  int unit = blockIdx.x / S::kCluster;
+  int buffer = 0;
+  Ring<S::kStages> ring;
+  uint32_t turn_parity = warpgroup == 0;  // a new barrier does not hold up parity 1
+  if (S::kPingPong && warpgroup == 1) {
+    unit += step;
+    ring.skip(args.k_tiles);
+  }
+  for (; unit < args.units; unit += S::kPingPong ? 2 * step : step) {
+    float sums[S::kRowBlocks][S::kN / 2];
+    if constexpr (S::kPingPong) {
+      // To wait for a stage early would not do: a parity does not tell its next round from the one before this.
+      sm90::wait(memory.turn(warpgroup), turn_parity);
+      turn_parity ^= 1;
+    }
+    multiply<S, T, AKFast, BKFast>(args, memory, ring, block, sums, [&] {
+      if (S::kPingPong && thread % 32 == 0) sm90::arrive(memory.turn(1 - warpgroup));
+    });
+    if (S::kPingPong) ring.skip(args.k_tiles);  // the other warpgroup's
+
+    const Tile tile = tile_at<S>(args, unit, rank);
+    const int row = tile.row + block * 64;
+    if (args.c_by_tma) {
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        store_by_tma<S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+      }
+      continue;
+    }
+    store_finished<S, T>(args, memory, warpgroup, sums, tile, row);
+  }
+  if (args.c_by_tma && thread == 0) sm90::wait_for_store_reads<0>();
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+// wgmma_kernel: c = a @ b for every matrix of the batch.
+//   in      a (m, k), b (k, n) T by their tensor maps, k the unit stride where KFast; TMA writes zeros beyond the edges
+//   out     c (m, n) T, by its tensor map; or T or float32 of any strides, finished as `FinishArgs` says
+//   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
+//   maths   float32 sums in one fixed order
+// The ring of kStages k tiles has two barriers a stage: `full` (loaded) and `empty` (read by all of the cluster). Where
+// the two warpgroups take tiles in turn, `turn` tells each that the other has waited for all of its stages.
+template <typename S, typename T, bool AKFast, bool BKFast>
+__global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
+    wgmma_kernel(const __grid_constant__ KernelArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char shared[];
+  const Memory<S> memory{(sm90::shared_address(shared) + 1023) & ~uint32_t{1023}};
+  const int rank = S::kCluster == 1 ? 0 : sm90::cluster_rank();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      sm90::init_barrier(memory.full(i), 1);
+      sm90::init_barrier(memory.empty(i), S::kReaders);
+    }
+    for (int i = 0; i < 2; ++i) sm90::init_barrier(memory.turn(i), 4);  // the warps of the other
+    sm90::publish_barriers();
+  }
+  __syncthreads();
+  if (S::kCluster > 1) sm90::cluster_barrier();
+
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // tells the compiler that it is the warp's
+  if (warpgroup == 0) {
+    sm90::fewer_registers<40>();
+    if (threadIdx.x == 0) load_all<S, AKFast, BKFast>(args, memory, rank);
+    __syncwarp();
+  } else {
+    sm90::more_registers<232>();
+    compute_all<S, T, AKFast, BKFast>(args, memory, rank, warpgroup - 1);
+    __syncwarp();
+  }
+  // No block ends while another may arrive at its barriers.
+  if (S::kCluster > 1) sm90::cluster_barrier();
+#endif
+}
+
+// ---- the variants ----
+
+/// A shape, and how long a block takes for one of its tiles: for 64 of k, and to store it. Fitted to an H100.
+struct Variant {
+  const char* name;
+  double k_tile_us, store_us;
+  int m, n, cluster, b_share, shared_bytes;
+  bool ping_pong;
+  Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]
+};
+
+template <typename S, typename T, bool AKFast, bool BKFast>
+Kernel* kernel_of() {
+  static Kernel kernel(reinterpret_cast<const void*>(&wgmma_kernel<S, T, AKFast, BKFast>), S::kShared);
+  return &kernel;
+}
+
+template <typename S>
+Variant variant_of(const char* name, double k_tile_us, double store_us) {
+  return {name,
+          k_tile_us,
+          store_us,
+          S::kM,
+          S::kN,
+          S::kCluster,
+          S::kShareB,
+          S::kShared,
+          S::kPingPong,
+          {{{kernel_of<S, __half, false, false>(), kernel_of<S, __half, false, true>()},
+            {kernel_of<S, __half, true, false>(), kernel_of<S, __half, true, true>()}},
+           {{kernel_of<S, __nv_bfloat16, false, false>(), kernel_of<S, __nv_bfloat16, false, true>()},
+            {kernel_of<S, __nv_bfloat16, true, false>(), kernel_of<S, __nv_bfloat16, true, true>()}}}};
+}
+
+constexpr int kVariants = 4;
+
+const Variant* variants() {
+  static const Variant list[kVariants] = {
+      // row blocks, n, stages, cluster, ping-pong
+      variant_of<Shape<1, 256, 4, 1, false>>("128x256x64", 0.80, 1.6),
+      variant_of<Shape<2, 128, 6, 2, true>>("128x128x64 ping-pong", 0.42, 0.4),
+      variant_of<Shape<1, 128, 6, 1, false>>("128x128x64", 0.48, 0.8),
+      variant_of<Shape<1, 64, 8, 1, false>>("128x64x64", 0.36, 0.4),
+  };
+  return list;
+}
+
+// ---- layouts ----
+
+constexpr int64_t kVector = 8;  // elements in 16 bytes
+
+/// One of a and b as a (mn, k) matrix for TMA: which of the two is its inner dimension, and the step of the other.
+struct Layout {
+  bool served = false, k_fast = false;
+  int64_t outer_stride = 0;  // in elements
+};
+
+bool is_tma_stride(int64_t stride) { return stride > 0 && stride % kVector == 0 && stride < int64_t{1} << 38; }
+
+bool is_tma_address(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride) {
+  if (k == 1) k_stride = mn_stride == 1 ? kVector : 1;  // nothing steps along a dimension of one
+  if (mn == 1) mn_stride = k_stride == 1 ? kVector : 1;
+  if (k_stride == 1 && is_tma_stride(mn_stride)) return {true, true, mn_stride};
+  if (mn_stride == 1 && is_tma_stride(k_stride)) return {true, false, k_stride};
+  return {};
+}
+
+Layout layout_a(const Gemm& gemm) { return layout_of(gemm.m, gemm.k, gemm.a_strides.row, gemm.a_strides.column); }
+Layout layout_b(const Gemm& gemm) { return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row); }
+
+/// TMA stores whole 16 bytes, beyond the last column if need be: there rows must end with such a vector.
+bool stores_by_tma(const Gemm& gemm) {
+  if (!gemm.is_plain() || gemm.out_dtype != gemm.dtype) return false;
+  if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1 || gemm.n % kVector != 0) return false;
+  if (gemm.m > 1 && !is_tma_stride(gemm.c_strides.row)) return false;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    if (!is_tma_stride(gemm.batch[i].c_stride)) return false;
+  }
+  return true;
+}
+
+/// A tensor map of (outer, inner) with up to kBatchDims batch dimensions, the innermost last; `batch_strides` of 0 are
+/// broadcast: dimensions of one here. Strides in elements.
+struct MapSpec {
+  const void* data = nullptr;
+  int64_t inner = 0, outer = 0, outer_stride = 0;
+  int64_t batch_sizes[kBatchDims] = {}, batch_strides[kBatchDims] = {};
+  int box_outer = 0;
+};
+
+void encode(CUtensorMap& map, const MapSpec& spec, bool is_bfloat16) {
+  cuuint64_t sizes[5] = {static_cast<cuuint64_t>(spec.inner), static_cast<cuuint64_t>(spec.outer)};
+  cuuint64_t strides[4] = {static_cast<cuuint64_t>(spec.outer_stride) * 2};  // in bytes, from the second dimension on
+  for (int i = 0; i < kBatchDims; ++i) {
+    const int from = kBatchDims - 1 - i;
+    const bool varies = spec.batch_strides[from] != 0;
+    sizes[2 + i] = varies ? static_cast<cuuint64_t>(spec.batch_sizes[from]) : 1;
+    strides[1 + i] = varies ? static_cast<cuuint64_t>(spec.batch_strides[from]) * 2 : 16;
+  }
+  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(spec.box_outer), 1, 1, 1};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  check(driver().cuTensorMapEncodeTiled(
+            &map, is_bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
+            const_cast<void*>(spec.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "describing a matrix to TMA");
+}
+
+// ---- the launcher ----
+
+int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+bool is_bfloat16(const Gemm& gemm) { return gemm.dtype.code == kDLBfloat; }
+
+int64_t matrices(const Gemm& gemm) {
+  int64_t count = 1;
+  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
+  return count;
+}
+
+/// Other architectures' code has an empty kernel.
+bool is_built_for_sm90a() {
+  static const bool is_built = std::strstr(built_architectures(), "90a") != nullptr;
+  return is_built;
+}
+
+/// The variant whose busiest SM should finish first.
+int choose(const Gemm& gemm) {
+  const int sms = multiprocessors(current_device("launching a product"));
+  const int64_t count = matrices(gemm);
+  const auto k_tiles = static_cast<double>(ceil_div(gemm.k, 64));
+  int best = kVariants - 1;
+  double best_us = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kVariants; ++i) {
+    const Variant& variant = variants()[i];
+    const int64_t tiles =
+        ceil_div(gemm.m, variant.m * variant.cluster) * variant.cluster * ceil_div(gemm.n, variant.n) * count;
+    if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
+    const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
+    if (us < best_us) {
+      best_us = us;
+      best = i;
+    }
+  }
+  return best;
+}
+
+constexpr int kSuperRow = 2048;  // rows of c that the tiles which run at one time span, about
+
+/// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them.
+void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStream_t stream) {
+  KernelArgs args{};
+  MapSpec a, b, c;
+  a.data = gemm.a;
+  b.data = gemm.b;
+  c.data = gemm.c;
+  const int64_t out_item = item_bytes(gemm.out_dtype);
+  args.c = tiled::output_args(gemm.c, gemm.c_strides, out_item);
+  args.finish = tiled::finish_args(gemm, false);
+  int64_t count = 1;
+  for (int i = 0; i < kBatchDims; ++i) {
+    const int from = gemm.batch_ndim - kBatchDims + i;
+    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0};
+    count *= dim.size;
+    args.batch_size[i] = static_cast<int>(dim.size);
+    args.a_varies[i] = dim.a_stride != 0;
+    args.b_varies[i] = dim.b_stride != 0;
+    args.c.batch_stride[i] = dim.c_stride * out_item;
+    args.finish.addend.batch_stride[i] = dim.addend_stride * out_item;
+    args.finish.aux.batch_stride[i] = dim.aux_stride * out_item;
+    a.batch_sizes[i] = b.batch_sizes[i] = c.batch_sizes[i] = dim.size;
+    a.batch_strides[i] = dim.a_stride;
+    b.batch_strides[i] = dim.b_stride;
+    c.batch_strides[i] = dim.c_stride;
+  }
+
+  const Layout of_a = layout_a(gemm), of_b = layout_b(gemm);
+  a.inner = of_a.k_fast ? gemm.k : gemm.m;
+  a.outer = of_a.k_fast ? gemm.m : gemm.k;
+  a.outer_stride = of_a.outer_stride;
+  a.box_outer = of_a.k_fast ? variant.m : 64;
+  b.inner = of_b.k_fast ? gemm.k : gemm.n;
+  b.outer = of_b.k_fast ? gemm.n : gemm.k;
+  b.outer_stride = of_b.outer_stride;
+  b.box_outer = of_b.k_fast ? variant.b_share : 64;
+  encode(args.a, a, is_bfloat16(gemm));
+  encode(args.b, b, is_bfloat16(gemm));
+  args.c_by_tma = stores_by_tma(gemm);
+  if (args.c_by_tma) {
+    c.inner = gemm.n;
+    c.outer = gemm.m;
+    c.outer_stride = gemm.m > 1 ? gemm.c_strides.row : kVector;
+    c.box_outer = 64;
+    encode(args.c_map, c, is_bfloat16(gemm));
+  }
+  args.m = static_cast<int>(gemm.m);
+  args.n = static_cast<int>(gemm.n);
+  args.k_tiles = static_cast<int>(ceil_div(gemm.k, 64));
+  args.row_units = static_cast<int>(ceil_div(gemm.m, variant.m * variant.cluster));
+  args.column_tiles = static_cast<int>(ceil_div(gemm.n, variant.n));
+  args.units = static_cast<int>(args.row_units * args.column_tiles * count);
+  args.super_units = kSuperRow / (variant.m * variant.cluster);
+
+  const int clusters = multiprocessors(current_device("launching a product")) / variant.cluster;
+  const unsigned blocks = std::min(clusters, args.units) * variant.cluster;
+  Kernel& kernel = *variant.kernels[is_bfloat16(gemm)][of_a.k_fast][of_b.k_fast];
+  const CUfunction function = ready(kernel, "launching a product", "loading the matmul kernel");
+  void* parameters[] = {&args};
+  check(driver().cuLaunchKernel(function, blocks, 1, 1, kThreads, 1, 1, variant.shared_bytes, stream, parameters,
+                                nullptr),
+        "launching a product");
+}
+
+}  // namespace
+
+bool serves(const Gemm& gemm) {
+  const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
+  if ((!is_half && !is_bfloat16(gemm)) || gemm.b_dtype != gemm.dtype) return false;
+  if (gemm.out_dtype != gemm.dtype && gemm.out_dtype != kFloat32) return false;
+  if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
+  if (!is_tma_address(gemm.a) || !is_tma_address(gemm.b)) return false;
+  if (!layout_a(gemm).served || !layout_b(gemm).served) return false;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    const BatchDim& dim = gemm.batch[i];
+    if (dim.a_stride != 0 && !is_tma_stride(dim.a_stride)) return false;
+    if (dim.b_stride != 0 && !is_tma_stride(dim.b_stride)) return false;
+  }
+  // Coordinates and the count of the smallest tiles are 32-bit.
+  constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;
+  if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
+  if (static_cast<double>(ceil_div(gemm.m, 64)) * ceil_div(gemm.n, 64) * matrices(gemm) > kMost) return false;
+  return is_built_for_sm90a() && compute_capability(current_device("launching a product")) == 90;
+}
+
+void launch_variant(int variant, const Gemm& asked, cudaStream_t stream) {
+  Gemm gemm = asked;
+  // Batch dimensions beyond what a tensor map takes are walked here, one launch for each of their matrices.
+  const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
+  const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
+  const auto moved = [](const void* data, int64_t bytes) {
+    return data ? static_cast<const char*>(data) + bytes : data;
+  };
+  int64_t at[kMaxDims] = {};
+  for (;;) {
+    launch_batch(gemm, walked, variants()[variant], stream);
+    int dim = walked - 1;
+    for (; dim >= 0; --dim) {
+      const BatchDim& step = gemm.batch[dim];
+      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
+      gemm.a = moved(gemm.a, steps * step.a_stride * item);
+      gemm.b = moved(gemm.b, steps * step.b_stride * item);
+      gemm.c = const_cast<void*>(moved(gemm.c, steps * step.c_stride * out_item));
+      gemm.addend = moved(gemm.addend, steps * step.addend_stride * out_item);
+      gemm.aux = const_cast<void*>(moved(gemm.aux, steps * step.aux_stride * out_item));
+      if (steps == 1) break;
+      at[dim] = 0;
+    }
+    if (dim < 0) return;
+  }
+}
+
+void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm), gemm, stream); }
+
+std::string describe(const Gemm& gemm) {
+  return std::string("wgmma ") + variants()[choose(gemm)].name + ", " + dtype_name(gemm.dtype);
+}
+
+int variant_count() { return kVariants; }
+
+const char* variant_name(int variant) { return variants()[variant].name; }
+
+}  // namespace interop::cuda::wgmma

@@ -1,0 +1,251 @@
+/// The PTX of sm_90a that our kernels use: barriers in shared memory, TMA, wgmma. Addresses of shared memory are
+/// 32-bit.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/driver_api.h"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+namespace interop::cuda::sm90 {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// ---- barriers ----
+
+__device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+/// Shows initialised barriers to the cluster and to TMA.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+__device__ __forceinline__ void expect_bytes(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/// Arrives at the same barrier of a block of the cluster. Not `.release.cluster`, which waits for all earlier stores of
+/// the thread: it is for stages that wgmma has read, where there are none.
+__device__ __forceinline__ void arrive_at(uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
+/// Has the phase of this parity ended? Waits a while before it says no.
+__device__ __forceinline__ bool try_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
+  while (!try_wait(barrier, parity)) {
+  }
+}
+
+/// A barrier of `threads` threads; 0 is __syncthreads'.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+template <int Registers>
+__device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+template <int Registers>
+__device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+// ---- TMA ----
+
+struct Coordinates {
+  int inner, outer, batch0, batch1, batch2;
+};
+
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/// Loads a box; its bytes arrive at `barrier`.
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, const Coordinates& at) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.inner), "r"(at.outer), "r"(at.batch0), "r"(at.batch1), "r"(at.batch2)
+      : "memory");
+}
+
+/// The same into each block of the cluster whose bit is set, at the same address and barrier of each.
+__device__ __forceinline__ void load_box_to_all(uint32_t to, const CUtensorMap* map, uint32_t barrier,
+                                                const Coordinates& at, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.inner), "r"(at.outer), "r"(at.batch0), "r"(at.batch1), "r"(at.batch2), "h"(blocks)
+      : "memory");
+}
+
+/// Stores a box, without what lies beyond the array; but for the rest of 16 bytes that its row ends within.
+__device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t from, const Coordinates& at) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+      "r"(from), "r"(at.inner), "r"(at.outer), "r"(at.batch0), "r"(at.batch1), "r"(at.batch2)
+      : "memory");
+}
+
+/// Makes this thread's stores since the last call one group.
+__device__ __forceinline__ void end_store() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/// Waits until at most `Pending` of this thread's latest groups of stores have yet to read shared memory.
+template <int Pending>
+__device__ __forceinline__ void wait_for_store_reads() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
+
+/// Orders this thread's writes to shared memory before what TMA and wgmma read after the next barrier.
+__device__ __forceinline__ void fence_async_reads() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void store_matrices(uint32_t row, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r0), "r"(r1), "r"(r2),
+               "r"(r3)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_pair(uint32_t to, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ void load_four(float (&to)[4], uint32_t from) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "r"(from)
+               : "memory");
+}
+
+// ---- wgmma ----
+
+/// The descriptor of an operand in 128-byte swizzled atoms of 8 rows by 128 bytes. `step` is from one
+/// atom to the next along the rows. Where the rows are k, `block` is from 64 of m or n to the next 64.
+__host__ __device__ constexpr uint64_t descriptor(uint32_t address, int block, int step) {
+  return uint64_t{1} << 62 | static_cast<uint64_t>(step >> 4) << 32 | static_cast<uint64_t>(block >> 4) << 16 |
+         (address & 0x3FFFF) >> 4;
+}
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/// Waits until at most `Pending` of the latest groups of products are under way.
+template <int Pending>
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+/// Keeps the compiler from moving uses of `values` across.
+template <int Count>
+__device__ __forceinline__ void pin(float (&values)[Count]) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+
+// clang-format off
+#define INTEROP_R0 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define INTEROP_R1 \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define INTEROP_R2 \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define INTEROP_R3 \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define INTEROP_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
+  "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define INTEROP_D32(i) INTEROP_D8(i), INTEROP_D8(i + 8), INTEROP_D8(i + 16), INTEROP_D8(i + 24)
+#define INTEROP_WGMMA(n, type, registers, a_, b_, ta_, tb_, ...)                                           \
+  asm volatile("{\n.reg .pred accumulate;\nsetp.eq.u32 accumulate, 0, 0;\n"                                \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" registers "}, "        \
+               a_ ", " b_ ", accumulate, 1, 1, " ta_ ", " tb_ ";\n}"                                       \
+               : __VA_ARGS__ : "l"(a), "l"(b), "n"(TransA), "n"(TransB) : "memory")
+#define INTEROP_WGMMA_SIZES(type)                                                                          \
+  if constexpr (N == 64) {                                                                                 \
+    INTEROP_WGMMA(64, type, INTEROP_R0, "%32", "%33", "%34", "%35", INTEROP_D32(0));                       \
+  } else if constexpr (N == 128) {                                                                         \
+    INTEROP_WGMMA(128, type, INTEROP_R0 ", " INTEROP_R1, "%64", "%65", "%66", "%67",                       \
+                  INTEROP_D32(0), INTEROP_D32(32));                                                        \
+  } else {                                                                                                 \
+    static_assert(N == 256);                                                                               \
+    INTEROP_WGMMA(256, type, INTEROP_R0 ", " INTEROP_R1 ", " INTEROP_R2 ", " INTEROP_R3,                   \
+                  "%128", "%129", "%130", "%131",                                                          \
+                  INTEROP_D32(0), INTEROP_D32(32), INTEROP_D32(64), INTEROP_D32(96));                      \
+  }
+// clang-format on
+
+/// d += a b for a of 64 x 16 and b of 16 x N, by a warpgroup. Trans is 1 where k is not the unit stride.
+template <typename T, int TransA, int TransB, int N>
+__device__ __forceinline__ void product(float (&d)[N / 2], uint64_t a, uint64_t b) {
+  if constexpr (std::is_same_v<T, __half>) {
+    INTEROP_WGMMA_SIZES("f16")
+  } else {
+    static_assert(std::is_same_v<T, __nv_bfloat16>);
+    INTEROP_WGMMA_SIZES("bf16")
+  }
+}
+
+#undef INTEROP_WGMMA_SIZES
+#undef INTEROP_WGMMA
+#undef INTEROP_D32
+#undef INTEROP_D8
+#undef INTEROP_R3
+#undef INTEROP_R2
+#undef INTEROP_R1
+#undef INTEROP_R0
+
+}  // namespace interop::cuda::sm90
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL

@@ -1,0 +1,894 @@
+/// Tests and times src/cuda/matmul_wgmma.cu without Python.
+///
+///   wgmma_test [--variants 0,1,...]
+///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--small] [--dtype f16]
+///              [--variants 0,1,...] [--seconds 50]
+///
+/// Tests: small integers, whose products are exact in float32, so that c must equal a naive kernel's bit for bit; all
+/// that surrounds a, b and the elements of c is poison, and must not reach c or change. Prints "N passed, N failed".
+/// --bench: a CUDA graph of many launches over buffers that exceed L2, random data, variants and cuBLAS interleaved,
+/// medians; starts no shape after that many seconds. cuBLAS is opened at run time. --small: small products instead,
+/// beside the general kernel.
+/// Both end with "HANGS", exit status 3, when a launch takes seconds.
+#include <interop/error.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <dlfcn.h>
+
+#include <chrono>
+#include <memory>
+#include <sstream>
+
+#include "check.h"
+#include "cuda/matmul_tiled.h"
+#include "cuda/matmul_wgmma.h"
+
+using namespace interop;
+using namespace interop::cuda;
+using namespace interop::testing;
+
+namespace {
+
+cudaStream_t g_stream;
+
+constexpr DLDataType kHalf{kDLFloat, 16, 1}, kBrain{kDLBfloat, 16, 1}, kSingle{kDLFloat, 32, 1};
+
+// ---- waiting ----
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Waits for all that the stream holds; ends the program, naming `what`, where that takes longer than any of it should.
+void finish(const std::string& what) {
+  static const cudaEvent_t event = [] {
+    cudaEvent_t made;
+    MUST(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+    return made;
+  }();
+  MUST(cudaEventRecord(event, g_stream));
+  const double end = seconds() + 5;
+  for (;;) {
+    const cudaError_t status = cudaEventQuery(event);
+    if (status == cudaSuccess) return;
+    if (status != cudaErrorNotReady) std::printf("STOPPED in %s: %s\n", what.c_str(), cudaGetErrorName(status));
+    if (status == cudaErrorNotReady && seconds() < end) continue;
+    if (status == cudaErrorNotReady) std::printf("HANGS: %s\n", what.c_str());
+    std::fflush(stdout);
+    std::_Exit(3);  // nothing that waits for the device
+  }
+}
+
+// ---- device code: filling, the reference, comparing ----
+
+__device__ float random_value(uint64_t index, uint32_t seed, int integers) {
+  uint64_t x = (index + 1) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+  x ^= x >> 31;
+  if (integers) return static_cast<int>(x % 7) - 3;
+  return static_cast<int32_t>(x) / 2147483648.f;
+}
+
+template <typename T>
+__device__ T to(float x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+struct Strided {
+  int64_t rows, columns, row_stride, column_stride;
+  int batch_ndim;
+  int64_t sizes[4], strides[4];
+};
+
+__device__ int64_t batch_offset(const Strided& x, int64_t matrix) {
+  int64_t offset = 0;
+  for (int i = x.batch_ndim - 1; i >= 0; --i) {
+    offset += matrix % x.sizes[i] * x.strides[i];
+    matrix /= x.sizes[i];
+  }
+  return offset;
+}
+
+/// What: 0 integers in [-3, 3], 1 uniform in [-1, 1], 2 ones.
+template <typename T>
+__global__ void fill_kernel(T* data, Strided x, int64_t matrices, uint32_t seed, int what) {
+  const int64_t count = matrices * x.rows * x.columns;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t matrix = i / (x.rows * x.columns), at = i % (x.rows * x.columns);
+    data[batch_offset(x, matrix) + at / x.columns * x.row_stride + at % x.columns * x.column_stride] =
+        to<T>(what == 2 ? 1.f : random_value(i, seed, what == 0));
+  }
+}
+
+/// What is done to the sums, for the reference; nulls for what there is not.
+template <typename C>
+struct Finish {
+  double factor = 1, beta = 1;
+  const C *addend = nullptr, *bias = nullptr;
+  C* aux = nullptr;
+  Strided addend_x{}, bias_x{}, aux_x{};
+  Activation activation = Activation::none;
+};
+
+__device__ double activated(double x, Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return fmax(x, 0.);
+    case Activation::gelu:
+      return x / 2 * (1 + erf(x / sqrt(2.)));
+    case Activation::gelu_tanh:
+      return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    default:
+      return x;
+  }
+}
+
+/// One thread an output, in float64.
+template <typename T, typename C>
+__global__ void reference_kernel(const T* a, const T* b, C* c, Strided xa, Strided xb, Strided xc, int64_t matrices,
+                                 int64_t k, Finish<C> how) {
+  const int64_t count = matrices * xc.rows * xc.columns;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t matrix = i / (xc.rows * xc.columns), at = i % (xc.rows * xc.columns);
+    const int64_t row = at / xc.columns, column = at % xc.columns;
+    const T* const pa = a + batch_offset(xa, matrix) + row * xa.row_stride;
+    const T* const pb = b + batch_offset(xb, matrix) + column * xb.column_stride;
+    double sum = 0;
+    for (int64_t j = 0; j < k; ++j) {
+      sum += static_cast<double>(float(pa[j * xa.column_stride])) * float(pb[j * xb.row_stride]);
+    }
+    const auto offset = [&](const Strided& x) {
+      return batch_offset(x, matrix) + row * x.row_stride + column * x.column_stride;
+    };
+    sum *= how.factor;
+    if (how.addend) sum += how.beta * float(how.addend[offset(how.addend_x)]);
+    if (how.bias) sum += float(how.bias[offset(how.bias_x)]);
+    if (how.aux) how.aux[offset(how.aux_x)] = to<C>(static_cast<float>(sum));
+    c[offset(xc)] = to<C>(static_cast<float>(activated(sum, how.activation)));
+  }
+}
+
+struct Differences {
+  unsigned long long count, first;
+};
+
+/// Bits must agree, or else values to within `relative` of what is wanted and `absolute`.
+template <typename C>
+__global__ void compare_kernel(const C* got, const C* want, int64_t count, double relative, double absolute,
+                               Differences* differences) {
+  using Bits = std::conditional_t<sizeof(C) == 4, uint32_t, uint16_t>;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    if (reinterpret_cast<const Bits*>(got)[i] == reinterpret_cast<const Bits*>(want)[i]) continue;
+    const double g = float(got[i]), w = float(want[i]);
+    if (fabs(g - w) <= relative * fabs(w) + absolute) continue;  // zeros of either sign, too
+    atomicAdd(&differences->count, 1);
+    atomicMin(&differences->first, static_cast<unsigned long long>(i));
+  }
+}
+
+// ---- cases ----
+
+struct Batch {
+  int64_t size;
+  bool a_varies, b_varies;
+};
+
+struct Case {
+  int64_t m, n, k;
+  bool a_transposed = false, b_transposed = false;
+  int64_t a_pad = 0, b_pad = 0, c_pad = 0;  // elements between rows
+  bool c_transposed = false;
+  int64_t c_column_step = 1;
+  int64_t c_offset = 0;
+  bool c_aligned = false;  // rows of c are multiples of 16 bytes, whatever n
+  bool float32_c = false;
+  int what = 0;
+  bool scales = false, factors = false;
+  bool addend = false, addend_transposed = false, addend_aligned = false, aux = false;
+  char bias = 0;  // 'r'ow or 'c'olumn
+  Activation activation = Activation::none;
+  std::vector<Batch> batch = {};
+  DLDataType dtype = kBrain;
+};
+
+std::string text(const Case& x) {
+  std::ostringstream s;
+  s << (x.dtype == kHalf ? "float16 " : "bfloat16 ") << x.m << "x" << x.n << "x" << x.k << " "
+    << (x.a_transposed ? 'T' : 'N') << (x.b_transposed ? 'T' : 'N') << " pads " << x.a_pad << "," << x.b_pad << ","
+    << x.c_pad << (x.c_aligned ? " c aligned" : "") << (x.c_transposed ? " c^T" : "") << " c step " << x.c_column_step
+    << " c offset " << x.c_offset << (x.float32_c ? " float32 c" : "") << " data " << x.what
+    << (x.scales ? " alpha beta" : "") << (x.factors ? " factors" : "") << (x.addend ? " addend" : "")
+    << (x.addend_transposed ? "^T" : "") << (x.addend_aligned ? " aligned" : "") << (x.aux ? " aux" : "")
+    << (x.bias == 'r'   ? " bias row"
+        : x.bias == 'c' ? " bias column"
+                        : "")
+    << " activation " << static_cast<int>(x.activation);
+  for (const Batch& dim : x.batch) s << " batch " << dim.size << (dim.a_varies ? "a" : "") << (dim.b_varies ? "b" : "");
+  return s.str();
+}
+
+int64_t round_up(int64_t x) { return (x + 7) / 8 * 8; }
+
+/// Rows (or columns) of an array that starts `guard` elements into its memory, with its batch outside.
+struct Placed {
+  Strided x{};
+  int64_t elements = 0;
+};
+
+Placed place(int64_t rows, int64_t columns, bool transposed, int64_t pad, bool aligned, int64_t step,
+             const std::vector<Batch>& batch, int which) {
+  Placed p;
+  const int64_t inner = transposed ? rows : columns, outer = transposed ? columns : rows;
+  const int64_t ld = aligned ? round_up(inner + pad) : inner * step + pad;
+  p.x = {rows, columns, transposed ? step : ld, transposed ? ld : step, static_cast<int>(batch.size()), {}, {}};
+  int64_t matrix = ld * outer;
+  if (aligned) matrix = round_up(matrix);
+  int64_t stride = matrix, all = matrix;
+  for (int i = static_cast<int>(batch.size()) - 1; i >= 0; --i) {
+    const bool varies = which == 2 || (which == 0 ? batch[i].a_varies : batch[i].b_varies);
+    p.x.sizes[i] = batch[i].size;
+    p.x.strides[i] = varies ? stride : 0;
+    if (varies) {
+      all = stride * batch[i].size;
+      stride = all + (aligned ? 16 : 0);  // so that neighbours do not collapse
+    }
+  }
+  p.elements = all;
+  return p;
+}
+
+constexpr int64_t kGuard = 1024;  // elements on either side
+
+/// One piece of device memory, handed out anew for every case.
+class Arena {
+ public:
+  Arena() { MUST(cudaMalloc(&memory_, kBytes)); }
+  ~Arena() { cudaFree(memory_); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  void reset() { used_ = 0; }
+  char* take(std::size_t bytes) {
+    char* const taken = memory_ + used_;
+    used_ += (bytes + 255) / 256 * 256;
+    if (used_ > kBytes) std::printf("STOPPED: the arena is too small\n"), std::exit(2);
+    return taken;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{512} << 20;
+  char* memory_ = nullptr;
+  std::size_t used_ = 0;
+};
+
+/// What became of one variant.
+struct Tally {
+  int passed = 0, failed = 0;
+  bool stopped() const { return failed > 8; }
+};
+
+template <typename T, typename C>
+void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<Tally>& tallies, Arena& arena) {
+  const Placed pa = place(x.m, x.k, x.a_transposed, x.a_pad, true, 1, x.batch, 0);
+  const Placed pb = place(x.k, x.n, x.b_transposed, x.b_pad, true, 1, x.batch, 1);
+  const Placed pc = place(x.m, x.n, x.c_transposed, x.c_pad, x.c_aligned, x.c_column_step, x.batch, 2);
+  int64_t matrices = 1;
+  for (const Batch& dim : x.batch) matrices *= dim.size;
+
+  arena.reset();
+  const auto poison = [](void* memory, std::size_t bytes) {
+    MUST(cudaMemsetAsync(memory, 0xff, bytes, g_stream));  // NaN in every dtype
+  };
+  const auto make = [&](int64_t elements, std::size_t item) {
+    const std::size_t bytes = (elements + 2 * kGuard) * item;
+    char* const memory = arena.take(bytes);
+    poison(memory, bytes);
+    return memory;
+  };
+  T* const a = reinterpret_cast<T*>(make(pa.elements, 2)) + kGuard;
+  T* const b = reinterpret_cast<T*>(make(pb.elements, 2)) + kGuard;
+  const int64_t elements_c = pc.elements + x.c_offset, guarded_c = elements_c + 2 * kGuard;
+  C *const got = reinterpret_cast<C*>(make(elements_c, sizeof(C))), *const want = reinterpret_cast<C*>(
+                                                                        make(elements_c, sizeof(C)));
+  auto* const differences = reinterpret_cast<Differences*>(arena.take(sizeof(Differences)));
+
+  // A broadcast operand has one matrix along that dimension.
+  const auto fill = [&](T* data, Strided s, uint32_t seed) {
+    int64_t own = 1;
+    for (int i = 0; i < s.batch_ndim; ++i) {
+      if (s.strides[i] == 0) s.sizes[i] = 1;
+      own *= s.sizes[i];
+    }
+    fill_kernel<<<1024, 256, 0, g_stream>>>(data, s, own, seed, x.what);
+  };
+  fill(a, pa.x, 1);
+  fill(b, pb.x, 2);
+
+  Gemm gemm;
+  Finish<C> how;
+  const auto extra = [&](int64_t rows, int64_t columns, const Placed& placed, const std::vector<Batch>& batch,
+                         uint32_t seed) {
+    C* const data = reinterpret_cast<C*>(make(placed.elements, sizeof(C))) + kGuard;
+    int64_t own = 1;
+    for (const Batch& dim : batch) own *= dim.size;
+    Strided s = placed.x;
+    s.rows = rows, s.columns = columns;
+    fill_kernel<<<1024, 256, 0, g_stream>>>(data, s, own, seed, x.what);
+    return data;
+  };
+  if (x.scales) {
+    how.factor = 2, how.beta = -3;
+    gemm.scales = true;
+    const float alpha = 2, beta = -3;
+    std::memcpy(gemm.alpha.bytes, &alpha, sizeof alpha);
+    std::memcpy(gemm.beta.bytes, &beta, sizeof beta);
+  }
+  if (x.factors) {
+    how.factor *= 0.5;
+    float* const factor = reinterpret_cast<float*>(arena.take(sizeof(float)));
+    const float half = 0.5f;
+    MUST(cudaMemcpyAsync(factor, &half, sizeof half, cudaMemcpyHostToDevice, g_stream));
+    gemm.factor_b = factor;
+  }
+  if (x.addend) {
+    const Placed placed = place(x.m, x.n, x.addend_transposed, 0, x.addend_aligned, 1, x.batch, 2);
+    how.addend = extra(x.m, x.n, placed, x.batch, 3);
+    how.addend_x = placed.x;
+    gemm.addend = how.addend;
+    gemm.addend_strides = {placed.x.row_stride, placed.x.column_stride};
+  }
+  if (x.bias) {
+    const bool is_row = x.bias == 'r';
+    const Placed placed = place(is_row ? 1 : x.m, is_row ? x.n : 1, !is_row, 0, true, 1, {}, 2);
+    how.bias = extra(is_row ? 1 : x.m, is_row ? x.n : 1, placed, {}, 4);
+    how.bias_x = placed.x;
+    (is_row ? how.bias_x.row_stride : how.bias_x.column_stride) = 0;
+    gemm.bias = how.bias;
+    gemm.bias_strides = {how.bias_x.row_stride, how.bias_x.column_stride};
+  }
+  C* got_aux = nullptr;
+  const Placed pu = place(x.m, x.n, false, 8, false, 1, x.batch, 2);
+  if (x.aux) {
+    how.aux = reinterpret_cast<C*>(make(pu.elements, sizeof(C))) + kGuard;
+    how.aux_x = pu.x;
+    got_aux = reinterpret_cast<C*>(make(pu.elements, sizeof(C))) + kGuard;
+    gemm.aux = got_aux;
+    gemm.aux_strides = {pu.x.row_stride, pu.x.column_stride};
+  }
+  gemm.activation = x.activation;
+  reference_kernel<T, C>
+      <<<2048, 256, 0, g_stream>>>(a, b, want + kGuard + x.c_offset, pa.x, pb.x, pc.x, matrices, x.k, how);
+  MUST(cudaGetLastError());
+  finish("the reference of " + text(x));
+
+  gemm.dtype = gemm.b_dtype = x.dtype;
+  gemm.out_dtype = x.float32_c ? kSingle : x.dtype;
+  gemm.m = x.m;
+  gemm.n = x.n;
+  gemm.k = x.k;
+  gemm.a = a;
+  gemm.b = b;
+  gemm.c = got + kGuard + x.c_offset;
+  gemm.a_strides = {pa.x.row_stride, pa.x.column_stride};
+  gemm.b_strides = {pb.x.row_stride, pb.x.column_stride};
+  gemm.c_strides = {pc.x.row_stride, pc.x.column_stride};
+  for (const Batch& dim : x.batch) {
+    const int i = gemm.batch_ndim++;
+    gemm.batch[i] = {dim.size,        pa.x.strides[i],         pb.x.strides[i],
+                     pc.x.strides[i], how.addend_x.strides[i], how.aux_x.strides[i]};
+  }
+  if (!expect(wgmma::serves(gemm), text(x) + ": is not served")) return;
+
+  // Of sums of k products in [-1, 1]; gelu is no integer.
+  const bool exact = x.what != 1 && x.activation != Activation::gelu && x.activation != Activation::gelu_tanh;
+  const double absolute = exact ? 0 : x.what == 1 ? x.k * 1e-6 : 1e-3;
+  const double rounding = std::is_same_v<C, float> ? 0 : std::is_same_v<C, __half> ? 1. / 1024 : 1. / 128;
+  for (const int variant : variants) {
+    Tally& tally = tallies[variant];
+    if (tally.stopped()) continue;
+    const std::string name =
+        "variant " + std::to_string(variant) + " (" + wgmma::variant_name(variant) + ") " + text(x);
+    poison(got, guarded_c * sizeof(C));
+    if (got_aux) poison(got_aux - kGuard, (pu.elements + 2 * kGuard) * sizeof(C));
+    wgmma::launch_variant(variant, gemm, g_stream);
+    // Says what differs, or "".
+    const auto compare_with = [&](const C* ours, const C* theirs, int64_t first, int64_t elements, int64_t ld) {
+      MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
+      MUST(cudaMemsetAsync(&differences->first, 0xff, sizeof differences->first, g_stream));
+      compare_kernel<<<1024, 256, 0, g_stream>>>(ours, theirs, elements + 2 * kGuard, exact ? 0 : rounding, absolute,
+                                                 differences);
+      MUST(cudaGetLastError());
+      finish(name);
+      Differences found;
+      MUST(cudaMemcpy(&found, differences, sizeof found, cudaMemcpyDeviceToHost));
+      if (found.count == 0) return std::string();
+      C got_value, wanted_value;
+      MUST(cudaMemcpy(&got_value, ours + found.first, sizeof(C), cudaMemcpyDeviceToHost));
+      MUST(cudaMemcpy(&wanted_value, theirs + found.first, sizeof(C), cudaMemcpyDeviceToHost));
+      const int64_t at = static_cast<int64_t>(found.first) - kGuard - first;
+      std::ostringstream s;
+      s << ": " << found.count << " elements differ, first at " << at << " (" << at / ld << ", " << at % ld << ") of "
+        << elements << ": " << float(got_value) << ", not " << float(wanted_value);
+      return s.str();
+    };
+    std::string wrong =
+        compare_with(got, want, x.c_offset, elements_c, x.c_transposed ? pc.x.column_stride : pc.x.row_stride);
+    if (got_aux && wrong.empty()) {
+      wrong = compare_with(got_aux - kGuard, how.aux - kGuard, 0, pu.elements, pu.x.row_stride);
+      if (!wrong.empty()) wrong = ": aux" + wrong;
+    }
+    ++(expect(wrong.empty(), name + wrong) ? tally.passed : tally.failed);
+    if (tally.stopped()) std::printf("variant %d: many failures, stopping it\n", variant);
+  }
+}
+
+void check_case(const Case& x, const std::vector<int>& variants, std::vector<Tally>& tallies, Arena& arena) {
+  if (x.dtype == kHalf) {
+    x.float32_c ? check_case_of<__half, float>(x, variants, tallies, arena)
+                : check_case_of<__half, __half>(x, variants, tallies, arena);
+  } else {
+    x.float32_c ? check_case_of<__nv_bfloat16, float>(x, variants, tallies, arena)
+                : check_case_of<__nv_bfloat16, __nv_bfloat16>(x, variants, tallies, arena);
+  }
+}
+
+std::vector<Case> cases() {
+  using Batches = std::vector<Batch>;
+  std::vector<Case> list;
+  const auto add = [&](int64_t m, int64_t n, int64_t k, auto change) {
+    for (int layout = 0; layout < 4; ++layout) {
+      Case x{m, n, k};
+      x.a_transposed = layout & 2;
+      x.b_transposed = layout & 1;
+      change(x);
+      list.push_back(x);
+    }
+  };
+  const auto as_is = [](Case&) {};
+  // From the simplest on, so that the first failure says most.
+  add(128, 256, 8, as_is);
+  add(128, 256, 64, as_is);
+  add(128, 256, 64, [](Case& x) { x.float32_c = true; });
+  add(64, 64, 16, as_is);
+  add(256, 512, 64, as_is);
+  add(128, 256, 128, as_is);
+  add(128, 256, 1024, as_is);
+  add(2048, 2048, 512, as_is);
+  add(2048, 2048, 512, [](Case& x) { x.float32_c = true; });
+  add(3000, 4104, 328, as_is);
+  add(3000, 4104, 328, [](Case& x) { x.dtype = kHalf; });
+  for (const DLDataType dtype : {kHalf, kBrain}) {
+    for (const int64_t m : {1, 7, 65, 200}) {
+      for (const int64_t n : {1, 8, 33, 130, 264, 520}) {
+        for (const int64_t k : {1, 17, 64, 200}) {
+          add(m, n, k, [&](Case& x) { x.dtype = dtype; });
+        }
+      }
+    }
+  }
+  // Rows of c that TMA could describe, but that end within 16 bytes.
+  for (const int64_t n : {1, 2, 7, 9, 33, 65, 252, 257}) {
+    add(1, n, 40, [](Case& x) { x.c_aligned = true; });
+    add(70, n, 40, [](Case& x) { x.c_aligned = true; });
+    add(n, 70, 40, [](Case& x) { x.c_aligned = x.c_transposed = true; });
+    add(70, n, 40, [](Case& x) { x.c_aligned = x.float32_c = true; });
+    add(70, n, 40, [](Case& x) { x.c_aligned = true, x.batch = Batches{{3, true, true}}; });
+  }
+  // As many k tiles as there are stages, and around that.
+  for (const int64_t k : {128, 192, 256, 320, 384, 448, 512, 576, 768, 832}) add(1600, 2304, k, as_is);
+  add(300, 520, 200, [](Case& x) { x.float32_c = true; });
+  add(301, 521, 201, [](Case& x) { x.float32_c = true; });
+  add(301, 521, 201, [](Case& x) { x.a_pad = 40, x.b_pad = 8, x.c_pad = 3; });
+  add(304, 520, 201, [](Case& x) { x.c_pad = 16; });
+  add(304, 520, 201, [](Case& x) { x.c_pad = 2; });
+  add(304, 520, 201, [](Case& x) { x.c_transposed = true; });
+  add(303, 521, 201, [](Case& x) { x.c_transposed = true; });
+  add(303, 521, 201, [](Case& x) { x.c_column_step = 2; });
+  add(304, 520, 201, [](Case& x) { x.c_offset = 1; });
+  add(304, 520, 201, [](Case& x) { x.c_offset = 2; });
+  // All that may follow the sums; first one by one, then together, on sizes that take vectors and on odd ones.
+  for (const auto& [m, n] : {std::pair{304, 520}, {301, 521}}) {
+    add(m, n, 136, [](Case& x) { x.scales = true; });
+    add(m, n, 136, [](Case& x) { x.factors = true; });
+    add(m, n, 136, [](Case& x) { x.addend = true; });
+    add(m, n, 136, [](Case& x) { x.addend = x.addend_transposed = x.scales = true; });
+    add(m, n, 136, [](Case& x) { x.bias = 'r'; });
+    add(m, n, 136, [](Case& x) { x.bias = 'c'; });
+    add(m, n, 136, [](Case& x) { x.aux = true, x.activation = Activation::relu; });
+    add(m, n, 136, [](Case& x) { x.activation = Activation::gelu, x.float32_c = true; });
+    add(m, n, 136, [](Case& x) { x.activation = Activation::gelu_tanh; });
+    for (const DLDataType dtype : {kHalf, kBrain}) {
+      for (const bool float32_c : {false, true}) {
+        for (const char bias : {'r', 'c'}) {
+          add(m, n, 72, [&](Case& x) {
+            x.dtype = dtype, x.float32_c = float32_c, x.bias = bias;
+            x.scales = x.factors = x.addend = x.aux = true;
+            x.activation = Activation::relu;
+            x.batch = Batches{{2, true, true}, {3, true, false}};
+          });
+        }
+      }
+    }
+  }
+  add(300, 516, 72, [](Case& x) {
+    x.addend = x.addend_aligned = x.c_aligned = x.aux = true, x.bias = 'r';
+    x.batch = Batches{{2, true, false}, {3, true, true}, {2, false, true}, {2, true, true}};
+  });
+  add(1, 521, 72, [](Case& x) { x.addend = x.scales = true, x.bias = 'r', x.c_transposed = true; });
+  add(301, 1, 72, [](Case& x) { x.addend = x.scales = true, x.bias = 'c'; });
+  add(127, 129, 1001, [](Case& x) { x.what = 2; });
+  add(127, 129, 1001, [](Case& x) { x.what = 2, x.float32_c = true; });
+  add(129, 257, 65537, [](Case& x) { x.what = 2, x.float32_c = true; });
+  add(512, 512, 4096, [](Case& x) { x.what = 1; });
+  add(512, 512, 4096, [](Case& x) { x.what = 1, x.float32_c = true; });
+  add(512, 512, 4096, [](Case& x) { x.what = 1, x.dtype = kHalf; });
+  add(200, 328, 136, [](Case& x) { x.batch = Batches{{5, true, true}}; });
+  add(200, 328, 136, [](Case& x) { x.batch = Batches{{5, true, false}}; });
+  add(200, 328, 136, [](Case& x) { x.batch = Batches{{5, false, true}}; });
+  add(201, 329, 135, [](Case& x) { x.batch = Batches{{3, true, false}, {4, false, true}}; });
+  add(64, 72, 136, [](Case& x) { x.batch = Batches{{3, true, true}, {2, false, true}, {7, true, true}}; });
+  add(64, 72, 136,
+      [](Case& x) { x.batch = Batches{{2, true, false}, {3, true, true}, {2, false, true}, {5, true, true}}; });
+  add(16, 24, 8, [](Case& x) { x.batch = Batches{{700, true, true}}; });
+  add(64, 64, 64, [](Case& x) { x.batch = Batches{{1024, true, true}}; });
+  return list;
+}
+
+void test(const std::vector<int>& variants) {
+  std::vector<Tally> tallies(wgmma::variant_count());
+  Arena arena;
+  const double start = seconds();
+  double next = start + 2;
+  const std::vector<Case> all = cases();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    check_case(all[i], variants, tallies, arena);
+    if (seconds() < next) continue;
+    next += 2;
+    std::printf("%.0f s: %d of %d cases\n", seconds() - start, static_cast<int>(i + 1), static_cast<int>(all.size()));
+  }
+  for (const int variant : variants) {
+    std::printf("variant %d %-32s %d passed, %d failed%s\n", variant, wgmma::variant_name(variant),
+                tallies[variant].passed, tallies[variant].failed, tallies[variant].stopped() ? ", stopped" : "");
+  }
+}
+
+/// What the kernel must leave to another.
+void test_refusals() {
+  const auto gemm = [](auto change) {
+    Gemm g;
+    g.dtype = g.b_dtype = g.out_dtype = kBrain;
+    g.m = g.n = g.k = 64;
+    g.a = g.b = reinterpret_cast<void*>(4096);
+    g.c = reinterpret_cast<void*>(8192);
+    g.a_strides = g.b_strides = g.c_strides = {64, 1};
+    change(g);
+    return wgmma::serves(g);
+  };
+  expect(gemm([](Gemm&) {}), "the plain product is served");
+  expect(!gemm([](Gemm& g) { g.dtype = g.b_dtype = g.out_dtype = kSingle; }), "float32");
+  expect(gemm([](Gemm& g) { g.out_dtype = kSingle; }), "a float32 result is served");
+  expect(!gemm([](Gemm& g) { g.out_dtype = kHalf; }), "a float16 result of bfloat16");
+  expect(!gemm([](Gemm& g) { g.b_dtype = kHalf; }), "float16 beside bfloat16");
+  expect(!gemm([](Gemm& g) { g.k = 0; }), "k = 0");
+  expect(!gemm([](Gemm& g) { g.a_strides = {65, 1}; }), "odd rows of a");
+  expect(!gemm([](Gemm& g) { g.a_strides = {-64, 1}; }), "rows of a backwards");
+  expect(!gemm([](Gemm& g) { g.a_strides = {0, 1}; }), "one row of a for all");
+  expect(!gemm([](Gemm& g) { g.b_strides = {128, 2}; }), "no unit stride in b");
+  expect(!gemm([](Gemm& g) { g.a = reinterpret_cast<void*>(4098); }), "a not aligned");
+  expect(!gemm([](Gemm& g) {
+    g.batch_ndim = 1;
+    g.batch[0] = {2, 4096, -4096, 4096};
+  }),
+         "batch of b backwards");
+  expect(gemm([](Gemm& g) {
+           g.batch_ndim = 1;
+           g.batch[0] = {2, 4096, 0, 4096};
+         }),
+         "broadcast b is served");
+}
+
+// ---- the benchmark ----
+
+/// cuBLAS, as far as it is needed: row-major c = a b by cublasGemmStridedBatchedEx.
+class Cublas {
+ public:
+  explicit Cublas(const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) {
+      library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library_) break;
+    }
+    if (!library_) {
+      std::printf("no cuBLAS (%s): timing our own kernels only\n", dlerror());
+      return;
+    }
+    get("cublasCreate_v2", create_);
+    get("cublasSetStream_v2", set_stream_);
+    get("cublasSetWorkspace_v2", set_workspace_);
+    get("cublasGemmStridedBatchedEx", gemm_);
+    must_be_0(create_(&handle_));
+    must_be_0(set_stream_(handle_, g_stream));
+    void* workspace;
+    constexpr std::size_t kWorkspace = std::size_t{32} << 20;
+    MUST(cudaMalloc(&workspace, kWorkspace));
+    must_be_0(set_workspace_(handle_, workspace, kWorkspace));
+  }
+  explicit operator bool() const { return library_ != nullptr; }
+
+  void launch(const Gemm& gemm) const {
+    const bool a_t = gemm.a_strides.column != 1, b_t = gemm.b_strides.column != 1;
+    const int type = gemm.dtype == kHalf ? 2 : 14;  // CUDA_R_16F, CUDA_R_16BF
+    const float one = 1, zero = 0;
+    const BatchDim dim = gemm.batch_ndim ? gemm.batch[0] : BatchDim{1, 0, 0, 0};
+    must_be_0(gemm_(handle_, b_t, a_t, gemm.n, gemm.m, gemm.k, &one, gemm.b, type,
+                    b_t ? gemm.b_strides.column : gemm.b_strides.row, dim.b_stride, gemm.a, type,
+                    a_t ? gemm.a_strides.column : gemm.a_strides.row, dim.a_stride, &zero, gemm.c, type,
+                    gemm.c_strides.row, dim.c_stride, dim.size, 68, -1));  // CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT
+  }
+
+ private:
+  template <typename Function>
+  void get(const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library_, name));
+    if (!function) std::printf("STOPPED: cuBLAS has no %s\n", name), std::exit(2);
+  }
+  static void must_be_0(int status) {
+    if (status != 0) std::printf("STOPPED: cuBLAS status %d\n", status), std::exit(2);
+  }
+
+  void* library_ = nullptr;
+  void* handle_ = nullptr;
+  int (*create_)(void**) = nullptr;
+  int (*set_stream_)(void*, cudaStream_t) = nullptr;
+  int (*set_workspace_)(void*, void*, std::size_t) = nullptr;
+  int (*gemm_)(void*, int, int, int, int, int, const void*, const void*, int, int, long long, const void*, int, int,
+               long long, const void*, void*, int, int, long long, int, int, int) = nullptr;
+};
+
+/// A graph of launches, each on the next set of buffers.
+class Repeats {
+ public:
+  const std::string name;
+
+  template <typename Launch>
+  Repeats(std::string name, int repeats, Launch launch) : name(std::move(name)), repeats_(repeats) {
+    launch(0);  // what loads on first use
+    finish(name);
+    MUST(cudaStreamBeginCapture(g_stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < repeats; ++i) launch(i);
+    cudaGraph_t graph;
+    MUST(cudaStreamEndCapture(g_stream, &graph));
+    MUST(cudaGraphInstantiate(&exec_, graph, 0));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaEventCreate(&start_));
+    MUST(cudaEventCreate(&stop_));
+  }
+  ~Repeats() {
+    cudaGraphExecDestroy(exec_);
+    cudaEventDestroy(start_);
+    cudaEventDestroy(stop_);
+  }
+  Repeats(const Repeats&) = delete;
+  Repeats& operator=(const Repeats&) = delete;
+
+  void replay() {
+    MUST(cudaEventRecord(start_, g_stream));
+    MUST(cudaGraphLaunch(exec_, g_stream));
+    MUST(cudaEventRecord(stop_, g_stream));
+    finish(name);
+    float ms = 0;
+    MUST(cudaEventElapsedTime(&ms, start_, stop_));
+    times_.push_back(ms / 1e3 / repeats_);
+  }
+  void forget() { times_.clear(); }
+  double median() {
+    std::sort(times_.begin(), times_.end());
+    return times_[times_.size() / 2];
+  }
+
+ private:
+  int repeats_;
+  cudaGraphExec_t exec_;
+  cudaEvent_t start_, stop_;
+  std::vector<double> times_;
+};
+
+struct BenchOptions {
+  std::vector<int> variants;
+  bool general_too = false;
+  DLDataType dtype = kBrain;
+};
+
+void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, bool a_t, bool b_t,
+           const BenchOptions& bench_options, const Cublas& cublas, char* memory, std::size_t bytes) {
+  const auto up = [](int64_t elements) { return static_cast<std::size_t>((elements * 2 + 255) / 256 * 256); };
+  const std::size_t a_bytes = up(m * k * batch), b_bytes = up(k * n * (b_broadcast ? 1 : batch)),
+                    c_bytes = up(m * n * batch);
+  const std::size_t set_bytes = a_bytes + b_bytes + c_bytes;
+  if (set_bytes > bytes) return;
+  const int sets = static_cast<int>(
+      std::clamp<std::size_t>((std::size_t{160} << 20) / (a_bytes + b_bytes) + 1, 1, bytes / set_bytes));
+  const double work = 2.0 * m * n * k * batch;
+  const int repeats = std::clamp(static_cast<int>(4e-3 / (work / 500e12)), 2, 200);
+  const auto make = [&](int i) {
+    char* const set = memory + i % sets * set_bytes;
+    Gemm gemm;
+    gemm.dtype = gemm.b_dtype = gemm.out_dtype = bench_options.dtype;
+    gemm.m = m;
+    gemm.n = n;
+    gemm.k = k;
+    gemm.a = set;
+    gemm.b = set + a_bytes;
+    gemm.c = set + a_bytes + b_bytes;
+    gemm.a_strides = a_t ? MatrixStrides{1, m} : MatrixStrides{k, 1};
+    gemm.b_strides = b_t ? MatrixStrides{1, k} : MatrixStrides{n, 1};
+    gemm.c_strides = {n, 1};
+    if (batch > 1) {
+      gemm.batch_ndim = 1;
+      gemm.batch[0] = {batch, m * k, b_broadcast ? 0 : k * n, m * n};
+    }
+    return gemm;
+  };
+  const std::string chosen = wgmma::serves(make(0)) ? wgmma::describe(make(0)) : "none";
+  std::printf("%s %lldx%lldx%lld", bench_options.dtype == kHalf ? "float16" : "bfloat16", (long long)m, (long long)n,
+              (long long)k);
+  if (batch > 1) std::printf(" batch %lld%s", (long long)batch, b_broadcast ? " (b broadcast)" : "");
+  std::printf(" %c%c, chosen: %s\n", a_t ? 'T' : 'N', b_t ? 'T' : 'N', chosen.c_str());
+  // Outputs land among the inputs of the next case: fill anew.
+  const Strided all{1, static_cast<int64_t>(sets * set_bytes / 2), 0, 1, 0, {}, {}};
+  if (bench_options.dtype == kHalf) {
+    fill_kernel<<<1024, 256, 0, g_stream>>>(reinterpret_cast<__half*>(memory), all, 1, 3, 1);
+  } else {
+    fill_kernel<<<1024, 256, 0, g_stream>>>(reinterpret_cast<__nv_bfloat16*>(memory), all, 1, 3, 1);
+  }
+
+  finish("filling the buffers");
+  std::vector<std::unique_ptr<Repeats>> rows;
+  if (cublas) rows.push_back(std::make_unique<Repeats>("cuBLAS", repeats, [&](int i) { cublas.launch(make(i)); }));
+  for (const int variant : bench_options.variants) {
+    if (!wgmma::serves(make(0))) break;
+    const std::string name = std::to_string(variant) + " " + wgmma::variant_name(variant);
+    rows.push_back(std::make_unique<Repeats>(
+        name, repeats, [&, variant](int i) { wgmma::launch_variant(variant, make(i), g_stream); }));
+  }
+  if (bench_options.general_too) {
+    rows.push_back(
+        std::make_unique<Repeats>("general", repeats, [&](int i) { tiled::launch_general(make(i), g_stream); }));
+  }
+  const int rounds = 5;
+  for (int round = -1; round < rounds; ++round) {
+    for (auto row = rows.begin(); row != rows.end(); ++row) (*row)->replay();
+    for (auto row = rows.rbegin(); row != rows.rend(); ++row) (*row)->replay();
+    if (round < 0) {
+      for (auto& row : rows) row->forget();
+    }
+  }
+  const double base = rows.empty() ? 0 : rows[0]->median();
+  for (auto& row : rows) {
+    const double time = row->median();
+    std::printf("  %-48s %9.2f us %7.1f TFLOP/s  x%.3f\n", row->name.c_str(), time * 1e6, work / time / 1e12,
+                base / time);
+  }
+}
+
+void bench_all(const std::vector<int>& sizes, bool shapes, double limit, const BenchOptions& options,
+               const Cublas& cublas) {
+  constexpr std::size_t kBytes = std::size_t{6} << 30;
+  char* memory;
+  MUST(cudaMalloc(&memory, kBytes));
+  const double start = seconds();
+  int left_out = 0;
+  const auto one = [&](int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, int layout) {
+    if (seconds() - start > limit) {
+      ++left_out;
+    } else {
+      bench(m, n, k, batch, b_broadcast, layout & 2, layout & 1, options, cublas, memory, kBytes);
+    }
+  };
+  for (int i = 0; i < 2; ++i) one(8192, 8192, 8192, 1, false, 0);
+  std::printf("---- the clock has settled ----\n");
+  if (options.general_too) {
+    for (const int layout : {0, 1}) {
+      for (const int size : {16, 32, 64, 96, 128, 192, 256, 384, 512}) one(size, size, size, 1, false, layout);
+      for (const int k : {16, 32, 64, 128, 256, 1024}) {
+        one(16, 16, k, 1, false, layout);
+        one(64, 64, k, 1, false, layout);
+        one(256, 256, k, 1, false, layout);
+        one(1024, 1024, k, 1, false, layout);
+      }
+      for (const int batch : {4, 16, 64, 256}) {
+        one(32, 32, 32, batch, false, layout);
+        one(64, 64, 64, batch, false, layout);
+      }
+    }
+  }
+  for (const int size : sizes) {
+    for (int layout = 0; layout < 4; ++layout) one(size, size, size, 1, false, layout);
+  }
+  if (shapes) {
+    for (const int layout : {0, 1}) {
+      for (const int m : {16, 128, 4096}) one(m, 4096, 4096, 1, false, layout);
+      for (const int m : {16, 128, 4096}) one(m, 11008, 4096, 1, false, layout);
+      one(4096, 4096, 14336, 1, false, layout);
+    }
+    one(8192, 128, 8192, 1, false, 0);
+    one(65536, 64, 64, 1, false, 0);
+    one(256, 256, 65536, 1, false, 0);
+    one(4096, 4096, 256, 1, false, 0);
+    one(8192, 8192, 512, 1, false, 0);
+    one(512, 512, 512, 64, false, 0);
+    one(64, 64, 64, 1024, false, 0);
+    one(1024, 1024, 512, 32, true, 0);
+  }
+  std::printf("%.0f s, %d shapes left out for want of time\n", seconds() - start, left_out);
+}
+
+std::vector<int> numbers(const char* text) {
+  std::vector<int> list;
+  std::stringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) list.push_back(std::stoi(item));
+  return list;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool benchmark = false, shapes = true;
+  double limit = 50;
+  std::vector<int> sizes{4096, 8192, 2048, 1024};
+  BenchOptions options;
+  std::vector<std::string> paths{"libcublas.so.13", "libcublas.so.12", "libcublas.so",
+                                 "/usr/local/cuda/lib64/libcublas.so"};
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    const char* const value = i + 1 < argc ? argv[i + 1] : "";
+    if (flag == "--bench") {
+      benchmark = true;
+    } else if (flag == "--no-shapes") {
+      shapes = false;
+    } else if (flag == "--small") {
+      options.general_too = true;
+      shapes = false;
+      sizes.clear();
+    } else if (flag == "--seconds") {
+      limit = std::stod(value), ++i;
+    } else if (flag == "--sizes") {
+      sizes = numbers(value), ++i;
+    } else if (flag == "--variants") {
+      options.variants = numbers(value), ++i;
+    } else if (flag == "--dtype") {
+      options.dtype = std::strcmp(value, "f16") == 0 ? kHalf : kBrain, ++i;
+    } else if (flag == "--cublas") {
+      paths.insert(paths.begin(), value), ++i;
+    } else {
+      std::printf("unknown argument %s\n", argv[i]);
+      return 2;
+    }
+  }
+  if (options.variants.empty()) {
+    for (int i = 0; i < wgmma::variant_count(); ++i) options.variants.push_back(i);
+  }
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // lines show as they come, in a file too
+  MUST(cudaStreamCreateWithFlags(&g_stream, cudaStreamNonBlocking));
+  cudaDeviceProp properties;
+  MUST(cudaGetDeviceProperties(&properties, 0));
+  std::printf("%s, %d SMs\n", properties.name, properties.multiProcessorCount);
+  try {
+    if (benchmark) {
+      bench_all(sizes, shapes, limit, options, Cublas(paths));
+      return 0;
+    }
+    test_refusals();
+    test(options.variants);
+  } catch (const std::exception& error) {
+    std::printf("STOPPED: %s\n", error.what());
+    return 2;
+  }
+  std::printf("%d passed, %d failed\n", g_passed, g_failed);
+  return g_failed != 0;
+}
