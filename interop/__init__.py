@@ -56,6 +56,7 @@ from interop._elementwise import (
 )
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._matmul import matmul
+from interop._paths import get_cmake_dir, get_include
 from interop._register import register
 
 Array.__module__ = CudaError.__module__ = "interop"
@@ -75,6 +76,8 @@ __all__ = [  # not "jax": a star import would load JAX
     "equal",
     "explain",
     "floor_divide",
+    "get_cmake_dir",
+    "get_include",
     "greater",
     "greater_equal",
     "less",

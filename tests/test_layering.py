@@ -114,5 +114,5 @@ def test_the_package_imports_little():
     imported = {
         node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module.startswith("interop")
     }
-    names = ("_core", "_version", "_convert", "_elementwise", "_explain", "_matmul", "_register")
+    names = ("_core", "_version", "_convert", "_elementwise", "_explain", "_matmul", "_paths", "_register")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}

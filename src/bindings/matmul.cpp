@@ -7,7 +7,6 @@
 
 #include "bindings/bindings.h"
 #include "exchange/closing.h"
-#include "exchange/explain.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
 #include "exchange/typestr.h"
@@ -85,7 +84,7 @@ nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::handle out, nb::handle 
 void matmul_on_host(const Call& call) {
   nb::dict keywords;
   keywords["out"] = call.numpy_output();
-  if (call.led_by_numpy()) {
+  if (led_by_numpy(call)) {
     kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
     return;
   }
@@ -148,7 +147,7 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle
   const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
   if (call.on_host()) refuse_backend(backend);
   const DLTensor& c = call.output(result.shape, result.dtype);
-  nb::dict explained = exchange::explain(call, c);
+  auto explained = nb::borrow<nb::dict>(call.explain());
   if (call.on_host()) {
     explained["algorithm"] = "numpy.matmul, on views of the arrays";
     explained["workspace_bytes"] = 0;

@@ -307,8 +307,7 @@ template <typename T, int N>
 INTEROP_CALLED Vector<T, N> read_converted(Stored stored, Access access, int64_t step, const char* row, int64_t at,
                                            int64_t length) {
   Vector<T, N> vector{};
-  with_stored<T>(stored,
-                 [&](auto type) { vector = read_as<T, decltype(type), N>(access, step, row, at, length); });
+  with_stored<T>(stored, [&](auto type) { vector = read_as<T, decltype(type), N>(access, step, row, at, length); });
   return vector;
 }
 
@@ -422,8 +421,8 @@ __global__ void __launch_bounds__(kThreads) elementwise_kernel(const __grid_cons
 template <typename T, typename Ops, int Tile, int N>
 __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __grid_constant__ Args args) {
   using O = typename Ops::Out;
-  constexpr int kAcross = Tile / N;                        // vectors along a side
-  constexpr int kSteps = Tile * kAcross / kThreads;        // vectors of a thread
+  constexpr int kAcross = Tile / N;                  // vectors along a side
+  constexpr int kSteps = Tile * kAcross / kThreads;  // vectors of a thread
   constexpr int kPitch = Tile + 1;
   __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(T)];
   T* const tiles[2] = {reinterpret_cast<T*>(memory), reinterpret_cast<T*>(memory) + Tile * kPitch};
