@@ -55,6 +55,7 @@ from interop._elementwise import (
     subtract,
 )
 from interop._explain import ExplainedArgument, Explanation, explain
+from interop._load import Function, Library, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
 from interop._register import register
@@ -67,6 +68,8 @@ __all__ = [  # not "jax": a star import would load JAX
     "CudaError",
     "ExplainedArgument",
     "Explanation",
+    "Function",
+    "Library",
     "__version__",
     "abs",
     "add",
@@ -82,6 +85,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "greater_equal",
     "less",
     "less_equal",
+    "load",
     "matmul",
     "maximum",
     "minimum",

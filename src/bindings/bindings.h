@@ -15,6 +15,7 @@ void bind_array(nanobind::module_& m);
 void bind_convert(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
+void bind_load(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_register(nanobind::module_& m);
 void bind_timing(nanobind::module_& m);

@@ -23,6 +23,7 @@ NB_MODULE(_core, m) {
   interop::bindings::bind_convert(m);
   interop::bindings::bind_elementwise(m);
   interop::bindings::bind_info(m);
+  interop::bindings::bind_load(m);
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_register(m);
   interop::bindings::bind_timing(m);

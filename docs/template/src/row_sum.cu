@@ -1,4 +1,4 @@
-#include <interop/cuda_check.h>
+#include <interop/cuda/check.h>
 
 #include "row_sum.h"
 
