@@ -55,6 +55,7 @@ from interop._elementwise import (
     subtract,
 )
 from interop._explain import ExplainedArgument, Explanation, explain
+from interop._expression import Expression, elementwise
 from interop._load import Function, Library, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
@@ -68,6 +69,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "CudaError",
     "ExplainedArgument",
     "Explanation",
+    "Expression",
     "Function",
     "Library",
     "__version__",
@@ -76,6 +78,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "asarray",
     "convert",
     "divide",
+    "elementwise",
     "equal",
     "explain",
     "floor_divide",

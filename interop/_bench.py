@@ -7,6 +7,7 @@ that of calls captured in a CUDA graph and replayed, cycling through buffers tha
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -15,14 +16,14 @@ import importlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 import interop
-from interop import _core
+from interop import _core, _nvrtc
 
 __all__ = ["run"]
 
@@ -32,8 +33,11 @@ Candidates = dict[str, Callable[[], Any]]
 _L2_BYTES = 128 << 20  # twice the largest L2 cache in use: what the buffers of a cold measurement must exceed
 
 
-def run(what: str, csv_path: str | None) -> int:
-    """Run the benchmark `what`, print its table, and write every row to `csv_path` if that is given."""
+def run(what: str, csv_path: str | None, only: str = "") -> int:
+    """Run the benchmark `what`, print its table, and write every row to `csv_path` if that is given.
+
+    `only`: of the products, those whose row has this text.
+    """
     try:
         card = _core.device_info(0)["name"]
     except interop.CudaError as error:
@@ -45,10 +49,15 @@ def run(what: str, csv_path: str | None) -> int:
         print("interop bench needs torch, for its events, graphs and random data: pip install 'interop-dlpack[bench]'")
         return 1
     print(_header(torch, card))
-    rows = list({"overhead": _overhead, "matmul": _matmul, "elementwise": _elementwise}[what](torch))
+    benchmarks: dict[str, Callable[[Any], Iterable[Row]]] = {
+        "overhead": _overhead,
+        "matmul": functools.partial(_matmul, only=only),
+        "elementwise": _elementwise,
+    }
+    rows = list(benchmarks[what](torch))
     for row in rows:
         row["card"] = card
-    if csv_path:
+    if csv_path and rows:
         with Path(csv_path).open("w", newline="") as file:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]))
             writer.writeheader()
@@ -235,6 +244,10 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
     )
     own = "interop.multiply(x, 2.5) on torch"
     contest.add("torch.mul(x, 2.5)", lambda: torch.mul(x, 2.5), own, lambda: interop.multiply(x, 2.5))
+    if _has_compiler():
+        f = interop.elementwise("x * y + a")
+        own = "interop.elementwise('x * y + a') on torch"
+        contest.add("torch.mul, then torch.add", lambda: torch.add(torch.mul(x, x), x), own, lambda: f(x, x, x))
     if cupy := _import("cupy"):
         c = cupy.random.rand(16, 16, dtype=cupy.float32)
         contest.add("cupy.add", lambda: cupy.add(c, c), "interop.add on CuPy", lambda: interop.add(c, c), launch)
@@ -243,6 +256,16 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
         jitted = jax.jit(jax.numpy.add)
         contest.add("jitted jnp.add", lambda: jitted(j, j), "interop.add on JAX", lambda: interop.add(j, j))
     return contest
+
+
+def _has_compiler() -> bool:
+    """Is there what expressions are compiled by? Says so where not."""
+    try:
+        _nvrtc.versions()
+    except interop.CudaError as error:
+        print(f"interop.elementwise: skipped: {error}")
+        return False
+    return True
 
 
 def _nvmath_matmul() -> Any:
@@ -342,18 +365,112 @@ def _device_times(torch: Any, candidates: dict[str, list[Callable[[], Any]]]) ->
 _LAYOUTS = {"NN": (False, False), "NT": (False, True), "TN": (True, False), "TT": (True, True)}
 
 
-def _operands(torch: Any, size: int, dtype: Any, layout: str, count: int) -> list[tuple[Any, Any, Any]]:
-    def matrix(transposed: bool) -> Any:
-        x = torch.rand(size, size, device="cuda", dtype=dtype) * 2 - 1
-        return x.t() if transposed else x
+@dataclasses.dataclass(frozen=True)
+class _Product:
+    """One product to be timed: shapes as in a @ b, dtypes by torch's names."""
 
-    left, right = _LAYOUTS[layout]
-    return [(matrix(left), matrix(right), torch.empty(size, size, device="cuda", dtype=dtype)) for _ in range(count)]
+    group: str
+    dtype: str
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    layout: str = "NN"
+    tf32: bool = False
+    result: str | None = None  #: another dtype than the operands'
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions; of complex numbers, those of their parts."""
+        count = 2.0 * math.prod(self.a) * self.b[-1]
+        return count * 4 if self.dtype.startswith("complex") else count
+
+    @property
+    def name(self) -> str:
+        shapes = "@".join("x".join(map(str, shape)) for shape in (self.a, self.b))
+        return f"{'tf32' if self.tf32 else self.dtype} {shapes} {self.layout}"
 
 
-def _relative_error(torch: Any, result: Any, a: Any, b: Any) -> float:
-    reference = a.double() @ b.double()
-    return float((result.double() - reference).norm() / reference.norm())
+def _products() -> Iterable[_Product]:
+    """Yield the products of the protocol, dtype by dtype."""
+
+    def squares(
+        dtype: str, sizes: Iterable[int], layouts: Iterable[str] = _LAYOUTS, **options: Any
+    ) -> Iterable[_Product]:
+        for n in sizes:
+            for layout in layouts:
+                yield _Product("square", dtype, (n, n), (n, n), layout, **options)
+
+    yield from squares("float32", (512, 1024, 2048, 4096, 8192))
+    yield from squares("float32", (1024, 2048, 4096, 8192), tf32=True)
+    for dtype in ("float16", "bfloat16"):
+        yield from squares(dtype, (512, 1024, 2048, 4096, 8192))
+    yield from squares("float64", (1024, 2048, 4096))
+    for dtype in ("int32", "int64", "complex64", "complex128"):
+        yield from squares(dtype, (1024, 2048, 4096))
+    yield from squares("int8", (2048, 4096), ("NN", "NT"), result="int32")
+    for dtype in ("float32", "bfloat16"):
+        for m in (1, 16, 128, 4096):
+            for n, k in ((4096, 4096), (11008, 4096)):
+                yield _Product("language model", dtype, (m, k), (k, n), "NT")
+        yield _Product("language model", dtype, (4096, 14336), (14336, 4096), "NT")
+        for m, n, k in ((8192, 8192, 128), (65536, 64, 64), (256, 256, 65536)):
+            yield _Product("long", dtype, (m, k), (k, n))
+        for m, n, k in ((1023, 1023, 1023), (4095, 4095, 4095), (1000, 1003, 1001)):
+            yield _Product("odd", dtype, (m, k), (k, n))
+    for dtype in ("float32", "float16", "bfloat16"):
+        yield _Product("batched", dtype, (64, 512, 512), (64, 512, 512))
+        yield _Product("batched", dtype, (1024, 64, 64), (1024, 64, 64))
+        yield _Product("batched", dtype, (32, 1024, 512), (512, 1024))
+
+
+Operands = tuple[Any, Any, Any]
+
+
+def _random(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    if dtype.is_floating_point or dtype.is_complex:
+        x = torch.rand(shape, device="cuda", dtype=torch.complex64 if dtype.is_complex else torch.float32)
+        return (x * 2 - 1).to(dtype)
+    limits = torch.iinfo(dtype)
+    return torch.randint(limits.min, limits.max, shape, device="cuda", dtype=dtype)
+
+
+def _operands(torch: Any, product: _Product, count: int) -> list[Operands]:
+    dtype = getattr(torch, product.dtype)
+
+    def matrix(shape: tuple[int, ...], transposed: bool) -> Any:
+        if not transposed:
+            return _random(torch, shape, dtype)
+        return _random(torch, (*shape[:-2], shape[-1], shape[-2]), dtype).mT
+
+    left, right = _LAYOUTS[product.layout]
+    shape = (*product.a[:-1], product.b[-1])
+    result = getattr(torch, product.result or product.dtype)
+    return [
+        (matrix(product.a, left), matrix(product.b, right), torch.empty(shape, device="cuda", dtype=result))
+        for _ in range(count)
+    ]
+
+
+_BOUNDS = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 5e-3, "float64": 1e-14, "complex64": 2e-6, "complex128": 1e-14}
+
+
+def _check_rows(torch: Any, product: _Product, backend: str, operands: Operands) -> None:
+    """Raise if the first rows of a product differ from it in higher precision; integers must be exact."""
+    a, b, out = operands
+    rows = a[..., :8, :]
+    if product.dtype.startswith("int"):
+        expected = (rows.cpu().long() @ b.cpu().long()).to(out.dtype)
+        if torch.equal(out[..., :8, :].cpu(), expected):
+            return
+        error, bound = math.inf, 0.0
+    else:
+        wide = torch.complex128 if a.dtype.is_complex else torch.float64
+        expected = rows.to(wide) @ b.to(wide)
+        error = float((out[..., :8, :].to(wide) - expected).norm() / expected.norm())
+        bound = (
+            1e-3 if product.tf32 else _BOUNDS[product.dtype] + 1e-7 * product.a[-1] ** 0.5 * (out.element_size() == 4)
+        )
+    if not error <= bound:
+        raise AssertionError(f"interop bench: {product.name}, {backend}: error {error:.1e} is above {bound:.1e}")
 
 
 def _warm_up(torch: Any) -> None:
@@ -365,61 +482,136 @@ def _warm_up(torch: Any) -> None:
         torch.cuda.synchronize()
 
 
-def _matmul(torch: Any) -> Iterable[Row]:
-    """TFLOP/s of square products, for each backend beside torch."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    _warm_up(torch)
-    cases = [(torch.float32, n, layout) for n in (512, 1024, 2048, 4096, 8192) for layout in _LAYOUTS]
-    cases += [(torch.float64, n, layout) for n in (1024, 2048, 4096) for layout in _LAYOUTS]
+def _own_products(product: _Product, operands: list[Operands], repeats: int) -> dict[str, list[Callable[[], Any]]]:
+    """Return interop's calls of each backend that has the product: each makes `repeats` of them, over the buffers."""
+    candidates: dict[str, list[Callable[[], Any]]] = {}
     backends: list[Literal["tiled", "cublas"] | None] = [None, "tiled"]
     if not _core.cublas_status().startswith("not found"):
         backends.insert(1, "cublas")
-    print(
-        f"{'square products, TFLOP/s':<28}{'torch':>9}" + "".join(f"{b!s:>9}" for b in backends) + "   ratios to torch"
-    )
-    ratios: dict[tuple[Any, Any], list[float]] = {}
-    for dtype, size, layout in cases:
-        item = dtype.itemsize
-        buffers = max(1, min(16, math.ceil(_L2_BYTES / (2 * size * size * item))))
-        operands = _operands(torch, size, dtype, layout, buffers)
-        repeats = 100 if size <= 1024 else 20 if size <= 2048 else 4
-        candidates: dict[str, list[Callable[[], Any]]] = {
-            "torch": [_bind(torch.mm, *operands[i % buffers]) for i in range(repeats)]
-        }
-        bound = 2e-6 + 1e-7 * size**0.5 if item == 4 else 1e-14
-        for backend in backends:
-            a, b, c = operands[0]
-            error = _relative_error(torch, interop.matmul(a, b, out=c.fill_(math.nan), backend=backend), a, b)
-            if not error <= bound:
-                raise AssertionError(f"{dtype} {size} {layout} {backend}: error {error:.1e} is above {bound:.1e}")
-            candidates[str(backend)] = [
-                _bind(interop.matmul, *operands[i % buffers], backend=backend) for i in range(repeats)
-            ]
-        times = _device_times(torch, candidates)
-        flops = {name: 2 * size**3 / seconds / 1e12 for name, seconds in times.items()}
-        relative = [flops[str(backend)] / flops["torch"] for backend in backends]
-        name = f"{str(dtype).removeprefix('torch.')} {size} {layout}"
+    options: dict[str, Any] = {"precision": "tf32" if product.tf32 else None, "dtype": product.result}
+    for backend in backends:
+        if backend == "tiled" and product.tf32:
+            continue  # which it does not serve
+        a, b, out = operands[0]
+        try:
+            interop.matmul(a, b, out=out.fill_(77), backend=backend, **options)
+        except ValueError:
+            if backend != "cublas":
+                raise
+            continue  # which has no such product
+        candidates[f"interop {backend}"] = [
+            _bind(interop.matmul, *operands[i % len(operands)], backend=backend, **options) for i in range(repeats)
+        ]
+    return candidates
+
+
+def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int) -> dict[str, float]:
+    """Return the seconds of a product by the libraries whose calls no graph of torch's captures: CuPy, JAX, nvmath."""
+    a, b, _ = operands[0]
+    seconds: dict[str, float] = {}
+    calls: dict[str, Callable[[], Any]] = {}
+    if (cupy := _import("cupy")) and product.dtype != "bfloat16" and not product.tf32 and product.result is None:
+        x, y = cupy.from_dlpack(a), cupy.from_dlpack(b)
+        calls["cupy"] = lambda: cupy.matmul(x, y)
+    if product.dtype in ("float32", "float16", "bfloat16", "float64") and not product.tf32 and len(product.a) == 2:
+        try:
+            plan = importlib.import_module("nvmath.linalg.advanced").Matmul(a, b)
+            plan.plan()
+            calls["nvmath"] = plan.execute
+        except Exception as error:  # not here, or not for this product: no reason to time nothing at all
+            print(f"  nvmath: skipped: {type(error).__name__}: {str(error).splitlines()[0]}")
+    for name, call in calls.items():
+        try:
+            stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream) if name == "cupy" else None
+            with stream or contextlib.nullcontext():
+                seconds[name] = _event_time(torch, call, repeats)
+        except Exception as error:
+            print(f"  {name}: skipped: {type(error).__name__}: {str(error).splitlines()[0]}")
+    if (jax := _import("jax")) and _has_cuda(jax) and product.result is None and product.operations > 2e9:
+        with jax.enable_x64(True):
+            x, y = jax.dlpack.from_dlpack(a.contiguous()), jax.dlpack.from_dlpack(b.contiguous())
+            jitted = jax.jit(
+                functools.partial(jax.numpy.matmul, precision="tensorfloat32" if product.tf32 else "highest")
+            )
+            jitted(x, y).block_until_ready()
+            started = time.perf_counter()
+            for _ in range(repeats):
+                last = jitted(x, y)
+            last.block_until_ready()
+            seconds["jax"] = (time.perf_counter() - started) / repeats
+    return seconds
+
+
+def _event_time(torch: Any, call: Callable[[], Any], repeats: int) -> float:
+    """Return the median seconds of a call on torch's current stream, of calls in a row: bound by the host if short."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    samples = []
+    for _ in range(6):
+        start.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        end.synchronize()
+        samples.append(start.elapsed_time(end) / 1e3 / repeats)
+    return float(statistics.median(samples[1:]))
+
+
+_NAMES = ("torch", "interop None", "interop cublas", "interop tiled", "cupy", "jax", "nvmath")
+
+
+def _matmul(torch: Any, only: str = "") -> Iterable[Row]:
+    """TFLOP/s (TOP/s of integers) of products, by each backend beside torch, CuPy, JAX and nvmath."""
+    _warm_up(torch)
+    print(f"{'TFLOP/s':<44}" + "".join(f"{name.removeprefix('interop '):>9}" for name in _NAMES) + "   None / torch")
+    ratios: dict[tuple[str, str, str], list[float]] = {}
+    for product in _products():
+        if only and only not in f"{product.group} {product.name}":
+            continue
+        rates = _rates(torch, product)
+        best = rates.get("torch")
         print(
-            f"{name:<28}"
-            + "".join(f"{value:>9.1f}" for value in flops.values())
-            + "   "
-            + "  ".join(f"{value:.2f}" for value in relative)
+            f"{product.name:<44}"
+            + "".join(f"{rates[name]:>9.1f}" if name in rates else f"{'-':>9}" for name in _NAMES)
+            + (f"{rates['interop None'] / best:>12.2f}" if best else "")
         )
-        for backend, ratio in zip(backends, relative, strict=True):
-            ratios.setdefault((dtype, backend), []).append(ratio)
-        for candidate, value in flops.items():
+        for name, rate in rates.items():
+            for peer in ("torch", "cupy"):
+                if name.startswith("interop") and peer in rates:
+                    key = ("tf32" if product.tf32 else product.dtype, name, peer)
+                    ratios.setdefault(key, []).append(rate / rates[peer])
             yield {
-                "dtype": str(dtype),
-                "size": size,
-                "layout": layout,
-                "backend": candidate,
-                "tflops": value,
-                "ratio_to_torch": value / flops["torch"],
+                "group": product.group,
+                "product": product.name,
+                "dtype": product.dtype,
+                "backend": name,
+                "tflops": rate,
+                "ratio_to_torch": rate / best if best else "",
             }
-        del operands, candidates
-    for (dtype, backend), values in ratios.items():
+    for (dtype, name, peer), values in ratios.items():
         mean = statistics.geometric_mean(values)
-        print(f"{str(dtype).removeprefix('torch.')}, backend {backend}: geometric mean {mean:.3f} of torch")
+        print(f"{dtype}, {name}: geometric mean {mean:.3f} of {peer}, worst {min(values):.3f}")
+
+
+def _rates(torch: Any, product: _Product) -> dict[str, float]:
+    """Return the 10^12 operations a second of a product by each library and backend."""
+    torch.backends.cuda.matmul.allow_tf32 = product.tf32
+    for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+        setattr(torch.backends.cuda.matmul, name, False)
+    item = getattr(torch, product.dtype).itemsize
+    inputs = (math.prod(product.a) + math.prod(product.b)) * item
+    buffers = max(1, min(16, math.ceil(_L2_BYTES / inputs)))
+    repeats = 100 if product.operations < 5e9 else 20 if product.operations < 5e10 else 4
+    operands = _operands(torch, product, buffers)
+    candidates = _own_products(product, operands, repeats)
+    for name, calls in candidates.items():
+        operands[0][2].fill_(77)
+        calls[0]()
+        _check_rows(torch, product, name, operands[0])
+    if not product.dtype.startswith("int"):
+        candidates["torch"] = [_bind(torch.matmul, *operands[i % buffers]) for i in range(repeats)]
+    seconds = _device_times(torch, candidates) | _peers(torch, product, operands, repeats)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return {name: product.operations / seconds[name] / 1e12 for name in _NAMES if name in seconds}
 
 
 def _bind(function: Callable[..., Any], a: Any, b: Any, out: Any, **options: Any) -> Callable[[], Any]:
@@ -482,7 +674,7 @@ def _copy_rate(torch: Any) -> float:
 
 
 def _elementwise(torch: Any) -> Iterable[Row]:
-    """GB/s of sums of large arrays, beside a copy, torch and CuPy."""
+    """GB/s of sums and of an expression of large arrays, beside a copy, torch and CuPy."""
     cupy = _import("cupy")
     _warm_up(torch)
     ceiling = _copy_rate(torch)
@@ -506,16 +698,66 @@ def _elementwise(torch: Any) -> Iterable[Row]:
         )
         if cupy:
             times |= _cupy_time(torch, cupy, a, b, out)
-        rates = {name: moved / seconds / 1e9 for name, seconds in times.items()}
-        print(
-            f"{case:<36}"
-            + "".join(f"{rates[name]:>9.0f}" if name in rates else f"{'-':>9}" for name in names)
-            + "   "
-            + "  ".join(f"{rate / ceiling:.2f}" for rate in rates.values())
-        )
-        for name, rate in rates.items():
-            yield {"case": case, "backend": name, "gb_per_s": rate, "ratio_to_copy": rate / ceiling}
+        yield from _rate_rows(case, moved, times, names, ceiling)
         del a, b, out
+        torch.cuda.empty_cache()
+    if _has_compiler():
+        yield from _expressions(torch, cupy, names, ceiling)
+
+
+def _rate_rows(case: str, moved: int, times: dict[str, float], names: Sequence[str], ceiling: float) -> Iterable[Row]:
+    """Print and yield the rates of the libraries that took part."""
+    rates = {name: moved / seconds / 1e9 for name, seconds in times.items()}
+    print(
+        f"{case:<36}"
+        + "".join(f"{rates[name]:>9.0f}" if name in rates else f"{'-':>9}" for name in names)
+        + "   "
+        + "  ".join(f"{rate / ceiling:.2f}" for rate in rates.values())
+    )
+    for name, rate in rates.items():
+        yield {"case": case, "backend": name, "gb_per_s": rate, "ratio_to_copy": rate / ceiling}
+
+
+def _expressions(torch: Any, cupy: Any, names: Sequence[str], ceiling: float) -> Iterable[Row]:
+    """Rates of x * y + a in one kernel, beside torch's two and CuPy's ElementwiseKernel."""
+    f = interop.elementwise("x * y + a")
+    side = 1 << 14
+    square = 4 * side * side
+
+    def random(*shape: int, dtype: Any = torch.float32) -> Any:
+        return (torch.rand(*shape, device="cuda") * 2 - 1).to(dtype)
+
+    cases: Sequence[tuple[str, int, Callable[[], list[Any]]]] = (
+        ("x * y + a", 4 * square, lambda: [random(side, side) for _ in range(3)]),
+        ("x * y + a, bfloat16", 2 * square, lambda: [random(side, side, dtype=torch.bfloat16) for _ in range(3)]),
+        ("x * y + 2.5", 3 * square, lambda: [random(side, side), random(side, side), 2.5]),
+        ("x * y + a, rows", 2 * square + 8 * side, lambda: [random(side, side), random(side), random(side)]),
+        ("x * y.T + a", 4 * square, lambda: [random(side, side), random(side, side).T, random(side, side)]),
+    )
+    for case, moved, make in cases:
+        arrays = make()
+        out = torch.empty_like(arrays[0])
+        f(*arrays, out=out)
+        expected = arrays[0] * arrays[1] + arrays[2]
+        if not torch.equal(out, expected):
+            raise AssertionError(f"interop bench: {case} is wrong; nothing was timed")
+        del expected
+        between = torch.empty_like(out)
+
+        def by_torch(arrays: Any = arrays, between: Any = between, out: Any = out) -> None:
+            torch.add(torch.mul(arrays[0], arrays[1], out=between), arrays[2], out=out)
+
+        calls: dict[str, list[Callable[[], Any]]] = {
+            "interop": [functools.partial(f, *arrays, out=out)] * 4,
+            "torch": [by_torch] * 4,
+        }
+        times = _device_times(torch, calls)
+        if cupy and out.dtype == torch.float32:
+            kernel = cupy.ElementwiseKernel("T x, T y, T a", "T z", "z = x * y + a", "x_times_y_plus_a")
+            operands = [cupy.from_dlpack(x) if isinstance(x, torch.Tensor) else np.float32(x) for x in (*arrays, out)]
+            times |= {"cupy": _cupy_seconds(cupy, functools.partial(kernel, *operands))}
+        yield from _rate_rows(case, moved, times, names, ceiling)
+        del arrays, out, between, by_torch, calls
         torch.cuda.empty_cache()
 
 
@@ -526,13 +768,18 @@ def _cupy_time(torch: Any, cupy: Any, a: Any, b: Any, out: Any) -> dict[str, flo
     x, y, z = (cupy.from_dlpack(t) if isinstance(t, torch.Tensor) else t for t in (a, b, out))
     if cupy.result_type(x, y) != z.dtype:
         return {}
+    return {"cupy": _cupy_seconds(cupy, lambda: cupy.add(x, y, out=z))}
+
+
+def _cupy_seconds(cupy: Any, call: Callable[[], Any]) -> float:
+    """Return the median seconds of a call on CuPy's stream."""
     stream = cupy.cuda.get_current_stream()
     samples = []
     for _ in range(12):
         start, end = (cupy.cuda.Event() for _ in range(2))
         start.record(stream)
-        cupy.add(x, y, out=z)
+        call()
         end.record(stream)
         end.synchronize()
         samples.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-    return {"cupy": statistics.median(samples[2:])}
+    return float(statistics.median(samples[2:]))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from interop import _core, _elementwise
+from interop._expression import Expression
 from interop._load import Function
 from interop._matmul import matmul
 
@@ -81,8 +82,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     Parameters
     ----------
     function : callable
-        A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, or a C function of
-        `interop.load` that takes arrays.
+        A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, what
+        `interop.elementwise` makes, or a C function of `interop.load` that takes arrays.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -115,10 +116,14 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     """
     if isinstance(function, Function):
         return _explain_c(function, *args, **kwargs)
+    if isinstance(function, Expression):
+        return _explain_expression(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function)
     if explainer is None:
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
-        raise TypeError(f"interop.explain: function is {function!r}; accepted: {accepted}")
+        raise TypeError(
+            f"interop.explain: function is {function!r}; accepted: {accepted}, and what interop.elementwise makes"
+        )
     return explainer(*args, **kwargs)
 
 
@@ -128,19 +133,30 @@ def _explain_matmul(
     /,
     *,
     out: Any = None,
-    stream: Any = None,
-    backend: str | None = None,
+    dtype: Any = None,
+    c: Any = None,
+    alpha: complex = 1,
+    beta: complex | None = None,
+    bias: Any = None,
+    epilogue: str | None = None,
+    aux: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     precision: str | None = None,
+    backend: str | None = None,
+    stream: Any = None,
     execution: str | None = None,
 ) -> Explanation:
-    found = _core.explain_matmul(a, b, out, stream, backend, precision, execution)
+    factor = None if isinstance(alpha, int) and alpha == 1 else alpha
+    terms = (dtype, c, factor, beta, bias, epilogue, aux, scale_a, scale_b)
+    found = _core.explain_matmul(a, b, out, stream, backend, precision, execution, terms)
     if found is None:
         _refuse_out("interop.matmul", out)
-        shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype))
+        result = _core.matmul_dtype("jax", str(a.dtype), str(b.dtype), dtype)
+        shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype), result)
         kernels = f"the XLA FFI handler interop_matmul, backend {backend or 'automatic'}"
-        return _explain_in_jax(
-            "interop.matmul", {"a": a, "b": b}, shape, str(a.dtype), "interop_matmul", kernels, "jax.numpy.matmul"
-        )
+        arrays = {name: x for name, x in {"a": a, "b": b, "c": c, "bias": bias}.items() if x is not None}
+        return _explain_in_jax("interop.matmul", arrays, shape, result, "interop_matmul", kernels, "jax.numpy.matmul")
     return _explanation("interop.matmul", found)
 
 
@@ -182,6 +198,25 @@ def _explain_c(
         raise TypeError(f"interop.explain: {function!r} takes no arrays; accepted: C functions that do")
     found |= {"workspace_bytes": 0, "algorithm": f"the C function {function.__doc__}"}
     return _explanation(function._label, found)
+
+
+def _explain_expression(
+    function: Expression,
+    *arrays: Any,
+    out: Any = None,
+    stream: Any = None,
+    execution: str | None = None,
+    **named: Any,
+) -> Explanation:
+    found = _core.explain_expression(function._calls, arrays, named, out, stream, execution)
+    if isinstance(found, dict):
+        return _explanation(repr(function), found)
+    from interop._expression_jax import result_of
+
+    _refuse_out(repr(function), out)
+    jax_arrays, shape, dtype = result_of(*found)
+    explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "")
+    return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")
 
 
 # One for each public function, with that function's own signature.

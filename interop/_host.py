@@ -53,11 +53,12 @@ def _compare(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: An
 def _divide(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: complex | None) -> None:
     if where_zero is None:
         return _by_ufunc(name, a, b, out, dtype, None)
+    replacement = element_of("interop.divide", "where_zero", where_zero, np.dtype(dtype))
     is_zero = np.equal(b, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         quotient = np.empty_like(out)
         _by_ufunc(name, a, b, quotient, dtype, None)
-    np.copyto(out, np.where(is_zero, np.asarray(where_zero).astype(dtype), quotient))
+    np.copyto(out, np.where(is_zero, replacement, quotient))
     return None
 
 

@@ -18,7 +18,7 @@ from interop import _core
 from interop._promotion import element_of, promote
 from interop.jax import check_operands, compute, placed_as, refuse_in_trace, require_one_device, require_target
 
-__all__ = ["elementwise"]
+__all__ = ["as_scalar", "computed", "converted", "elementwise", "is_strong"]
 
 _TARGET = "interop_elementwise"
 _PLACES = {name: place for place, name in enumerate(_core.elementwise_operations())}
@@ -39,19 +39,21 @@ def elementwise(
     operands = {"x": a} if operation in _UNARY else {"a": a, "b": b}
     arrays, inputs = operands, [*operands.values()]
     dtype = _dtype_of_all(operation, inputs)
+    zero = None if dtype is None else _bytes_of(where_zero, dtype)
     if dtype is None:  # the long way
         arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
         dtype = _common_dtype(function, operation, inputs)
         # A scalar becomes an operand, so that another value compiles nothing.
         kind = _dtype_of(dtype)
+        zero = _bytes_of(where_zero, dtype)
         inputs = [x if name in arrays else element_of(function, name, x, kind) for name, x in operands.items()]
         if any(isinstance(x, _Tracer) for x in arrays.values()):
             refuse_in_trace(function, stream, execution)
-            params = {"operation": operation, "dtype": dtype, "where_zero": where_zero}
+            params = {"operation": operation, "dtype": dtype, "where_zero": zero}
             traced: jax.Array = _with_wide(inputs, arrays, lambda: elementwise_p.bind(*inputs, **params))
             return traced
 
-    compiled = _compiled(operation, dtype, where_zero)
+    compiled = _compiled(operation, dtype, zero)
     return compute(function, arrays, stream, execution, lambda: _with_wide(inputs, arrays, lambda: compiled(*inputs)))
 
 
@@ -65,6 +67,14 @@ def result_of(operation: str, a: Any, b: Any) -> tuple[tuple[int, ...], str]:
 
 _KINDS = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # of a dtype (V: bfloat16), as a scalar of Python
 _ORDER = (bool, int, float, complex)
+
+
+def _bytes_of(where_zero: complex | None, dtype: str) -> bytes | None:
+    """Return the element as a parameter that equals itself, which a NaN does not."""
+    if where_zero is None:
+        return None
+    element: bytes = element_of("interop.divide", "where_zero", where_zero, _dtype_of(dtype)).tobytes()
+    return element
 
 
 def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
@@ -85,8 +95,8 @@ def _name_of(dtype: Any) -> str:
 def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:
     """Do what `promote` does, without asking where both have one dtype, or a scalar is beside an array of its kind."""
     # Weakly typed arrays take part as scalars of Python do.
-    kinds = [(str(x.dtype), x.ndim == 0) if _is_strong(x) else _as_scalar(x) for x in operands]
-    arrays = [x for x in operands if _is_strong(x)]
+    kinds = [(str(x.dtype), x.ndim == 0) if is_strong(x) else as_scalar(x) for x in operands]
+    arrays = [x for x in operands if is_strong(x)]
     if not arrays:
         kinds[0] = (str(operands[0].dtype), False)
         arrays = [operands[0]]
@@ -98,11 +108,13 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
     return promote(function, "jax", operation == "divide", kinds[0], kinds[1] if len(kinds) > 1 else None)
 
 
-def _is_strong(x: Any) -> bool:
+def is_strong(x: Any) -> bool:
+    """Tell whether an operand is an array with a dtype of its own; a weakly typed one takes part as a scalar does."""
     return isinstance(x, jax.Array | _Tracer) and not x.weak_type
 
 
-def _as_scalar(x: Any) -> Any:
+def as_scalar(x: Any) -> Any:
+    """Return what stands in promotion for an operand that is not strong."""
     return _KINDS[x.dtype.kind] if isinstance(x, jax.Array | _Tracer) else x
 
 
@@ -124,7 +136,7 @@ elementwise_p: Any = jax.extend.core.Primitive("interop_elementwise")
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(operation: str, dtype: str, where_zero: complex | None) -> Callable[..., jax.Array]:
+def _compiled(operation: str, dtype: str, where_zero: bytes | None) -> Callable[..., jax.Array]:
     """Put the primitive under `jax.jit`: what calls with concrete arrays run, compiled once for each shape."""
 
     def interop_elementwise(*operands: jax.Array) -> Any:
@@ -139,7 +151,7 @@ def _impl(*operands: jax.Array, **params: Any) -> jax.Array:
         return _compiled(**params)(*operands)
 
 
-def _type(*operands: Any, operation: str, dtype: str, where_zero: complex | None) -> Any:
+def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) -> Any:
     function = f"interop.{operation}"
     check_operands(function, dict(zip(("a", "b"), operands, strict=False)) if len(operands) > 1 else {"x": operands[0]})
     place = _PLACES[operation]
@@ -150,24 +162,25 @@ def _type(*operands: Any, operation: str, dtype: str, where_zero: complex | None
     return operands[0].update(shape=shape, dtype=result, weak_type=False, **placed_as(shape, *operands))
 
 
-def _on_host(*operands: jax.Array, operation: str, dtype: str, where_zero: complex | None) -> jax.Array:
+def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes | None) -> jax.Array:
+    """Compute an operation by JAX's own, with this package's rules."""
     kind = _dtype_of(dtype)
     # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
     wide = kind.itemsize >= 8 and kind != np.complex64
     with jax.enable_x64(wide or any(x.dtype.itemsize >= 8 for x in operands)):
-        x, *rest = [_converted(x, kind) for x in operands]
+        x, *rest = [converted(x, kind) for x in operands]
         if where_zero is not None:
             (divisor,) = rest
-            replacement = jnp.asarray(where_zero).astype(kind)
-            return jnp.where(divisor == 0, replacement, jnp.divide(x, divisor))
+            return jnp.where(divisor == 0, np.frombuffer(where_zero, kind)[0], jnp.divide(x, divisor))
         special = {"i": _OF_INTEGERS, "u": _OF_INTEGERS}.get(kind.kind, _OF_FLOATS).get(operation)
         return (special or getattr(jnp, operation))(x, *rest)
 
 
-def _converted(x: jax.Array, kind: Any) -> jax.Array:
-    converted = jax.lax.convert_element_type(x, kind)
+def converted(x: jax.Array, kind: Any) -> jax.Array:
+    """Convert to a dtype."""
+    result = jax.lax.convert_element_type(x, kind)
     # XLA on the CPU would make a select of a converted bool, and of the select's 0 / 0 a 0.
-    return jax.lax.optimization_barrier(converted) if x.dtype == bool else converted
+    return jax.lax.optimization_barrier(result) if x.dtype == bool else result
 
 
 def _integer_floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -235,7 +248,7 @@ _OF_FLOATS: dict[str, Callable[..., jax.Array]] = {
     "pow": jnp.power,
 }
 
-_lower_jnp: Any = mlir.lower_fun(_on_host, multiple_results=False)
+_lower_jnp: Any = mlir.lower_fun(computed, multiple_results=False)
 
 
 def _lower_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
@@ -244,12 +257,12 @@ def _lower_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) ->
 
 
 def _lower_cuda(
-    ctx: mlir.LoweringRuleContext, *operands: Any, operation: str, dtype: str, where_zero: complex | None
+    ctx: mlir.LoweringRuleContext, *operands: Any, operation: str, dtype: str, where_zero: bytes | None
 ) -> Any:
     function = f"interop.{operation}"
     require_one_device(function, ctx)
     require_target(function, _TARGET)
-    low, high = _bits(where_zero, dtype)
+    low, high = _bits(where_zero or b"")
     rule = jax.ffi.ffi_lowering(_TARGET)
     return rule(
         ctx,
@@ -262,9 +275,9 @@ def _lower_cuda(
     )
 
 
-def _bits(value: complex | None, dtype: str) -> tuple[int, int]:
+def _bits(element: bytes) -> tuple[int, int]:
     """Return the bytes of one element as two integers."""
-    data = np.asarray(value or 0).astype(_dtype_of(dtype)).tobytes().ljust(16, b"\0")
+    data = element.ljust(16, b"\0")
     return int.from_bytes(data[:8], "little", signed=True), int.from_bytes(data[8:], "little", signed=True)
 
 

@@ -15,7 +15,11 @@ class _HasCudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
+Epilogue = Literal["relu", "gelu", "gelu_tanh"]
 StreamLike = int | _HasCudaStream | Any  # Any: objects with `.cuda_stream` (torch) or `.ptr` (CuPy)
+
+
+_ONE = 1  # the default of alpha, which the call that leaves it out is told by
 
 
 def matmul(
@@ -24,35 +28,68 @@ def matmul(
     /,
     *,
     out: ArrayT | None = None,
-    stream: StreamLike | None = None,
-    backend: Literal["tiled", "cublas"] | None = None,
+    dtype: Any = None,
+    c: Any = None,
+    alpha: complex = _ONE,
+    beta: complex | None = None,
+    bias: Any = None,
+    epilogue: Epilogue | None = None,
+    aux: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     precision: Literal["tf32"] | None = None,
+    backend: Literal["tiled", "cublas"] | None = None,
+    stream: StreamLike | None = None,
     execution: str | None = None,
 ) -> ArrayT:
     """Multiply two matrices, or stacks of them, of any array library.
 
-    The work goes on the stream that the caller's library would use itself, the result is allocated by that library,
-    and nothing is copied: transposed, sliced, broadcast and reversed operands are read where they are.
+    The result is ``epilogue(alpha * (a @ b) + beta * c + bias)``; a plain call is ``a @ b``. The work goes on the
+    stream that the caller's library would use itself, the result is allocated by that library, and nothing is copied:
+    transposed, conjugated, sliced, broadcast and reversed operands are read where they are.
 
     Parameters
     ----------
-    a : array, shape (..., m, k) or (k,), float32 or float64
+    a : array, shape (..., m, k) or (k,)
         NumPy, torch, JAX, CuPy or Numba array, `interop.Array`, raw DLPack capsule, or any object with ``__dlpack__``,
-        ``__cuda_array_interface__``, a buffer or ``__array_interface__``. Any strides.
-    b : array, shape (..., k, n) or (k,), the same dtype
+        ``__cuda_array_interface__``, a buffer or ``__array_interface__``. Any strides. bool, int8 to int64, uint8 to
+        uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_e4m3fn or float8_e5m2.
+    b : array, shape (..., k, n) or (k,)
         Of any library too, on the same device. The leading dimensions broadcast, and 1-D operands are vectors, as in
-        `numpy.matmul`.
-    out : array, shape of the result, same dtype and device, optional
-        Written in place, whatever its strides, and returned. It shares no memory with `a` or `b`. Not for JAX, whose
-        arrays are immutable.
-    stream : int handle or stream object, optional
-        Where the work is queued and the result is ready; by default the current stream of the library of `a`. Objects
-        with ``__cuda_stream__``, ``.cuda_stream`` (torch) or ``.ptr`` (CuPy) are accepted. For device arrays.
-    backend : "tiled" or "cublas", optional
-        Our own kernel, or cuBLASLt. By default the faster one of those that are installed. For device arrays.
+        `numpy.matmul`. Two dtypes are promoted as the library of `a` does it; float8 goes with float8 alone.
+    out : array, shape and dtype of the result, same device, optional
+        Written in place, whatever its strides, and returned. It may be `c`, and shares no other memory. Not for JAX,
+        whose arrays are immutable.
+    dtype : dtype or its name, optional
+        Of the result: one that the operands' common dtype is promoted to, such as int32 for int8. The product is that
+        of operands of this dtype. For float8: bfloat16 (the default), float16 or float32.
+    c : array that broadcasts to the result, of its dtype, optional
+        Added to the product.
+    alpha : scalar of Python or NumPy, optional
+        What the product is multiplied by; an integer for products of integers. With 0 the operands are not read: no NaN
+        comes from them.
+    beta : scalar of Python or NumPy, optional
+        What `c` is multiplied by, alike; 1 by default.
+    bias : array, shape (n,) or (m, 1), dtype of the result, optional
+        Added to every row, or to every column.
+    epilogue : "relu", "gelu" or "gelu_tanh", optional
+        Applied last, to a floating-point result: ``max(x, 0)``, where NaN stays; ``x * Phi(x)``, exact; its
+        approximation by tanh.
+    aux : array, shape and dtype of the result, optional
+        With an epilogue: gets what that is applied to, for a backward pass.
+    scale_a : scalar, or array of one float32, optional
+        What a float8 `a` stands for is its values times this.
+    scale_b : scalar, or array of one float32, optional
+        The same for `b`.
     precision : "tf32", optional
         Lets a GPU round float32 operands to TF32. By default float32 is exact: every product is rounded to float32
         or better. Computed exactly where no TF32 kernel serves (host arrays, no cuBLAS).
+    backend : "tiled" or "cublas", optional
+        Our own kernel, or cuBLASLt. By default the faster one of those that are installed and can do it. For device
+        arrays.
+    stream : int handle or stream object, optional
+        Where the work is queued and the result is ready; by default the current stream of the library of `a`. Objects
+        with ``__cuda_stream__``, ``.cuda_stream`` (torch) or ``.ptr`` (CuPy) are accepted. For device arrays.
     execution : "cuda" or "cuda:<index>", optional
         Computes host arrays on that GPU and gives a host array, ready on return: the only way to have this library
         copy between host and device.
@@ -66,11 +103,14 @@ def matmul(
     Raises
     ------
     TypeError
-        An argument is not an array, has a dtype that is not served, or another one than the other; host and device
-        arrays are mixed; `out` is read-only or immutable.
+        An argument is not an array, or has a dtype that is not served, or that does not go with the others'; a factor
+        is not of the product's kind; host and device arrays are mixed; `out` or `aux` is read-only or immutable.
     ValueError
         The shapes do not fit, an operand is 0-d, or the result is beyond all memory; the arrays are on two devices;
-        `out` has another shape, or overlaps itself or an operand; an option has no such value.
+        `out` or `aux` has another shape, or overlaps itself or an operand; an option has no such value, or stands
+        without the one it goes with; ``backend="cublas"`` has no such product.
+    OverflowError
+        An integer factor that the product's dtype cannot hold.
     BufferError
         The producer of an array refuses to export it, in its own words: a tensor that requires grad, say.
     CudaError
@@ -78,8 +118,11 @@ def matmul(
 
     Notes
     -----
-    float32 and float64 accumulate in their own precision. The same call on the same card gives the same bits every
-    time, on any stream. `interop.matmul` of host arrays is computed by NumPy on views of their memory.
+    Products are added up in their own dtype, 16-bit floats and float8 in float32 (and rounded once, after the
+    epilogue). Integers wrap around; of bool it is or-of-ands. The same call on the same card gives the same bits every
+    time, on any stream. On a GPU, an operand whose dtype is not the product's is converted into a workspace first,
+    unless both are 8 or 16 bits wide; `interop.explain` says so. `interop.matmul` of host arrays is computed by NumPy
+    on views of their memory.
 
     Examples
     --------
@@ -87,5 +130,13 @@ def matmul(
     >>> import interop
     >>> interop.matmul(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 1.0]))
     array([3., 7.])
+    >>> interop.matmul(np.array([[1.0, 2.0], [3.0, -4.0]]), np.eye(2), bias=np.ones(2), epilogue="relu")
+    array([[2., 3.],
+           [4., 0.]])
+    >>> interop.matmul(np.full((1, 2), 100, "int8"), np.full((2, 1), 100, "int8"), dtype="int32")
+    array([[20000]], dtype=int32)
     """
-    return _core.matmul(a, b, out, stream, backend, precision, execution)  # type: ignore[no-any-return]
+    terms: tuple[Any, ...] | None = None
+    if not (alpha is _ONE and dtype is c is beta is bias is None and epilogue is aux is scale_a is scale_b is None):
+        terms = (dtype, c, None if alpha is _ONE else alpha, beta, bias, epilogue, aux, scale_a, scale_b)
+    return _core.matmul(a, b, out, stream, backend, precision, execution, terms)  # type: ignore[no-any-return]

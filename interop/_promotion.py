@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["element_of", "promote"]
+__all__ = ["configuration", "dtype_name", "element_of", "factor_of", "promote"]
 
 #: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
 Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
@@ -24,7 +24,7 @@ def promote(function: str, library: str, divides: bool, a: Operand, b: Operand) 
     float. Raises TypeError where the library has no answer, in its own words.
     """
     rules = _RULES.get(library, _numpy)
-    key = (library, divides, _key(a), _key(b), _configuration(library))
+    key = (library, divides, _key(a), _key(b), configuration(library))
     if key not in _known:
         try:
             _known[key] = rules(divides, *(x for x in (a, b) if x is not None))
@@ -48,7 +48,7 @@ def _key(operand: Operand) -> Any:
     return operand if operand is None or isinstance(operand, tuple) else type(operand)
 
 
-def _configuration(library: str) -> Any:
+def configuration(library: str) -> Any:
     """Return what a library's promotion depends on beside the operands."""
     if library == "torch":
         return sys.modules["torch"].get_default_dtype()
@@ -109,12 +109,58 @@ _RULES = {"torch": _torch, "jax": _jax}
 
 
 def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
-    """Return a scalar as a 0-d NumPy array; OverflowError, naming the parameter, if an integer dtype cannot hold it."""
-    if dtype.kind in "iu" and not isinstance(scalar, np.generic):
+    """Return a scalar as a 0-d NumPy array.
+
+    OverflowError, naming the parameter, if the dtype cannot hold the integer; TypeError for a complex number in a real
+    dtype.
+    """
+    is_integer = isinstance(scalar, int) and not isinstance(scalar, np.generic)
+    fits = True
+    if dtype.kind in "iu" and is_integer:
         limits = np.iinfo(dtype)
-        if not limits.min <= scalar <= limits.max:
-            raise OverflowError(
-                f"{function}: {name} is {scalar}, which {dtype} cannot hold; accepted: a value in its range, or an "
-                "array"
-            )
+        fits = limits.min <= scalar <= limits.max
+    elif is_integer:
+        fits = abs(scalar) <= sys.float_info.max
+    elif dtype.kind != "c" and isinstance(scalar, complex | np.complexfloating):
+        raise TypeError(f"{function}: {name} is {scalar}, and the result is {dtype}; accepted: a real number")
+    if not fits:
+        raise OverflowError(
+            f"{function}: {name} is {scalar}, which {dtype} cannot hold; accepted: a value in its range, or an array"
+        )
     return np.asarray(scalar).astype(dtype)
+
+
+def factor_of(function: str, name: str, factor: Any, dtype: Any, kind: Any) -> Any:
+    """Return a factor of a product of `dtype` as a 0-d NumPy array of `kind`, the dtype it is added up in.
+
+    Raises TypeError for what is no scalar, and for one that is not of the product's kind: a fraction beside integers, a
+    complex number beside reals, anything but 1 beside bool.
+    """
+    if dtype.kind == "b" and isinstance(factor, bool | int | np.bool_ | np.integer) and factor == 1:
+        return np.ones((), kind)
+    kinds = {"i": _INTEGRAL, "u": _INTEGRAL, "c": _REAL | complex | np.complexfloating}.get(dtype.kind, _REAL)
+    if dtype.kind == "b" or not isinstance(factor, kinds):
+        accepted = {"b": "1", "i": "an integer", "u": "an integer", "c": "a number"}.get(dtype.kind, "a real number")
+        raise TypeError(
+            f"{function}: {name} is {' '.join(repr(factor).split())} ({type(factor).__name__}), and the product is "
+            f"{dtype}; accepted: {accepted}"
+        )
+    return element_of(function, name, factor, dtype if dtype.kind in "iu" else kind).astype(kind)
+
+
+_INTEGRAL = bool | int | np.bool_ | np.integer
+_REAL = _INTEGRAL | float | np.floating
+
+
+def dtype_name(function: str, dtype: Any) -> str:
+    """Return the name of a dtype of any library, or of the name itself; TypeError for what is none."""
+    if type(dtype).__module__ == "torch":
+        return str(dtype).removeprefix("torch.")
+    if isinstance(dtype, str) and hasattr(ml_dtypes, dtype):
+        return dtype
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError as error:
+        raise TypeError(
+            f"{function}: dtype is {dtype!r}; accepted: None, a name, a dtype of NumPy, torch or JAX"
+        ) from error

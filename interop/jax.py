@@ -7,6 +7,7 @@ loading it starts no backend.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -16,10 +17,14 @@ import jax
 import jax.extend.core
 import jax.ffi
 import jax.numpy as jnp
+import jax.scipy.special
 import jax.sharding
+import ml_dtypes
+import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import CudaError, _core
+from interop._promotion import factor_of
 
 __all__ = ["matmul"]
 
@@ -33,25 +38,37 @@ def matmul(
     b: jax.Array,
     *,
     out: object = None,
-    stream: int | None = None,
-    backend: str | None = None,
+    dtype: Any = None,
+    c: jax.Array | None = None,
+    alpha: complex | None = None,
+    beta: complex | None = None,
+    bias: jax.Array | None = None,
+    epilogue: str | None = None,
+    aux: object = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     precision: str | None = None,
+    backend: str | None = None,
+    stream: int | None = None,
     execution: str | None = None,
 ) -> jax.Array:
     """Multiply two JAX arrays, concrete or traced: `interop.matmul` for JAX.
 
     Parameters
     ----------
-    a, b : jax.Array, both float32 or both float64
-        On one device. Shapes follow `numpy.matmul`. float64 stays float64, also with JAX's x64 mode off.
-    out : None
+    a, b : jax.Array
+        On one device. Shapes and dtypes as for `interop.matmul`. 64-bit dtypes stay so, also with JAX's x64 mode off.
+    out, aux : None
         Not served: JAX arrays are immutable.
-    stream : int handle, optional
-        The product runs on XLA's stream; this stream is made to wait for it. Concrete arrays on a GPU only.
-    backend : "tiled" or "cublas", optional
-        Which kernels compute it. Arrays on a GPU only.
+    dtype, c, alpha, beta, bias, epilogue, scale_a, scale_b : optional
+        As for `interop.matmul`. What follows the product is JAX's own arithmetic, which XLA fuses into one pass. The
+        factors may be JAX arrays of no dimension, too, and another value compiles nothing.
     precision : "tf32", optional
         Lets a GPU round float32 operands to TF32; exact otherwise.
+    backend : "tiled" or "cublas", optional
+        Which kernels compute it. Arrays on a GPU only.
+    stream : int handle, optional
+        The product runs on XLA's stream; this stream is made to wait for it. Concrete arrays on a GPU only.
     execution : "cuda" or "cuda:<index>", optional
         Allowed where it changes nothing, since JAX arrays are computed where they are.
 
@@ -63,7 +80,7 @@ def matmul(
     Raises
     ------
     TypeError
-        A dtype that is not served, or `out`.
+        A dtype that is not served, or that does not go with the others'; `out` or `aux`.
     ValueError
         Shapes that do not fit, arrays on two or on several devices, an option that does not fit the device.
     BufferError
@@ -74,14 +91,118 @@ def matmul(
         No kernels for JAX in this build; or CUDA or cuBLAS fails. JAX may raise a failure on the device later, as its
         own `JaxRuntimeError`, where the result is used.
     """
-    if out is not None:
-        raise TypeError("interop.matmul: out= cannot be used with JAX arrays, which are immutable; use the result")
-    if isinstance(a, _Tracer) or isinstance(b, _Tracer):
-        refuse_in_trace("interop.matmul", stream, execution)
-        traced: jax.Array = matmul_p.bind(a, b, backend=backend, precision=precision)
-        return traced
+    for name, x in (("out", out), ("aux", aux)):
+        if x is not None:
+            raise TypeError(
+                f"interop.matmul: {name}= cannot be used with JAX arrays, which are immutable; use the result"
+            )
+    result = _core.matmul_dtype("jax", _name_of(a.dtype), _name_of(b.dtype), dtype)
+    operands = {"a": a, "b": b}
+    if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
+        operands |= _terms(result, a, b, c, alpha, beta, bias, epilogue, scale_a, scale_b)
+    compiled = _compiled(tuple(operands), backend, precision, result, epilogue)
 
-    return compute("interop.matmul", {"a": a, "b": b}, stream, execution, lambda: _compiled(backend, precision)(a, b))
+    def call() -> jax.Array:
+        return _with_wide(operands, result, lambda: compiled(*operands.values()))
+
+    arrays = {name: x for name, x in operands.items() if isinstance(x, jax.Array | _Tracer)}
+    if any(isinstance(x, _Tracer) for x in arrays.values()):
+        refuse_in_trace("interop.matmul", stream, execution)
+        return call()
+    return compute("interop.matmul", arrays, stream, execution, call)
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype)  # by NumPy, and slow
+
+
+def _dtype_of(name: str) -> Any:
+    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
+
+
+def _kind_of(result: str) -> Any:
+    """Return the dtype in which a product is finished: float32 for the narrower floats."""
+    dtype = _dtype_of(result)
+    return np.dtype(np.float32) if dtype.itemsize < 4 and dtype.kind in "fV" else dtype
+
+
+def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Array]) -> jax.Array:
+    """Compute; outside JAX's x64 mode, what is 64 bits wide would be narrowed on its way."""
+    if len(operands) == 2 and all(_name_of(x.dtype) == result for x in operands.values()):
+        return call()
+    wide = _dtype_of(result).itemsize >= 8 and result != "complex64"
+    with jax.enable_x64(True) if wide else contextlib.nullcontext():
+        return call()
+
+
+def _terms(
+    result: str,
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    bias: Any,
+    epilogue: str | None,
+    scale_a: Any,
+    scale_b: Any,
+) -> dict[str, Any]:
+    """Return what stands beside the operands, checked; factors and scales become operands of no dimension."""
+    _core.check_matmul_terms(
+        a.shape, _name_of(a.dtype), b.shape, _name_of(b.dtype), result,
+        None if c is None else (c.shape, _name_of(c.dtype)),
+        None if bias is None else (bias.shape, _name_of(bias.dtype)),
+        epilogue,
+    )  # fmt: skip
+    kind, dtype = _kind_of(result), _dtype_of(result)
+    terms = {name: x for name, x in (("c", c), ("bias", bias)) if x is not None}
+    for name, factor in (("alpha", alpha), ("beta", beta)):
+        if factor is None:
+            continue
+        is_array = isinstance(factor, jax.Array | _Tracer)
+        terms[name] = factor if is_array else factor_of("interop.matmul", name, factor, dtype, kind)
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale is None:
+            continue
+        if not _name_of(a.dtype).startswith("float8"):
+            raise ValueError(
+                f"interop.matmul: {name} is given, and the operands are {a.dtype}; accepted: None, or float8 operands "
+                "(alpha= scales others)"
+            )
+        terms[name] = scale if isinstance(scale, jax.Array | _Tracer) else np.float32(scale)
+    return terms
+
+
+_SQRT_HALF, _GELU_INNER = math.sqrt(0.5), math.sqrt(2 / math.pi)
+_EPILOGUES: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda x: jnp.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * jax.scipy.special.erfc(-x * _SQRT_HALF),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + jnp.tanh(_GELU_INNER * (x + 0.044715 * x * x * x))),
+}
+
+
+def _finish(product: Any, terms: dict[str, Any], epilogue: str | None, result: str) -> Any:
+    """Do what follows the product, in `_kind_of(result)`."""
+    kind = _kind_of(result)
+    total = product
+    for name in ("scale_a", "scale_b"):
+        if name in terms:
+            total = total * terms[name].reshape(()).astype(kind)
+    if "alpha" in terms:
+        alpha = terms["alpha"].astype(kind)
+        total = jnp.where(alpha == 0, jnp.zeros_like(total), alpha * total)
+    if "c" in terms:
+        added = terms["c"].astype(kind)
+        if "beta" in terms:
+            beta = terms["beta"].astype(kind)
+            added = jnp.where(beta == 0, jnp.zeros_like(added), beta * added)
+        total = total + added
+    if "bias" in terms:
+        total = total + terms["bias"].astype(kind)
+    if epilogue is not None:
+        total = _EPILOGUES[epilogue](total)
+    return total.astype(_dtype_of(result))
 
 
 # ---- the primitive and its rules ----
@@ -96,44 +217,59 @@ for _name, _handler in _targets.items():
     jax.ffi.register_ffi_target(_name, _handler, platform="CUDA", api_version=1)
 
 
-@functools.cache
-def _compiled(backend: str | None, precision: str | None) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Put the primitive under `jax.jit`: what calls with concrete arrays run, compiled once for each shape."""
+@functools.lru_cache(maxsize=1024)
+def _compiled(
+    names: tuple[str, ...], backend: str | None, precision: str | None, dtype: str, epilogue: str | None
+) -> Callable[..., jax.Array]:
+    """Put the primitive, and what follows it, under `jax.jit`: what calls run, compiled once for each shape."""
 
-    def interop_matmul(a: jax.Array, b: jax.Array) -> Any:
-        return matmul_p.bind(a, b, backend=backend, precision=precision)
+    def interop_matmul(a: jax.Array, b: jax.Array, *rest: jax.Array) -> Any:
+        plain = len(names) == 2 and epilogue is None
+        product_dtype = dtype if plain else _kind_of(dtype).name
+        if not _core.reads_matmul(_name_of(a.dtype), _name_of(b.dtype), product_dtype):
+            # float8 and 16-bit floats are read as they are for the wider dtype too; all else is converted.
+            a, b = (x.astype(_dtype_of(dtype)) for x in (a, b))
+        product = matmul_p.bind(a, b, backend=backend, precision=precision, dtype=product_dtype)
+        return product if plain else _finish(product, dict(zip(names[2:], rest, strict=True)), epilogue, dtype)
 
     return jax.jit(interop_matmul)
 
 
-def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None) -> jax.Array:
+def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
     with jax.disable_jit(False):  # else, under jax.disable_jit, this would call itself
-        return _compiled(backend, precision)(a, b)
+        return _compiled(("a", "b"), backend, precision, dtype, None)(a, b)
 
 
-def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None) -> _Aval:
+def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None, dtype: str) -> _Aval:
     check_operands("interop.matmul", {"a": a, "b": b})
-    shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype))
-    return a.update(shape=shape, weak_type=False, **placed_as(shape, a, b))
+    shape = _core.matmul_result(a.shape, _name_of(a.dtype), b.shape, _name_of(b.dtype), dtype)
+    return a.update(shape=shape, dtype=_dtype_of(dtype), weak_type=False, **placed_as(shape, a, b))
 
 
-def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None) -> jax.Array:
+def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
     if backend is not None:
         raise ValueError(f"interop.matmul: backend={backend!r} is for device arrays; JAX computes these on the CPU")
+    result = _dtype_of(dtype)
     # Not the user's x64 mode: with it off, jnp.matmul rounds float64; with it on, it widens weakly typed float32.
-    with jax.enable_x64(a.dtype == jnp.float64):
-        return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    with jax.enable_x64(result.itemsize >= 8 and dtype != "complex64"):
+        if result.kind == "b":
+            return jnp.matmul(a.astype(jnp.float32), b.astype(jnp.float32)) != 0  # of ones: no sum of them is lost
+        kind = _kind_of(dtype)
+        x, y = a.astype(kind), b.astype(kind)
+        return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST).astype(result)
 
 
 _lower_jnp: Any = mlir.lower_fun(_matmul_on_host, multiple_results=False)
 
 
-def _lower_host(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: str | None) -> Any:
+def _lower_host(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
     require_one_device("interop.matmul", ctx)
     return _lower_jnp(ctx, a, b, **params)
 
 
-def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str | None, precision: str | None) -> Any:
+def _lower_cuda(
+    ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str | None, precision: str | None, dtype: str
+) -> Any:
     require_one_device("interop.matmul", ctx)
     require_target("interop.matmul", _TARGET)
     x, y = ctx.avals_in
@@ -141,7 +277,7 @@ def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str |
     if (
         backend == "cublas"
         and not nothing
-        and _core.matmul_batch_ndim(x.shape, str(x.dtype), y.shape, str(y.dtype)) > 1
+        and _core.matmul_batch_ndim(x.shape, str(x.dtype), y.shape, str(y.dtype), dtype) > 1
     ):
         # Said here, at the call: what the handler reports, JAX raises where the result is used.
         raise ValueError(
@@ -149,7 +285,7 @@ def _lower_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str |
             'use backend="tiled", or leave the choice to interop'
         )
     _core.find_cublas()
-    workspace = _core.matmul_workspace(x.shape, str(x.dtype), y.shape, str(y.dtype), backend, precision)
+    workspace = _core.matmul_workspace(x.shape, str(x.dtype), y.shape, str(y.dtype), backend, precision, dtype)
     if workspace:
         # A result that nobody uses: XLA's own memory, which a CUDA graph of XLA's may go on using.
         spare = jax.core.ShapedArray((workspace + _WORKSPACE_ALIGNMENT,), jnp.uint8)
@@ -244,8 +380,8 @@ def compute(
     call: Callable[[], jax.Array],
 ) -> jax.Array:
     """Make a call with concrete arrays, checked before; its errors become ours, and `stream` waits for its result."""
-    shardings = [x.sharding for x in arrays.values()]
-    if shardings[0] is not shardings[-1] and shardings[0].device_set != shardings[-1].device_set:
+    first, *others = [x.sharding for x in arrays.values()]
+    if any(other is not first and other.device_set != first.device_set for other in others):
         refuse_devices(function, arrays)
     if stream is not None or execution is not None:
         check_placement(function, arrays, stream, execution)

@@ -76,3 +76,27 @@ def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp
         assert float(rows[name]["microseconds"]) > 0
     assert float(rows[_bench._TORCH]["ratio"]) > 0
     assert "of which, us: import " in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_matmul_prints_a_row_for_each_product_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(_bench, "_warm_up", lambda _: None)
+    assert _bench.run("matmul", str(tmp_path / "rows.csv"), "1024x64x64") == 0
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["dtype"] for row in rows} == {"float32", "float16", "bfloat16"}
+    assert {"torch", "interop None", "interop tiled"} <= {row["backend"] for row in rows}
+    assert all(float(row["tflops"]) > 0 for row in rows)
+    assert "geometric mean" in capsys.readouterr().out
+
+
+def test_wrong_products_are_not_timed(torch):
+    for dtype in ("float32", "bfloat16", "int32", "complex64"):
+        product = _bench._Product("square", dtype, (16, 16), (16, 16))
+        kind = getattr(torch, dtype)
+        a, b = (torch.arange(256).reshape(16, 16).to(kind) * factor for factor in (1, 3))
+        right = interop.matmul(a, b)
+        _bench._check_rows(torch, product, "tiled", (a, b, right))
+        right[3, 4] *= 1.5 if dtype != "int32" else 2
+        with pytest.raises(AssertionError, match=r"16x16@16x16 NN, tiled: error .* is above"):
+            _bench._check_rows(torch, product, "tiled", (a, b, right))

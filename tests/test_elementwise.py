@@ -116,6 +116,19 @@ def test_where_zero_of_integers_and_scalars(host_library):
     assert host_library.to_numpy(interop.divide(x, 0, where_zero=float("inf"))).tolist() == [float("inf")] * 2
 
 
+@pytest.mark.parametrize("value", [1j, np.complex64(2)])
+def test_where_zero_of_real_arrays_is_real(host_library, value):
+    x = host_library.make(np.ones(2, "float32"))
+    with pytest.raises(TypeError, match=r"^interop.divide: where_zero is .*j\)?, and the result is float32; "):
+        interop.divide(x, x, where_zero=value)
+
+
+def test_where_zero_that_no_float_holds(host_library):
+    x = host_library.make(np.ones(2, "float32"))
+    with pytest.raises(OverflowError, match=r"^interop.divide: where_zero is 10+, which float32 cannot hold; accepted"):
+        interop.divide(x, x, where_zero=10**400)
+
+
 @pytest.mark.parametrize("value", ["x", [0], np.zeros(2)], ids=["str", "list", "array"])
 def test_where_zero_is_a_scalar(host_library, value):
     x = host_library.make(np.ones(2, "float32"))

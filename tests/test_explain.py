@@ -90,7 +90,13 @@ def test_nothing_is_kept_or_written(torch):
 
 BAD = {
     "shapes": ((A, A), {}),
-    "dtype": ((A, B.astype("int32")), {}),
+    "dtype": ((A, B.astype("float128" if hasattr(np, "float128") else object)), {}),
+    "narrow dtype": ((A, B), {"dtype": "float16"}),
+    "beta without c": ((A, B), {"beta": 2}),
+    "unknown epilogue": ((A, B), {"epilogue": "tanh"}),
+    "bias of another dtype": ((A, B), {"bias": np.ones(4)}),
+    "aux without epilogue": ((A, B), {"aux": np.ones((2, 4), "float32")}),
+    "scale of float32": ((A, B), {"scale_a": 2.0}),
     "no array": ((A, 3), {}),
     "out of another shape": ((A, B), {"out": np.ones(3, "float32")}),
     "out of another dtype": ((A, B), {"out": np.ones((2, 4))}),

@@ -167,14 +167,12 @@ def test_explain(lib):
 def test_a_read_only_array_is_not_written(lib):
     c = np.zeros(5, "float32")
     c.flags.writeable = False
-    with pytest.raises(
-        TypeError, match=r"libsum.sum: c \(float32 of shape \(5,\)\) is read-only"
-    ):
+    with pytest.raises(TypeError, match=r"libsum.sum: c \(float32 of shape \(5,\)\) is read-only"):
         lib.sum(A, B, c, 5)
 
 
 def test_an_immutable_array_is_not_written(lib, host_jax):
-    with pytest.raises(TypeError, match=r"libsum.sum: c is .*, which is immutable; accepted: a writable array"):
+    with pytest.raises(TypeError, match=r"libsum.sum: c is .*, which is immutable; accepted: "):
         lib.sum(A, B, host_jax.numpy.zeros(5, "float32"), 5)
 
 

@@ -25,8 +25,8 @@ from interop import _conformance, _libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(interop._core.elementwise_operations())
-FUNCTIONS = ["asarray", "convert", "explain", "load", "matmul", "register", *ELEMENTWISE]
-CLASSES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "Function", "Library"]
+FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "load", "matmul", "register", *ELEMENTWISE]
+CLASSES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "Expression", "Function", "Library"]
 PATHS = ["get_cmake_dir", "get_include"]
 NAMES = [*CLASSES, "__version__", *PATHS, *FUNCTIONS]  # `jax` on first use
 
@@ -76,11 +76,13 @@ def test_functions_are_what_tools_expect(name):
 def test_the_signature_of_matmul():
     signature = inspect.signature(interop.matmul)
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
-    options = ["out", "stream", "backend", "precision", "execution"]
+    options = ["out", "dtype", "c", "beta", "bias", "epilogue", "aux", "scale_a", "scale_b"]
+    options += ["precision", "backend", "stream", "execution"]
+    assert signature.parameters["alpha"].default == 1
     assert kinds == {
         "a": inspect.Parameter.POSITIONAL_ONLY,
         "b": inspect.Parameter.POSITIONAL_ONLY,
-        **dict.fromkeys(options, inspect.Parameter.KEYWORD_ONLY),
+        **dict.fromkeys([*options, "alpha"], inspect.Parameter.KEYWORD_ONLY),
     }
     assert all(signature.parameters[name].default is None for name in options)
     assert set(interop.matmul.__annotations__) == {*kinds, "return"}

@@ -14,6 +14,7 @@ inline bool led_by_numpy(const Call& call) { return std::strcmp(call.library(), 
 void bind_array(nanobind::module_& m);
 void bind_convert(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
+void bind_expression(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
 void bind_load(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);

@@ -11,6 +11,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/elementwise.h"
+#include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/numpy.h"
 #include "exchange/overlap.h"
@@ -28,11 +29,6 @@ using exchange::Name;
 const Lookup kInJax("interop._jax_elementwise", "elementwise");
 const Lookup kOnHost("interop._host", "compute");
 const Lookup kPromote("interop._promotion", "promote");
-const Lookup kNumpyArray("numpy", "array");
-const Lookup kNumpyGeneric("numpy", "generic");
-const Name kAstype("astype");
-const Name kTobytes("tobytes");
-const Name kDtype("dtype");
 
 struct Operation {
   const char* name;  // the public function
@@ -65,18 +61,6 @@ constexpr Operation kOperations[] = {
 };
 
 // ---- operands ----
-
-/// How an operand takes part in promotion, weakest first: an array, or a scalar of Python's, or of NumPy's.
-enum class Kind { array, boolean, integer, real, complex, numpy_scalar };
-
-Kind kind_of(nb::handle x) {
-  if (PyFloat_CheckExact(x.ptr())) return Kind::real;
-  if (PyBool_Check(x.ptr())) return Kind::boolean;
-  if (PyLong_Check(x.ptr())) return Kind::integer;
-  if (PyComplex_CheckExact(x.ptr())) return Kind::complex;
-  if (exchange::find_route(x)) return Kind::array;
-  return nb::isinstance(x, kNumpyGeneric.get()) ? Kind::numpy_scalar : Kind::array;
-}
 
 /// The operands of one call, before anything is decided.
 struct Operands {
@@ -123,23 +107,6 @@ bool is_jax_call(const Operation& operation, const Operands& operands, nb::handl
 
 // ---- dtypes ----
 
-bool is_integral(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
-
-/// The strongest of Python's scalars that takes part in an array's own dtype.
-Kind kind_of(DLDataType dtype) {
-  switch (dtype.code) {
-    case kDLBool:
-      return Kind::boolean;
-    case kDLInt:
-    case kDLUInt:
-      return Kind::integer;
-    case kDLComplex:
-      return Kind::complex;
-    default:
-      return Kind::real;
-  }
-}
-
 /// What an operand is to promotion: (dtype, is 0-d) of an array, a scalar itself.
 nb::object promoted_of(const Call& call, const Operands& operands, int k) {
   if (operands.place[k] < 0) return nb::borrow(operands.objects[k]);
@@ -163,77 +130,6 @@ DLDataType common_dtype(const Operation& operation, const Operands& operands, co
   const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
   if (!found) throw TypeError(std::string(operation.name) + ": the operands promote to " + exchange::text_of(name));
   return *found;
-}
-
-// ---- values ----
-
-[[noreturn]] void out_of_range(const Operation& operation, const char* name, nb::handle value, DLDataType dtype) {
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold; accepted: a value in its range, or an array",
-               operation.name, name, value.ptr(), dtype_name(dtype).c_str());
-  nb::raise_python_error();
-}
-
-template <typename T>
-void put(ScalarValue& value, T x) {
-  std::memcpy(value.bytes, &x, sizeof x);
-}
-
-/// By NumPy, which rounds to any dtype.
-ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
-  const nb::object array = kNumpyArray.get()(x);
-  const nb::object text = attribute(attribute(array, kAstype)(exchange::numpy_dtype(dtype)), kTobytes)();
-  ScalarValue value{};
-  std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
-  return value;
-}
-
-void put_integer(ScalarValue& value, const Operation& operation, const char* name, nb::handle x, DLDataType dtype) {
-  const bool is_unsigned = dtype.code == kDLUInt;
-  int overflow = 0;
-  const long long wide = PyLong_AsLongLongAndOverflow(x.ptr(), &overflow);
-  unsigned long long bits = static_cast<unsigned long long>(wide);
-  if (is_unsigned && overflow > 0) {
-    bits = PyLong_AsUnsignedLongLong(x.ptr());
-    if (PyErr_Occurred()) {
-      PyErr_Clear();
-      out_of_range(operation, name, x, dtype);
-    }
-    overflow = 0;
-    if (dtype.bits < 64) out_of_range(operation, name, x, dtype);
-  } else if (is_unsigned) {
-    if (overflow < 0 || wide < 0) out_of_range(operation, name, x, dtype);
-    if (dtype.bits < 64 && wide >> dtype.bits != 0) out_of_range(operation, name, x, dtype);
-  } else if (dtype.bits < 64) {
-    const long long limit = 1LL << (dtype.bits - 1);
-    if (overflow || wide < -limit || wide >= limit) out_of_range(operation, name, x, dtype);
-  } else if (overflow) {
-    out_of_range(operation, name, x, dtype);
-  }
-  put(value, bits);  // little-endian: the low bytes come first
-}
-
-/// A scalar as one element of `dtype`.
-ScalarValue value_of(const Operation& operation, const char* name, nb::handle x, Kind kind, DLDataType dtype) {
-  ScalarValue value{};
-  if (kind == Kind::numpy_scalar || dtype.bits == 16) return value_by_numpy(x, dtype);
-  if (dtype.code == kDLBool) {
-    put(value, static_cast<unsigned char>(PyObject_IsTrue(x.ptr())));
-  } else if (is_integral(dtype)) {
-    put_integer(value, operation, name, x, dtype);
-  } else {
-    const Py_complex parts = PyComplex_AsCComplex(x.ptr());
-    if (parts.real == -1.0 && PyErr_Occurred()) nb::raise_python_error();
-    if (dtype == kFloat32) {
-      put(value, static_cast<float>(parts.real));
-    } else if (dtype == kFloat64) {
-      put(value, parts.real);
-    } else if (dtype.bits == 64) {
-      put(value, std::array<float, 2>{static_cast<float>(parts.real), static_cast<float>(parts.imag)});
-    } else {
-      put(value, std::array<double, 2>{parts.real, parts.imag});
-    }
-  }
-  return value;
 }
 
 // ---- the call ----
@@ -288,7 +184,8 @@ void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan,
     ElementwiseInput& input = work.inputs[k];
     const int place = operands.place[k];
     if (place < 0) {
-      input.value = value_of(operation, operation.parameters[k], operands.objects[k], operands.kinds[k], plan.dtype);
+      input.value =
+          value_of(operation.name, operation.parameters[k], operands.objects[k], operands.kinds[k], plan.dtype);
     } else if (const DLTensor& tensor = call.tensor(place); !call.staged() && tensor.device.device_type == kDLCPU) {
       input.value = value_by_numpy(call.numpy(place), plan.dtype);
     } else {
@@ -298,7 +195,7 @@ void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan,
   }
   if (!where_zero.is_none()) {
     work.replaces_zero = true;
-    work.where_zero = value_of(operation, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
+    work.where_zero = value_of(operation.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
   }
 }
 
@@ -311,7 +208,7 @@ void set_loop(Elementwise& work, const Plan& plan, DLTensor out) {
   for (int k = 0; k < plan.operands.count; ++k) {
     inputs[k] = work.inputs[k].data ? plan.call->tensor(plan.operands.place[k]) : no_tensor();
   }
-  work.loop = ops::plan_loop(out, inputs, plan.operands.count);
+  ops::plan_loop(work.loop, out, inputs, plan.operands.count);
   work.out = out.data;
   for (int k = 0; k < plan.operands.count; ++k) {
     if (work.inputs[k].data) work.inputs[k].data = inputs[k].data;
@@ -336,35 +233,6 @@ bool needs_temporary(const Elementwise& work, const Plan& plan, const DLTensor& 
   return false;
 }
 
-/// A compact array of the result's shape at `memory`.
-class Temporary {
- public:
-  Temporary(const Plan& plan, void* memory) {
-    compact_strides(plan.shape.sizes, plan.shape.ndim, strides_);
-    tensor_ = {memory, {kDLCUDA, 0}, plan.shape.ndim, plan.out_dtype, const_cast<int64_t*>(plan.shape.sizes), strides_,
-               0};
-  }
-  Temporary(const Temporary&) = delete;
-  Temporary& operator=(const Temporary&) = delete;
-  const DLTensor& operator*() const { return tensor_; }
-
- private:
-  int64_t strides_[kMaxDims];
-  DLTensor tensor_;
-};
-
-/// out = temporary
-Elementwise copy_of(const DLTensor& temporary, DLTensor out) {
-  Elementwise copy;
-  copy.dtype = copy.out_dtype = out.dtype;
-  DLTensor input = temporary;
-  copy.loop = ops::plan_loop(out, &input, 1);
-  copy.out = out.data;
-  copy.inputs[0].data = input.data;
-  copy.inputs[0].dtype = input.dtype;
-  return copy;
-}
-
 size_t result_bytes(const Plan& plan) {
   return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.out_dtype));
 }
@@ -378,7 +246,7 @@ void on_gpu(const Operation& operation, Plan& plan, const DLTensor& out, nb::han
     call.launch([&](cudaStream_t s) { cuda::launch_elementwise(work, s); });
     return;
   }
-  const Temporary temporary(plan, call.workspace(result_bytes(plan)));
+  const Temporary temporary(plan.shape, plan.out_dtype, call.workspace(result_bytes(plan)));
   set_loop(work, plan, *temporary);
   const Elementwise copy = copy_of(*temporary, out);
   call.launch([&](cudaStream_t s) {
@@ -487,7 +355,8 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
   };
   read(0, out_shape, out_strides);
   for (int k = 0; k < count; ++k) read(k + 1, shapes[k], strides[k]);
-  const Loop loop = ops::plan_loop(tensors[0], tensors + 1, count);
+  Loop loop;
+  ops::plan_loop(loop, tensors[0], tensors + 1, count);
   nb::list dims;
   for (int i = 0; i < loop.ndim; ++i) {
     nb::list dim;
@@ -515,6 +384,17 @@ nb::object broadcast(int index, nb::handle a, nb::handle b) {
 }
 
 }  // namespace
+
+Elementwise copy_of(const DLTensor& from, DLTensor to) {
+  Elementwise copy;
+  copy.dtype = copy.out_dtype = to.dtype;
+  DLTensor input = from;
+  ops::plan_loop(copy.loop, to, &input, 1);
+  copy.out = to.data;
+  copy.inputs[0].data = input.data;
+  copy.inputs[0].dtype = input.dtype;
+  return copy;
+}
 
 ElementwiseOp elementwise_op(int index) { return operation_of(index).op; }
 const char* elementwise_name(int index) { return operation_of(index).name; }

@@ -64,9 +64,13 @@ DLDataType dtype_of(const ffi::AnyBuffer& buffer) {
       return {kDLComplex, 64, 1};
     case ffi::DataType::C128:
       return {kDLComplex, 128, 1};
+    case ffi::DataType::F8E4M3FN:
+      return {kDLFloat8_e4m3fn, 8, 1};
+    case ffi::DataType::F8E5M2:
+      return {kDLFloat8_e5m2, 8, 1};
     default:
       throw TypeError("an XLA buffer of element type " + std::to_string(static_cast<int>(buffer.element_type())) +
-                      "; accepted: PRED, S8 to S64, U8 to U64, F16, BF16, F32, F64, C64, C128");
+                      "; accepted: PRED, S8 to S64, U8 to U64, F16, BF16, F32, F64, C64, C128, F8E4M3FN, F8E5M2");
   }
 }
 
@@ -146,7 +150,7 @@ void queue_matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::
   const Tensor left(a);
   const Tensor right(b);
   const Tensor out(c);
-  check_result(*out, ops::matmul_result(*left, *right).shape);
+  check_result(*out, ops::matmul_result(*left, *right, (*out).dtype).shape);
   if (element_count(*out) == 0) return;
 
   const Gemm gemm = ops::plan_matmul(*left, *right, *out);
@@ -234,7 +238,7 @@ ffi::Error queue_elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi
     throw ValueError("the result is " + dtype_name(work.out_dtype) + " of shape " + shape_text(shape) +
                      ", XLA's result is " + dtype_name(out.dtype) + " of shape " + shape_text(out));
   }
-  work.loop = ops::plan_loop(out, tensors, count);
+  ops::plan_loop(work.loop, out, tensors, count);
   work.out = out.data;
   for (int k = 0; k < count; ++k) {
     work.inputs[k].data = tensors[k].data;

@@ -304,7 +304,8 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
     given.push_back(parameter.kind == Kind::stream ? nb::handle() : nb::handle(arguments[next++]));
     if (!parameter.is_array() || shapes.contains(nb::int_(i))) continue;
     Side& side = sides[parameter.kind == Kind::host];
-    side.arguments.emplace_back(parameter.name.c_str(), given.back(), parameter.written ? Access::write : Access::read);
+    side.arguments.emplace_back(parameter.name.c_str(), given.back(),
+                                parameter.written ? Access::update : Access::read);
     side.places.push_back(i);
   }
 
@@ -313,6 +314,7 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
     if (side.arguments.empty()) continue;
     CallOptions options;
     options.only_looks = only_looks;
+    options.may_overlap = true;  // as C functions do: their authors know
     if (side.kind == Kind::device) {
       options.stream = stream;
       options.execution = execution;

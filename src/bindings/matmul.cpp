@@ -1,15 +1,19 @@
 /// `interop.matmul`: from Python's arguments to a product on the host, on the GPU, or in JAX.
 #include <interop/call.h>
+#include <interop/cuda/elementwise.h>
 #include <interop/cuda/matmul.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <optional>
 
 #include "bindings/bindings.h"
 #include "exchange/closing.h"
+#include "exchange/numpy.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
 #include "exchange/typestr.h"
+#include "ops/elementwise.h"
 #include "ops/matmul.h"
 
 namespace interop::bindings {
@@ -23,6 +27,12 @@ const Lookup kJaxMatmul("interop.jax", "matmul");
 const Lookup kNumpyMatmul("numpy", "matmul");
 const Lookup kErrstate("numpy", "errstate");
 const Lookup kFindPaths("interop._cublas", "find_paths");
+const Lookup kOnHost("interop._host_matmul", "compute");
+const Lookup kPromote("interop._promotion", "promote");
+const Lookup kFactor("interop._promotion", "factor_of");
+const Lookup kDtypeName("interop._promotion", "dtype_name");
+const Lookup kNumpyGeneric("numpy", "generic");
+const Name kTobytes("tobytes");
 
 [[noreturn]] void bad_choice(const char* name, nb::handle value, const char* accepted) {
   throw ValueError(std::string(kFunction) + ": " + name + " is " + nb::cast<std::string>(nb::repr(value)) +
@@ -56,17 +66,62 @@ cuda::MatmulOptions read_options(nb::handle backend, nb::handle precision) {
   return options;
 }
 
-/// JAX arrays and tracers alone, with no `execution`: one JAX primitive, on XLA's stream.
-bool is_jax_call(nb::handle a, nb::handle b) {
-  const exchange::Route& first = exchange::route_of(a, kFunction, "a");
-  const exchange::Route& second = exchange::route_of(b, kFunction, "b");
-  return std::strcmp(first.library(), "jax") == 0 && std::strcmp(second.library(), "jax") == 0;
+// ---- what stands beside the operands ----
+
+/// The arguments that most calls leave out, each None where it is.
+struct Terms {
+  nb::handle dtype = Py_None, c = Py_None, alpha = Py_None, beta = Py_None, bias = Py_None, epilogue = Py_None,
+             aux = Py_None, scale_a = Py_None, scale_b = Py_None;
+};
+constexpr int kTermCount = 9;
+constexpr const char* kTermNames[kTermCount] = {"dtype",    "c",   "alpha",   "beta",   "bias",
+                                                "epilogue", "aux", "scale_a", "scale_b"};
+
+/// None, or all of them in this order.
+Terms read_terms(nb::handle given) {
+  Terms terms;
+  if (given.is_none()) return terms;
+  const nb::tuple values = nb::borrow<nb::tuple>(given);
+  nb::handle* const places[kTermCount] = {&terms.dtype,    &terms.c,   &terms.alpha,   &terms.beta,   &terms.bias,
+                                          &terms.epilogue, &terms.aux, &terms.scale_a, &terms.scale_b};
+  for (int i = 0; i < kTermCount; ++i) *places[i] = values[i];
+  if (!terms.beta.is_none() && terms.c.is_none()) {
+    throw ValueError(std::string(kFunction) + ": beta is given, and there is no c for it to multiply; accepted: both");
+  }
+  return terms;
 }
 
-bool is_tracer(nb::handle x) { return exchange::find_route(x) == &exchange::jax_tracer_route(); }
+Activation read_epilogue(nb::handle epilogue) {
+  if (epilogue.is_none()) return Activation::none;
+  if (equals(epilogue, "relu")) return Activation::relu;
+  if (equals(epilogue, "gelu")) return Activation::gelu;
+  if (equals(epilogue, "gelu_tanh")) return Activation::gelu_tanh;
+  bad_choice("epilogue", epilogue, "None, 'relu', 'gelu' (exact), 'gelu_tanh'");
+}
+
+bool is_scalar(nb::handle x) {
+  return PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr()) || PyComplex_Check(x.ptr()) ||
+         nb::isinstance(x, kNumpyGeneric.get());
+}
+
+// ---- JAX ----
+
+/// JAX arrays and tracers alone, with no `execution`: one JAX primitive, on XLA's stream.
+bool is_jax_call(nb::handle a, nb::handle b, const Terms& terms, nb::handle execution) {
+  bool traced = false;
+  const auto is_jax = [&](nb::handle x, const char* name) {
+    const exchange::Route& route = exchange::route_of(x, kFunction, name);
+    traced |= &route == &exchange::jax_tracer_route();
+    return std::strcmp(route.library(), "jax") == 0;
+  };
+  if (!is_jax(a, "a") || !is_jax(b, "b")) return false;
+  if (!terms.c.is_none() && !is_jax(terms.c, "c")) return false;
+  if (!terms.bias.is_none() && !is_jax(terms.bias, "bias")) return false;
+  return execution.is_none() || traced;
+}
 
 nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
-                         nb::handle precision, nb::handle execution) {
+                         nb::handle precision, nb::handle execution, nb::handle terms) {
   nb::dict keywords;
   const auto pass = [&](const char* name, nb::handle value) {
     if (!value.is_none()) keywords[name] = value;
@@ -78,20 +133,178 @@ nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::handle out, nb::handle 
   if (!stream.is_none()) {
     keywords["stream"] = reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, kFunction));
   }
+  for (int i = 0; i < kTermCount && !terms.is_none(); ++i) pass(kTermNames[i], nb::borrow<nb::tuple>(terms)[i]);
   return kJaxMatmul.get()(a, b, **keywords);
 }
 
-void matmul_on_host(const Call& call) {
-  nb::dict keywords;
-  keywords["out"] = call.numpy_output();
-  if (led_by_numpy(call)) {
+// ---- dtypes and factors ----
+
+DLDataType dtype_called(nb::handle name) {
+  const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
+  if (!found) throw TypeError(std::string(kFunction) + ": there is no dtype " + exchange::text_of(name));
+  return *found;
+}
+
+DLDataType promote(const char* library, DLDataType a, DLDataType b) {
+  if (a == b) return a;
+  return dtype_called(kPromote.get()(kFunction, library, false, nb::make_tuple(dtype_name(a), false),
+                                     nb::make_tuple(dtype_name(b), false)));
+}
+
+/// The dtype of the product: that of its operands, as their library promotes them, or what `dtype=` widens that to.
+DLDataType result_dtype(const char* library, DLDataType a, DLDataType b, nb::handle asked) {
+  ops::check_matmul_dtypes(a, b);
+  const bool of_float8 = ops::is_float8(a);
+  if (asked.is_none()) return of_float8 ? kBfloat16 : promote(library, a, b);
+  const DLDataType wanted = dtype_called(kDtypeName.get()(kFunction, asked));
+  if (of_float8) return wanted;  // the rules of shapes and dtypes look at it
+  const DLDataType common = promote(library, a, b);
+  if (common == wanted || promote(library, common, wanted) == wanted) return wanted;
+  throw TypeError(std::string(kFunction) + ": dtype is " + dtype_name(wanted) + ", and the operands are " +
+                  dtype_name(common) + "; accepted: a dtype that " + library + " promotes them to");
+}
+
+/// A factor as a value of the dtype that the kernels take it in.
+ScalarValue factor_value(const char* name, nb::handle factor, DLDataType result) {
+  const DLDataType dtype = factor_dtype(result);
+  ScalarValue value{};
+  const auto put = [&](const auto x) { std::memcpy(value.bytes, &x, sizeof x); };
+  const bool is_real = PyFloat_CheckExact(factor.ptr()) || (PyLong_CheckExact(factor.ptr()) && dtype.code == kDLFloat);
+  if (is_real && dtype == kFloat32) {
+    put(static_cast<float>(PyFloat_AsDouble(factor.ptr())));
+  } else if (is_real && dtype == kFloat64) {
+    put(PyFloat_AsDouble(factor.ptr()));
+  } else {
+    const nb::object array =
+        kFactor.get()(kFunction, name, factor, exchange::numpy_dtype(result), exchange::numpy_dtype(dtype));
+    const nb::object text = attribute(array, kTobytes)();
+    std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
+  }
+  if (PyErr_Occurred()) nb::raise_python_error();  // an integer beyond every float
+  return value;
+}
+
+nb::object one() { return nb::int_(1); }
+
+// ---- one product ----
+
+/// The arguments of a call that are arrays, and where each one stands among them; -1: it is not there.
+struct Arrays {
+  Argument arguments[7];
+  int count = 2;
+  int c = -1, bias = -1, aux = -1, scale_a = -1, scale_b = -1;
+
+  Arrays(nb::handle a, nb::handle b, const Terms& terms) {
+    arguments[0] = {"a", a, Access::takes_conjugated};
+    arguments[1] = {"b", b, Access::takes_conjugated};
+    add(c, {"c", terms.c, Access::may_be_out});
+    add(bias, {"bias", terms.bias});
+    add(aux, {"aux", terms.aux, Access::write});
+    add_scale(scale_a, "scale_a", terms.scale_a);
+    add_scale(scale_b, "scale_b", terms.scale_b);
+  }
+
+ private:
+  void add(int& place, const Argument& argument) {
+    if (argument.object == Py_None) return;
+    place = count;
+    arguments[count++] = argument;
+  }
+  void add_scale(int& place, const char* name, nb::handle scale) {
+    if (!scale.is_none() && !is_scalar(scale)) add(place, {name, scale});
+  }
+};
+
+/// A call, and what the rules of shapes and dtypes say of it.
+struct Product {
+  Terms terms;
+  Arrays arrays;
+  Call call;
+  ops::MatmulResult result;
+  ops::MatmulTerms beside;
+
+  Product(nb::handle a, nb::handle b, const Terms& given, const CallOptions& options)
+      : terms(given), arrays(a, b, given), call(kFunction, arrays.arguments, arrays.count, options) {
+    const DLTensor &left = call.tensor(0), &right = call.tensor(1);
+    const DLDataType dtype = result_dtype(call.library(), left.dtype, right.dtype, terms.dtype);
+    result = ops::matmul_result(left, right, dtype);
+    const auto tensor = [&](int place) { return place < 0 ? nullptr : &call.tensor(place); };
+    beside = {tensor(arrays.c), tensor(arrays.bias), tensor(arrays.aux), read_epilogue(terms.epilogue)};
+    ops::check_terms(beside, result.shape, (left.ndim > 1) + (right.ndim > 1), dtype);
+    check_scales();
+  }
+
+  bool is_plain() const {
+    return !has_factors() && arrays.count == 2 && terms.scale_a.is_none() && terms.scale_b.is_none() &&
+           beside.activation == Activation::none;
+  }
+  bool has_factors() const { return !terms.alpha.is_none() || !terms.beta.is_none(); }
+  nb::object alpha() const { return terms.alpha.is_none() ? one() : nb::borrow(terms.alpha); }
+  nb::object beta() const { return terms.beta.is_none() ? one() : nb::borrow(terms.beta); }
+  nb::object numpy_of(int place) const { return place < 0 ? nb::none() : call.numpy(place); }
+
+  /// The scale of an operand that is not an array; 1 if there is none.
+  static double scale_of(nb::handle scale) {
+    if (scale.is_none() || !is_scalar(scale)) return 1;
+    const double value = PyFloat_AsDouble(scale.ptr());
+    if (PyErr_Occurred()) nb::raise_python_error();
+    return value;
+  }
+
+ private:
+  void check_scales() const {
+    for (const auto& [name, scale, place] :
+         {std::tuple{"scale_a", terms.scale_a, arrays.scale_a}, std::tuple{"scale_b", terms.scale_b, arrays.scale_b}}) {
+      if (scale.is_none()) continue;
+      if (!ops::is_float8(call.tensor(0).dtype)) {
+        throw ValueError(std::string(kFunction) + ": " + name + " is given, and the operands are " +
+                         dtype_name(call.tensor(0).dtype) +
+                         "; accepted: None, or float8 operands (alpha= scales others)");
+      }
+      if (place < 0) continue;
+      const DLTensor& tensor = call.tensor(place);
+      if (tensor.dtype == kFloat32 && element_count(tensor) == 1) continue;
+      throw ValueError(std::string(kFunction) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " +
+                       shape_text(tensor) + "; accepted: a scalar, or one float32");
+    }
+  }
+};
+
+/// By NumPy: its own product where there is nothing else to do, and no conversion.
+void matmul_on_host(const Product& product) {
+  const Call& call = product.call;
+  const DLDataType dtype = product.result.dtype;
+  const bool is_half = dtype.bits == 16 && (dtype.code == kDLFloat || dtype.code == kDLBfloat);
+  const bool converts = call.tensor(0).dtype != dtype || call.tensor(1).dtype != dtype || is_half ||
+                        call.conjugated(0) || call.conjugated(1);
+  if (product.is_plain() && !converts) {
+    nb::dict keywords;
+    keywords["out"] = call.numpy_output();
+    std::optional<exchange::Within> guard;
+    if (!led_by_numpy(call)) {
+      nb::dict quiet;
+      quiet["all"] = "ignore";
+      guard.emplace(kErrstate.get()(**quiet));
+    }
     kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
     return;
   }
-  nb::dict quiet;
-  quiet["all"] = "ignore";
-  const exchange::Within guard(kErrstate.get()(**quiet));
-  kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
+  nb::dict keywords;
+  keywords["conjugates"] = nb::make_tuple(call.conjugated(0), call.conjugated(1));
+  keywords["c"] = product.numpy_of(product.arrays.c);
+  keywords["alpha"] = product.alpha();
+  keywords["beta"] = product.beta();
+  keywords["bias"] = product.numpy_of(product.arrays.bias);
+  keywords["epilogue"] = product.terms.epilogue;
+  keywords["aux"] = product.numpy_of(product.arrays.aux);
+  nb::list scales;
+  for (const auto& [scale, place] : {std::pair{product.terms.scale_a, product.arrays.scale_a},
+                                     std::pair{product.terms.scale_b, product.arrays.scale_b}}) {
+    if (!scale.is_none()) scales.append(place < 0 ? nb::borrow(scale) : product.numpy_of(place));
+  }
+  keywords["scales"] = scales;
+  keywords["warns"] = led_by_numpy(call);
+  kOnHost.get()(call.numpy(0), call.numpy(1), call.numpy_output(), exchange::numpy_dtype(dtype), **keywords);
 }
 
 /// Tells the CUDA layer, once, where cuda-pathfinder finds cuBLASLt. Not at import: it takes a while.
@@ -111,42 +324,172 @@ void refuse_backend(nb::handle backend) {
                    "computes; accepted: None, or execution='cuda' with it");
 }
 
-nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
-                  nb::handle precision, nb::handle execution) {
-  const exchange::CallGuard guard;
-  const cuda::MatmulOptions options = read_options(backend, precision);
-  if (is_jax_call(a, b) && (execution.is_none() || is_tracer(a) || is_tracer(b))) {
-    return matmul_in_jax(a, b, out, stream, backend, precision, execution);
+constexpr size_t kAlignment = 256;  // of what a kernel's workspace is cut into
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// A copy of an operand in the dtype of the product, compact but for what is broadcast.
+class Converted {
+ public:
+  Converted(const DLTensor& operand, DLDataType dtype) : operand_(operand) {
+    int64_t stride = 1;
+    for (int i = operand.ndim - 1; i >= 0; --i) {
+      const bool repeats = operand.strides[i] == 0;
+      sizes_[i] = repeats ? std::min<int64_t>(operand.shape[i], 1) : operand.shape[i];
+      strides_[i] = repeats ? 0 : stride;
+      stride *= std::max<int64_t>(sizes_[i], 1);
+    }
+    tensor_ = {nullptr, operand.device, operand.ndim, dtype, operand.shape, strides_, 0};
+    place(reinterpret_cast<void*>(uintptr_t{1} << 20));  // as well aligned as it will be
+  }
+  Converted(const Converted&) = delete;
+  Converted& operator=(const Converted&) = delete;
+
+  size_t bytes() const {
+    return aligned(static_cast<size_t>(element_count(sizes_, tensor_.ndim) * item_bytes(tensor_.dtype)));
+  }
+  void place(void* memory) { tensor_.data = memory; }
+  const DLTensor& operator*() const { return tensor_; }
+
+  /// What fills it.
+  Elementwise work() const {
+    Elementwise copy;
+    copy.dtype = copy.out_dtype = tensor_.dtype;
+    DLTensor out = tensor_, input = operand_;
+    out.shape = input.shape = const_cast<int64_t*>(sizes_);  // only read
+    ops::plan_loop(copy.loop, out, &input, 1);
+    copy.out = out.data;
+    copy.inputs[0].data = input.data;
+    copy.inputs[0].dtype = input.dtype;
+    return copy;
   }
 
-  Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution});
-  const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
+ private:
+  const DLTensor& operand_;
+  int64_t sizes_[kMaxDims];
+  int64_t strides_[kMaxDims];
+  DLTensor tensor_{};
+};
+
+/// What a product on a GPU is: the operands that are converted first, then the kernel.
+class DeviceProduct {
+ public:
+  DeviceProduct(const Product& product, const DLTensor& out, const cuda::MatmulOptions& options) {
+    const Call& call = product.call;
+    const DLDataType dtype = product.result.dtype;
+    const DLTensor* operands[2] = {&call.tensor(0), &call.tensor(1)};
+    if (!ops::reads_matmul(operands[0]->dtype, operands[1]->dtype, dtype)) {
+      for (int i = 0; i < 2; ++i) {
+        if (operands[i]->dtype != dtype) operands[i] = &*converted_[i].emplace(*operands[i], dtype);
+      }
+    }
+    gemm_ = ops::plan_matmul(*operands[0], *operands[1], out, product.beside);
+    gemm_.a_conjugated = call.conjugated(0);
+    gemm_.b_conjugated = call.conjugated(1);
+    // Explained, host arrays have no copies yet: those would be as well aligned as the output.
+    if (out.device.device_type == kDLCPU) gemm_.a = gemm_.b = out.data;
+    set_scales(product);
+    plan_ = cuda::plan_matmul(gemm_, options);
+  }
+
+  size_t workspace_bytes() const {
+    size_t bytes = plan_.workspace_bytes;
+    for (const auto& operand : converted_) bytes += operand ? operand->bytes() : 0;
+    return bytes;
+  }
+
+  void launch(Call& call) {
+    char* memory = static_cast<char*>(call.workspace(workspace_bytes()));
+    std::optional<Elementwise> copies[2];
+    for (int i = 0; i < 2; ++i) {
+      if (!converted_[i]) continue;
+      converted_[i]->place(memory);
+      (i == 0 ? gemm_.a : gemm_.b) = memory;
+      memory += converted_[i]->bytes();
+      copies[i] = converted_[i]->work();
+    }
+    call.launch([&](cudaStream_t s) {
+      for (const auto& copy : copies) {
+        if (copy) cuda::launch_elementwise(*copy, s);
+      }
+      cuda::launch_matmul(gemm_, plan_, memory, s);
+    });
+  }
+
+  std::string describe() const {
+    std::string text = cuda::describe(gemm_, plan_);
+    for (int i = 0; i < 2; ++i) {
+      if (converted_[i]) {
+        text += std::string("; ") + (i == 0 ? "a" : "b") + " is converted to " + dtype_name((**converted_[i]).dtype) +
+                " first, in the workspace";
+      }
+    }
+    return text;
+  }
+
+ private:
+  /// alpha and beta, and the scales of float8: numbers are part of alpha, arrays are read by the kernel.
+  void set_scales(const Product& product) {
+    const double scale = Product::scale_of(product.terms.scale_a) * Product::scale_of(product.terms.scale_b);
+    if (product.has_factors() || scale != 1) {
+      const DLDataType dtype = product.result.dtype;
+      ScalarValue alpha = factor_value("alpha", product.alpha(), dtype);
+      if (scale != 1) {  // of float8, whose factors are float32
+        float value;
+        std::memcpy(&value, alpha.bytes, sizeof value);
+        value = static_cast<float>(value * scale);
+        std::memcpy(alpha.bytes, &value, sizeof value);
+      }
+      set_factors(gemm_, alpha, factor_value("beta", product.beta(), dtype));
+    }
+    const auto pointer = [&](int place) {
+      return place < 0 ? nullptr : static_cast<const float*>(product.call.tensor(place).data);
+    };
+    gemm_.factor_a = pointer(product.arrays.scale_a);
+    gemm_.factor_b = pointer(product.arrays.scale_b);
+  }
+
+  std::optional<Converted> converted_[2];
+  Gemm gemm_;
+  cuda::MatmulPlan plan_;
+};
+
+nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
+                  nb::handle precision, nb::handle execution, nb::handle terms) {
+  const exchange::CallGuard guard;
+  const cuda::MatmulOptions options = read_options(backend, precision);
+  const Terms given = read_terms(terms);
+  read_epilogue(given.epilogue);  // a bad name is said whoever computes
+  if (is_jax_call(a, b, given, execution)) {
+    return matmul_in_jax(a, b, out, stream, backend, precision, execution, terms);
+  }
+
+  Product product(a, b, given, {out, stream, execution});
+  Call& call = product.call;
   if (call.on_host()) {
     refuse_backend(backend);
-    call.output(result.shape, result.dtype);
-    matmul_on_host(call);
+    call.output(product.result.shape, product.result.dtype);
+    matmul_on_host(product);
     return call.hand_over();
   }
   find_cublas();
-  const DLTensor& c = call.output(result.shape, result.dtype);
-  const Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
-  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, options);
-  void* workspace = call.workspace(plan.workspace_bytes);
-  call.launch([&](cudaStream_t s) { cuda::launch_matmul(gemm, plan, workspace, s); });
+  const DLTensor& c = call.output(product.result.shape, product.result.dtype);
+  DeviceProduct(product, c, options).launch(call);
   return call.hand_over();
 }
 
 /// What a call of `matmul` would do; None for arrays of JAX alone, which JAX computes. As `matmul`, without the launch.
 nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
-                          nb::handle precision, nb::handle execution) {
+                          nb::handle precision, nb::handle execution, nb::handle terms) {
   const exchange::CallGuard guard;
   const cuda::MatmulOptions options = read_options(backend, precision);
-  if (is_jax_call(a, b) && (execution.is_none() || is_tracer(a) || is_tracer(b))) return nb::none();
+  const Terms given = read_terms(terms);
+  read_epilogue(given.epilogue);  // a bad name is said whoever computes
+  if (is_jax_call(a, b, given, execution)) return nb::none();
 
-  Call call(kFunction, {{"a", a}, {"b", b}}, {out, stream, execution, true});
-  const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
+  Product product(a, b, given, {out, stream, execution, true});
+  Call& call = product.call;
   if (call.on_host()) refuse_backend(backend);
-  const DLTensor& c = call.output(result.shape, result.dtype);
+  const DLTensor& c = call.output(product.result.shape, product.result.dtype);
   auto explained = nb::borrow<nb::dict>(call.explain());
   if (call.on_host()) {
     explained["algorithm"] = "numpy.matmul, on views of the arrays";
@@ -154,19 +497,23 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle
     return explained;
   }
   find_cublas();
-  Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
-  if (call.staged()) gemm.a = gemm.b = c.data;  // the copies would be as well aligned as the output
-  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, options);
-  explained["algorithm"] = cuda::describe(gemm, plan);
-  explained["workspace_bytes"] = plan.workspace_bytes;
+  const DeviceProduct planned(product, c, options);
+  explained["algorithm"] = planned.describe();
+  explained["workspace_bytes"] = planned.workspace_bytes();
   return explained;
+}
+
+DLDataType operand_dtype(const char* name, const std::string& dtype) {
+  const auto known = exchange::dtype_from_name(dtype);
+  if (known) return *known;
+  throw TypeError(std::string(kFunction) + ": " + name + " is " + dtype + "; accepted: " + ops::kMatmulDtypes);
 }
 
 /// A compact array of this shape and dtype, without memory: all that is known of JAX's tracers.
 class Compact {
  public:
   Compact(const char* name, nb::handle shape, const std::string& dtype)
-      : Compact(read_shape(name, shape), read_dtype(name, dtype)) {}
+      : Compact(read_shape(name, shape), operand_dtype(name, dtype)) {}
   explicit Compact(const ops::MatmulResult& result) : Compact(result.shape, result.dtype) {}
   Compact(const Compact&) = delete;
   Compact& operator=(const Compact&) = delete;
@@ -188,48 +535,71 @@ class Compact {
     for (int i = 0; i < shape.ndim; ++i) shape.sizes[i] = exchange::to_int64(tuple[i]);
     return shape;
   }
-  static DLDataType read_dtype(const char* name, const std::string& dtype) {
-    const auto known = exchange::dtype_from_name(dtype);
-    if (!known) throw TypeError(std::string(kFunction) + ": " + name + " is " + dtype + "; accepted: float32, float64");
-    return *known;
-  }
 
   Shape shape_;
   int64_t strides_[kMaxDims];
   DLTensor tensor_{};
 };
 
-nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
-                         const std::string& b_dtype) {
+nb::object matmul_result(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype,
+                         const std::string& dtype) {
   const Compact a("a", a_shape, a_dtype);
   const Compact b("b", b_shape, b_dtype);
-  return exchange::shape_tuple(ops::matmul_result(*a, *b).shape);
+  return exchange::shape_tuple(ops::matmul_result(*a, *b, dtype_called(nb::str(dtype.c_str()))).shape);
 }
 
-Gemm plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
+Gemm plan_compact(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype,
+                  const std::string& dtype) {
   const Compact a("a", a_shape, a_dtype);
   const Compact b("b", b_shape, b_dtype);
-  const Compact c(ops::matmul_result(*a, *b));
+  const Compact c(ops::matmul_result(*a, *b, dtype_called(nb::str(dtype.c_str()))));
   return ops::plan_matmul(*a, *b, *c);
 }
 
-int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype) {
-  return plan_compact(a_shape, a_dtype, b_shape, b_dtype).batch_ndim;
+int matmul_batch_ndim(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype,
+                      const std::string& dtype) {
+  return plan_compact(a_shape, a_dtype, b_shape, b_dtype, dtype).batch_ndim;
 }
 
 std::size_t matmul_workspace(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape,
-                             const std::string& b_dtype, nb::handle backend, nb::handle precision) {
-  return cuda::largest_workspace(plan_compact(a_shape, a_dtype, b_shape, b_dtype), read_options(backend, precision));
+                             const std::string& b_dtype, nb::handle backend, nb::handle precision,
+                             const std::string& dtype) {
+  return cuda::largest_workspace(plan_compact(a_shape, a_dtype, b_shape, b_dtype, dtype),
+                                 read_options(backend, precision));
+}
+
+std::string matmul_dtype(const char* library, const std::string& a, const std::string& b, nb::handle dtype) {
+  return dtype_name(result_dtype(library, operand_dtype("a", a), operand_dtype("b", b), dtype));
+}
+
+/// For JAX's tracers: the terms as (shape, dtype), or None.
+void check_matmul_terms(nb::handle a_shape, const std::string& a_dtype, nb::handle b_shape, const std::string& b_dtype,
+                        const std::string& dtype, nb::handle c, nb::handle bias, nb::handle epilogue) {
+  const Compact a("a", a_shape, a_dtype);
+  const Compact b("b", b_shape, b_dtype);
+  const ops::MatmulResult result = ops::matmul_result(*a, *b, dtype_called(nb::str(dtype.c_str())));
+  std::optional<Compact> addend, row;
+  ops::MatmulTerms terms;
+  terms.activation = read_epilogue(epilogue);
+  if (!c.is_none()) terms.c = &*addend.emplace("c", nb::object(c[0]), nb::cast<std::string>(c[1]));
+  if (!bias.is_none()) terms.bias = &*row.emplace("bias", nb::object(bias[0]), nb::cast<std::string>(bias[1]));
+  ops::check_terms(terms, result.shape, ((*a).ndim > 1) + ((*b).ndim > 1), result.dtype);
+}
+
+bool reads_matmul(const std::string& a, const std::string& b, const std::string& result) {
+  const auto called = [](const std::string& name) { return dtype_called(nb::str(name.c_str())); };
+  return ops::reads_matmul(called(a), called(b), called(result));
 }
 
 }  // namespace
 
 void bind_matmul(nb::module_& m) {
   m.def("matmul", &matmul, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-        nb::arg().none(), nb::arg().none(),
-        nb::sig("def matmul(a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, "
-                "backend: str | None, precision: str | None, execution: str | None, /) -> typing.Any"),
-        "interop.matmul with every argument positional.");
+        nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::sig("def matmul(a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, backend: str | None, "
+                "precision: str | None, execution: str | None, terms: tuple[typing.Any, ...] | None, /) -> typing.Any"),
+        "interop.matmul with every argument positional; the terms, where any is given, are (dtype, c, alpha, beta, "
+        "bias, epilogue, aux, scale_a, scale_b).");
   m.def("find_cublas", &find_cublas, "Look for cuBLASLt, once; device calls of matmul do so themselves.");
   m.def(
       "cublas_status",
@@ -241,24 +611,35 @@ void bind_matmul(nb::module_& m) {
   m.def(
       "explain_matmul", &explain_matmul, nb::arg("a").none(), nb::arg("b").none(), nb::arg("out") = nb::none(),
       nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
-      nb::arg("execution") = nb::none(),
+      nb::arg("execution") = nb::none(), nb::arg("terms") = nb::none(),
       nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, out: typing.Any = None, stream: typing.Any = None, "
-              "backend: str | None = None, precision: str | None = None, execution: str | None = None) -> "
-              "dict[str, typing.Any] | None"),
+              "backend: str | None = None, precision: str | None = None, execution: str | None = None, "
+              "terms: tuple[typing.Any, ...] | None = None) -> dict[str, typing.Any] | None"),
       "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates nothing.");
   m.def("matmul_result", &matmul_result,
-        nb::sig("def matmul_result(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) -> "
-                "tuple[int, ...]"),
+        nb::sig("def matmul_result(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str, "
+                "dtype: str, /) -> tuple[int, ...]"),
         "The shape of a product, or the error that interop.matmul raises for such operands.");
   m.def("matmul_batch_ndim", &matmul_batch_ndim,
-        nb::sig("def matmul_batch_ndim(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str) "
-                "-> int"),
+        nb::sig("def matmul_batch_ndim(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str, "
+                "dtype: str, /) -> int"),
         "Over how many strides the batch of a product of compact arrays runs, once collapsed.");
   m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-        nb::arg().none(),
+        nb::arg().none(), nb::arg(),
         nb::sig("def matmul_workspace(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str, "
-                "backend: str | None, precision: str | None, /) -> int"),
-        "The most bytes of workspace that a product of compact arrays can need on a GPU.");
+                "backend: str | None, precision: str | None, dtype: str, /) -> int"),
+        "The most bytes of workspace that a product of compact arrays, of this dtype, can need on a GPU.");
+  m.def("matmul_dtype", &matmul_dtype, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::sig("def matmul_dtype(library: str, a: str, b: str, dtype: typing.Any, /) -> str"),
+        "The dtype of a product of arrays of these dtypes, or the error that interop.matmul raises.");
+  m.def("check_matmul_terms", &check_matmul_terms, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::sig("def check_matmul_terms(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], "
+                "b_dtype: str, dtype: str, c: tuple[tuple[int, ...], str] | None, "
+                "bias: tuple[tuple[int, ...], str] | None, epilogue: str | None, /) -> None"),
+        "Raises what interop.matmul raises of a c and a bias of these shapes and dtypes, and of an epilogue.");
+  m.def("reads_matmul", &reads_matmul, nb::sig("def reads_matmul(a: str, b: str, result: str, /) -> bool"),
+        "Do the kernels read operands of these dtypes as they are, for a product of that one?");
 }
 
 }  // namespace interop::bindings

@@ -22,6 +22,7 @@ NB_MODULE(_core, m) {
   interop::bindings::bind_array(m);
   interop::bindings::bind_convert(m);
   interop::bindings::bind_elementwise(m);
+  interop::bindings::bind_expression(m);
   interop::bindings::bind_info(m);
   interop::bindings::bind_load(m);
   interop::bindings::bind_matmul(m);

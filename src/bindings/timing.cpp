@@ -34,7 +34,7 @@ void require_device(const Call& call, const char* function) {
 double time_launch(nb::handle a, nb::handle b, nb::handle out) {
   Call call(kFunction, {{"a", a}, {"b", b}}, {out, nb::none(), nb::none()});
   require_device(call, "time_launch");
-  const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
+  const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1), call.tensor(0).dtype);
   const Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), call.output(result.shape, result.dtype));
   const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, {cuda::MatmulBackend::tiled, false});
   const auto start = Clock::now();
@@ -52,7 +52,7 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
   Call call(kFunction, {{"a", a}, {"b", b}}, {});
   require_device(call, "time_stages");
   const exchange::Route& route = exchange::route_of(a, kFunction, "a");
-  ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1));
+  ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1), call.tensor(0).dtype);
   const DLTensor& c = call.output(result.shape, result.dtype);
   const Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), c);
   cuda::MatmulPlan plan = cuda::plan_matmul(gemm, {});
@@ -81,7 +81,7 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
     route.current_stream(call.device(), &stream);
   });
   const double plans = seconds_each(count, [&] {
-    result = ops::matmul_result(call.tensor(0), call.tensor(1));
+    result = ops::matmul_result(call.tensor(0), call.tensor(1), call.tensor(0).dtype);
     plan = cuda::plan_matmul(ops::plan_matmul(call.tensor(0), call.tensor(1), c), {});
   });
   const double allocations = seconds_each(count, [&] {

@@ -16,12 +16,36 @@ using Layout = struct LayoutOpaque*;          // cublasLtMatrixLayout_t
 using Preference = struct PreferenceOpaque*;  // cublasLtMatmulPreference_t
 
 constexpr Status kSuccess = 0;
+constexpr Status kInvalidValue = 7;
 constexpr Status kNotSupported = 15;
 
-enum DataType : int { kReal32F = 0, kReal64F = 1 };
-enum ComputeType : int { kCompute32F = 68, kCompute64F = 70, kCompute32FFastTf32 = 77 };
-enum Transpose : std::int32_t { kAsIs = 0, kTransposed = 1 };
-enum OperationAttribute : int { kTransposeA = 3, kTransposeB = 4 };
+enum DataType : int {
+  kReal32F = 0,
+  kReal64F = 1,
+  kReal16F = 2,
+  kReal8I = 3,
+  kComplex32F = 4,
+  kComplex64F = 5,
+  kReal32I = 10,
+  kReal16BF = 14,
+  kReal8FE4M3 = 28,
+  kReal8FE5M2 = 29,
+};
+enum ComputeType : int { kCompute32F = 68, kCompute64F = 70, kCompute32I = 72, kCompute32FFastTf32 = 77 };
+enum Transpose : std::int32_t { kAsIs = 0, kTransposed = 1, kConjugateTransposed = 2 };
+enum OperationAttribute : int {
+  kTransposeA = 3,
+  kTransposeB = 4,
+  kEpilogue = 7,
+  kBiasPointer = 8,
+  kAuxPointer = 11,
+  kAuxLd = 12,
+  kAuxBatchStride = 13,
+  kScaleAPointer = 17,
+  kScaleBPointer = 18,
+};
+/// Or'ed together, but for the first.
+enum Epilogue : std::uint32_t { kNoEpilogue = 1, kRelu = 2, kBias = 4, kGelu = 32, kGeluAux = 32 | 128 };
 enum LayoutAttribute : int { kBatchCount = 5, kBatchStride = 6 };
 enum PreferenceAttribute : int {
   kMaxWorkspaceBytes = 1,
@@ -40,11 +64,14 @@ enum Implementation : std::uint64_t {
   kFma = 0x1,
   kTensorHalf = 0x2,
   kTensorDouble = 0x8,
+  kAnyInstruction = 0xff,
   kAccumulate32F = 0x200,
   kAccumulate64F = 0x400,
+  kAccumulate32I = 0x800,
   kInputTf32 = 0x40000,
   kInput32F = 0x80000,
   kInput64F = 0x100000,
+  kAnyInput = 0xff0000,
 };
 
 struct Algorithm {
@@ -88,9 +115,25 @@ struct Api {
 
 namespace interop::cuda::lt {
 
-static_assert(kSuccess == CUBLAS_STATUS_SUCCESS && kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
-static_assert(int(kReal32F) == CUDA_R_32F && int(kReal64F) == CUDA_R_64F);
+static_assert(kInvalidValue == CUBLAS_STATUS_INVALID_VALUE && kSuccess == CUBLAS_STATUS_SUCCESS &&
+              kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
+static_assert(int(kReal32F) == CUDA_R_32F && int(kReal64F) == CUDA_R_64F && int(kReal16F) == CUDA_R_16F);
+static_assert(int(kReal8I) == CUDA_R_8I && int(kReal32I) == CUDA_R_32I && int(kReal16BF) == CUDA_R_16BF);
+static_assert(int(kComplex32F) == CUDA_C_32F && int(kComplex64F) == CUDA_C_64F);
+static_assert(int(kReal8FE4M3) == CUDA_R_8F_E4M3 && int(kReal8FE5M2) == CUDA_R_8F_E5M2);
 static_assert(int(kCompute32F) == CUBLAS_COMPUTE_32F && int(kCompute64F) == CUBLAS_COMPUTE_64F);
+static_assert(int(kCompute32I) == CUBLAS_COMPUTE_32I && int(kConjugateTransposed) == CUBLAS_OP_C);
+static_assert(int(kEpilogue) == CUBLASLT_MATMUL_DESC_EPILOGUE &&
+              int(kBiasPointer) == CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+static_assert(int(kAuxPointer) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
+static_assert(int(kAuxLd) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
+static_assert(int(kAuxBatchStride) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE);
+static_assert(int(kScaleAPointer) == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
+static_assert(int(kScaleBPointer) == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+static_assert(int(kNoEpilogue) == CUBLASLT_EPILOGUE_DEFAULT && int(kRelu) == CUBLASLT_EPILOGUE_RELU);
+static_assert(int(kRelu | kBias) == CUBLASLT_EPILOGUE_RELU_BIAS && int(kBias) == CUBLASLT_EPILOGUE_BIAS);
+static_assert(int(kGelu) == CUBLASLT_EPILOGUE_GELU && int(kGelu | kBias) == CUBLASLT_EPILOGUE_GELU_BIAS);
+static_assert(int(kGeluAux) == CUBLASLT_EPILOGUE_GELU_AUX && int(kGeluAux | kBias) == CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
 static_assert(int(kCompute32FFastTf32) == CUBLAS_COMPUTE_32F_FAST_TF32);
 static_assert(int(kAsIs) == CUBLAS_OP_N && int(kTransposed) == CUBLAS_OP_T);
 static_assert(int(kTransposeA) == CUBLASLT_MATMUL_DESC_TRANSA && int(kTransposeB) == CUBLASLT_MATMUL_DESC_TRANSB);
@@ -114,6 +157,9 @@ static_assert(std::uint64_t(kTensorHalf) == CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA);
 static_assert(std::uint64_t(kTensorDouble) == CUBLASLT_NUMERICAL_IMPL_FLAGS_DMMA);
 static_assert(std::uint64_t(kAccumulate32F) == CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_32F);
 static_assert(std::uint64_t(kAccumulate64F) == CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_64F);
+static_assert(std::uint64_t(kAccumulate32I) == CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_32I);
+static_assert(std::uint64_t(kAnyInstruction) == CUBLASLT_NUMERICAL_IMPL_FLAGS_OP_TYPE_MASK);
+static_assert(std::uint64_t(kAnyInput) == CUBLASLT_NUMERICAL_IMPL_FLAGS_OP_INPUT_TYPE_MASK);
 static_assert(std::uint64_t(kInputTf32) == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
 static_assert(std::uint64_t(kInput32F) == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F);
 static_assert(std::uint64_t(kInput64F) == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_64F);

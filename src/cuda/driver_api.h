@@ -21,6 +21,7 @@ struct DriverApi {
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)            \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
+  X(cuLibraryLoadData) X(cuLibraryGetKernel)                                                                      \
   X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuLaunchKernel)
 // clang-format on
 #define X(name) decltype(&::name) name;

@@ -5,29 +5,15 @@
 
 #include <cstdint>
 
+#include "cuda/elementwise_args.h"
 #include "cuda/kernel.h"
 
 namespace interop::cuda::elementwise {
 
 // ---- what a kernel is told ----
 
-/// Division by a number that is known before the launch: a multiplication and a shift. Exact below 2^31.
-struct Divisor {
-  unsigned value, multiplier, shift;
-};
-
-/// How an input is read along the last dimension.
-enum class Access : int {
-  value,   ///< one value for the whole call, in the arguments
-  splat,   ///< one element for a whole row
-  unit,    ///< element after element
-  strided  ///< in steps
-};
-
 /// The dtypes in memory, as a kernel that converts tells them apart.
 enum class Stored : int { b8, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128 };
-
-constexpr int kOuterDims = 5;  // of one launch; further ones are walked by the launcher
 
 struct InputArgs {
   const char* data;
@@ -59,8 +45,6 @@ struct Args {
 };
 
 // ---- the instances ----
-
-constexpr int kThreads = 256;
 
 /// Operations that one kernel switches between, since memory takes longer than the switch.
 enum class Family : int { simple, divisions, comparisons, parts };

@@ -5,25 +5,14 @@
 
 #include "cuda/elementwise.h"
 #include "cuda/elementwise_functors.cuh"
+#include "cuda/elementwise_memory.cuh"
 
 namespace interop::cuda::elementwise {
 namespace {
 
 using namespace interop::device;
 
-// ---- dtypes in memory ----
-
-/// A bool in memory is a byte that may hold more than 0 and 1.
-template <typename T>
-struct MemoryOf {
-  using Type = T;
-};
-template <>
-struct MemoryOf<bool> {
-  using Type = unsigned char;
-};
-template <typename T>
-using Memory = typename MemoryOf<T>::Type;
+// ---- dtypes in memory, by name ----
 
 template <typename T>
 INTEROP_DEVICE constexpr Stored stored_as();
@@ -48,15 +37,6 @@ INTEROP_STORED(f64, double)
 INTEROP_STORED(c64, Complex<float>)
 INTEROP_STORED(c128, Complex<double>)
 #undef INTEROP_STORED
-
-template <typename To, typename From>
-INTEROP_DEVICE To convert(Memory<From> x) {
-  if constexpr (Facts<From>::is_bool) {
-    return Convert<To, bool>::from(x != 0);
-  } else {
-    return Convert<To, From>::from(x);
-  }
-}
 
 /// Does promotion ever ask to read From as To?
 template <typename To, typename From>
@@ -195,114 +175,7 @@ struct Parts {  // abs of complex numbers
 
 // ---- reading and writing vectors ----
 
-constexpr int kVectorBytes = 16;
-
-template <typename T, int N>
-struct alignas(N * sizeof(T) < kVectorBytes ? N * sizeof(T) : kVectorBytes) Vector {
-  T at[N];
-};
-
-/// 16 bytes from any address, out of the two aligned vectors that they lie in.
-INTEROP_DEVICE uint4 read_across(const uint4* low, unsigned offset) {
-  const uint4 x = low[0], y = low[1];
-  const bool by2 = offset & 8, by1 = offset & 4;
-  const unsigned p0 = by2 ? x.z : x.x, p1 = by2 ? x.w : x.y, p2 = by2 ? y.x : x.z, p3 = by2 ? y.y : x.w,
-                 p4 = by2 ? y.z : y.x, p5 = by2 ? y.w : y.y;
-  const unsigned q0 = by1 ? p1 : p0, q1 = by1 ? p2 : p1, q2 = by1 ? p3 : p2, q3 = by1 ? p4 : p3, q4 = by1 ? p5 : p4;
-  const unsigned bits = (offset & 3) * 8;
-  return {__funnelshift_r(q0, q1, bits), __funnelshift_r(q1, q2, bits), __funnelshift_r(q2, q3, bits),
-          __funnelshift_r(q3, q4, bits)};
-}
-
-/// Something of as many bytes as an element, for code that only moves it.
-template <int Bytes>
-struct Raw {
-  uint4 bytes;
-};
-template <>
-struct Raw<1> {
-  unsigned char bytes;
-};
-template <>
-struct Raw<2> {
-  unsigned short bytes;
-};
-template <>
-struct Raw<4> {
-  unsigned bytes;
-};
-template <>
-struct Raw<8> {
-  uint2 bytes;
-};
-
-/// Which of the N places from `at` are in a row of `length`: [begin, end).
-struct Inside {
-  int begin, end;
-};
-template <int N>
-INTEROP_DEVICE Inside inside(int64_t at, int64_t length) {
-  return {at < 0 ? static_cast<int>(-at) : 0, at + N > length ? static_cast<int>(length - at) : N};
-}
-
-/// Elements in steps. One copy of the code for all dtypes of a size: the ends of rows, and strided arrays.
-template <int Bytes, int N>
-INTEROP_CALLED Vector<Raw<Bytes>, N> read_steps(const char* from, int64_t step, int begin, int end) {
-  Vector<Raw<Bytes>, N> vector{};
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (i >= begin && i < end) vector.at[i] = *reinterpret_cast<const Raw<Bytes>*>(from + i * step);
-  }
-  return vector;
-}
-
-template <int Bytes, int N>
-INTEROP_CALLED void write_steps(char* to, int64_t step, int begin, int end, Vector<Raw<Bytes>, N> vector) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (i >= begin && i < end) *reinterpret_cast<Raw<Bytes>*>(to + i * step) = vector.at[i];
-  }
-}
-
-/// The N elements of a row from place `at`; those outside of it are zeros.
-template <typename M, int N>
-INTEROP_DEVICE Vector<M, N> read_vector(Access access, int64_t step, const char* row, int64_t at, int64_t length) {
-  using V = Vector<M, N>;
-  if (access == Access::splat) {
-    V vector;
-    const M element = *reinterpret_cast<const M*>(row);
-#pragma unroll
-    for (int i = 0; i < N; ++i) vector.at[i] = element;
-    return vector;
-  }
-  const char* from = row + at * step;
-  if (access == Access::unit && at >= 0 && at + N <= length) {
-    const unsigned offset = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from)) % alignof(V);
-    if (offset == 0) return *reinterpret_cast<const V*>(from);
-    if constexpr (sizeof(V) == kVectorBytes) {
-      const char* low = from - offset;
-      if (low >= row && low + 2 * kVectorBytes <= row + length * step) {
-        const uint4 words = read_across(reinterpret_cast<const uint4*>(low), offset);
-        return *reinterpret_cast<const V*>(&words);
-      }
-    }
-  }
-  const Inside in = inside<N>(at, length);
-  const auto raw = read_steps<sizeof(M), N>(from, step, in.begin, in.end);
-  return *reinterpret_cast<const V*>(&raw);
-}
-
-/// The same as T from elements that are From in memory.
-template <typename T, typename From, int N>
-INTEROP_DEVICE Vector<T, N> read_as(Access access, int64_t step, const char* row, int64_t at, int64_t length) {
-  const auto read = read_vector<Memory<From>, N>(access, step, row, at, length);
-  Vector<T, N> vector;
-#pragma unroll
-  for (int i = 0; i < N; ++i) vector.at[i] = convert<T, From>(read.at[i]);
-  return vector;
-}
-
-/// The same from any dtype that converts to T.
+/// `read_as` from any dtype that converts to T.
 template <typename T, int N>
 INTEROP_CALLED Vector<T, N> read_converted(Stored stored, Access access, int64_t step, const char* row, int64_t at,
                                            int64_t length) {
@@ -329,21 +202,10 @@ INTEROP_DEVICE Vector<T, N> read(const InputArgs& input, int64_t row_offset, int
 
 template <typename O, int N>
 INTEROP_DEVICE void write(const Args& args, bool vector_stores, char* row, int64_t at, const Vector<O, N>& vector) {
-  char* to = row + at * args.out_step;
-  if (vector_stores && at >= 0 && at + N <= args.length) {
-    *reinterpret_cast<Vector<O, N>*>(to) = vector;
-    return;
-  }
-  const Inside in = inside<N>(at, args.length);
-  write_steps<sizeof(O), N>(to, args.out_step, in.begin, in.end,
-                            *reinterpret_cast<const Vector<Raw<sizeof(O)>, N>*>(&vector));
+  write_vector(vector_stores, args.out_step, row, at, args.length, vector);
 }
 
 // ---- where a row lies ----
-
-INTEROP_DEVICE unsigned divide_by(unsigned x, const Divisor& by) {
-  return (__umulhi(x, by.multiplier) + x) >> by.shift;
-}
 
 /// What a row's place in the outer dimensions adds to each pointer.
 struct Offsets {
@@ -367,6 +229,10 @@ INTEROP_DEVICE Offsets offsets_of(const Args& args, unsigned row) {
 
 // ---- the kernels ----
 
+template <typename T>
+constexpr int kVectorOf = kVectorBytes / sizeof(T);
+template <typename T>
+constexpr int kMixedVectorOf = kVectorOf<T> < 4 ? kVectorOf<T> : 4;
 /// Vectors that a thread has on their way at a time: more of them would take the registers of more threads.
 template <typename T>
 constexpr int kUnrollOf = sizeof(T) > 2 ? 2 : 1;
@@ -416,16 +282,19 @@ __global__ void __launch_bounds__(kThreads) elementwise_kernel(const __grid_cons
 //   in/out  as above. A tile is Tile elements along the output's last dimension and Tile along the other one
 //   launch  block 256, one tile a block; shared memory for two tiles of T, at most 34 KB
 //   traffic whole lines of every operand, by vectors of up to 16 bytes: those inputs are read along their own dimension
-//           into shared memory, and from there along the output's. A row in shared memory is one element longer than
-//           the tile, so that a warp meets a bank at most twice
+//           into shared memory, and from there along the output's. Words of shared memory hold neighbours along the
+//           output; a row of it is one word longer than the tile, so that a warp meets a bank at most twice
 template <typename T, typename Ops, int Tile, int N>
 __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __grid_constant__ Args args) {
   using O = typename Ops::Out;
-  constexpr int kAcross = Tile / N;                  // vectors along a side
-  constexpr int kSteps = Tile * kAcross / kThreads;  // vectors of a thread
-  constexpr int kPitch = Tile + 1;
-  __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(T)];
-  T* const tiles[2] = {reinterpret_cast<T*>(memory), reinterpret_cast<T*>(memory) + Tile * kPitch};
+  constexpr int kAcross = Tile / N;                         // vectors along a side
+  constexpr int kSteps = Tile * kAcross / kThreads;         // vectors of a thread
+  constexpr int kPack = sizeof(T) < 4 ? 4 / sizeof(T) : 1;  // elements of a word
+  static_assert(kSteps % kPack == 0, "a thread has whole words");
+  using Word = Vector<T, kPack>;
+  constexpr int kPitch = Tile / kPack + 1;
+  __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(Word)];
+  Word* const tiles[2] = {reinterpret_cast<Word*>(memory), reinterpret_cast<Word*>(memory) + Tile * kPitch};
 
   const unsigned band = divide_by(blockIdx.x, args.row_pieces);
   const unsigned row = divide_by(band, args.cross_pieces);
@@ -433,7 +302,9 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
   const int64_t cross_first = static_cast<int64_t>(band - row * args.cross_pieces.value) * Tile;
   const Offsets offsets = offsets_of(args, row);
   const int across = static_cast<int>(threadIdx.x) % kAcross * N, down = static_cast<int>(threadIdx.x) / kAcross;
-  constexpr int kDown = kThreads / kAcross;  // rows between the vectors of a thread
+  const auto line_of = [=](int s) {  // a thread has kPack lines side by side, then others
+    return (s / kPack * (kThreads / kAcross) + down) * kPack + s % kPack;
+  };
 
   Vector<T, N> vectors[2][kSteps];
 #pragma unroll
@@ -452,24 +323,36 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
     const int64_t step = input.tiled ? input.cross_step : input.step;
     const Access access = input.tiled ? input.cross_access : input.access;
     const int64_t line_step = input.tiled ? input.step : input.cross_step;
-    const int64_t line_first = (input.tiled ? first : cross_first) + down;
+    const int64_t line_first = input.tiled ? first : cross_first;
     const int64_t lines = input.tiled ? args.length : args.cross_length;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      const int64_t line = line_first + s * kDown;
+      const int64_t line = line_first + line_of(s);
       if (line >= lines || at >= length) {
         vectors[k][s] = {};
       } else if (own_dtype) {
         vectors[k][s] = read_as<T, T, N>(access, step, data + line * line_step, at, length);
       } else {
-        vectors[k][s] = read_converted<T, N>(input.stored, access, step, data + line * line_step, at, length);
+        constexpr int kPart = kMixedVectorOf<T>;  // as elementwise_kernel has it: one copy of the code for both
+#pragma unroll
+        for (int i = 0; i < N; i += kPart) {
+          const char* from = data + line * line_step;
+          const auto part = read_converted<T, kPart>(input.stored, access, step, from, at + i, length);
+#pragma unroll
+          for (int j = 0; j < kPart; ++j) vectors[k][s].at[i + j] = part.at[j];
+        }
       }
     }
     if (input.tiled) {
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
+      for (int s = 0; s < kSteps; s += kPack) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) tiles[k][(across + i) * kPitch + down + s * kDown] = vectors[k][s].at[i];
+        for (int i = 0; i < N; ++i) {
+          Word word;
+#pragma unroll
+          for (int p = 0; p < kPack; ++p) word.at[p] = vectors[k][s + p].at[i];
+          tiles[k][(across + i) * kPitch + line_of(s) / kPack] = word;
+        }
       }
     }
   }
@@ -480,13 +363,17 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) vectors[k][s].at[i] = tiles[k][(down + s * kDown) * kPitch + across + i];
+      for (int i = 0; i < N; i += kPack) {
+        const Word word = tiles[k][line_of(s) * kPitch + (across + i) / kPack];
+#pragma unroll
+        for (int p = 0; p < kPack; ++p) vectors[k][s].at[i + p] = word.at[p];
+      }
     }
   }
   if (first + across >= args.length) return;
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
-    const int64_t line = cross_first + down + s * kDown;
+    const int64_t line = cross_first + line_of(s);
     if (line >= args.cross_length) break;
     Vector<O, N> out;
     Ops::apply(args, vectors[0][s].at, vectors[1][s].at, out.at);
@@ -499,11 +386,9 @@ __global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __gri
 // ---- the instances of one dtype ----
 
 template <typename T>
-constexpr int kVectorOf = kVectorBytes / sizeof(T);
-template <typename T>
-constexpr int kMixedVectorOf = kVectorOf<T> < 4 ? kVectorOf<T> : 4;
-template <typename T>
 constexpr int kTileOf = sizeof(T) > 4 ? 32 : 64;
+template <typename T>
+constexpr int kTileVectorOf = sizeof(T) > 1 ? kVectorOf<T> : 4;  // of bytes: as many as make whole words
 
 template <typename Symbol>
 Kernel* kernel_of(Symbol* symbol) {
@@ -522,7 +407,7 @@ Kernel* same_kernel() {
 
 template <typename T, template <typename> class Ops>
 Kernel* tiled_kernel() {
-  return kernel_of(&elementwise_tiled_kernel<T, Ops<T>, kTileOf<T>, kMixedVectorOf<T>>);
+  return kernel_of(&elementwise_tiled_kernel<T, Ops<T>, kTileOf<T>, kTileVectorOf<T>>);
 }
 
 template <typename T>

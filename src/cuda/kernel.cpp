@@ -1,4 +1,4 @@
-/// Loading kernels on first use.
+/// Loading kernels: those of this package on first use, and those compiled at run time.
 #include "cuda/kernel.h"
 
 #include <cuda_runtime.h>
@@ -10,17 +10,42 @@ CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
   const std::uint64_t context = current_context_id(launching);
   if (kernel.loaded_in.load(std::memory_order_acquire) != context) {
     RelaxedCapture relaxed(api);
-    cudaKernel_t handle = nullptr;
-    const cudaError_t found = cudaGetKernel(&handle, kernel.symbol);
-    if (found != cudaSuccess) check(static_cast<CUresult>(found), loading);  // same numbers
+    CUkernel handle = kernel.handle.load(std::memory_order_relaxed);
+    if (kernel.symbol) {
+      const cudaError_t found = cudaGetKernel(reinterpret_cast<cudaKernel_t*>(&handle), kernel.symbol);
+      if (found != cudaSuccess) check(static_cast<CUresult>(found), loading);  // same numbers
+    }
     CUfunction function = nullptr;
-    check(api.cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(handle)), loading);
+    check(api.cuKernelGetFunction(&function, handle), loading);
     int registers = 0;
     check(api.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), loading);
-    kernel.handle.store(reinterpret_cast<CUkernel>(handle), std::memory_order_relaxed);
+    kernel.handle.store(handle, std::memory_order_relaxed);
     kernel.loaded_in.store(context, std::memory_order_release);
   }
   return reinterpret_cast<CUfunction>(kernel.handle.load(std::memory_order_relaxed));
+}
+
+std::vector<Kernel*> load_kernels(const void* image, const std::vector<std::string>& names) {
+  const DriverApi& api = driver();
+  const char* const doing = "loading a kernel that was compiled at run time";
+  RelaxedCapture relaxed(api);
+  CUlibrary library = nullptr;
+  check(api.cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0), doing);
+  std::vector<CUkernel> handles(names.size());
+  for (size_t i = 0; i < names.size(); ++i)
+    check(api.cuLibraryGetKernel(&handles[i], library, names[i].c_str()), doing);
+  std::vector<Kernel*> kernels;
+  for (CUkernel handle : handles) kernels.push_back(new Kernel(handle));  // for the life of the process
+  return kernels;
+}
+
+std::string architecture_name(int device) {
+  const DriverApi& api = driver();
+  const char* const doing = "reading a device's attributes";
+  int major = 0, minor = 0;
+  check(api.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), doing);
+  check(api.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), doing);
+  return "sm_" + std::to_string(major) + std::to_string(minor);
 }
 
 }  // namespace interop::cuda

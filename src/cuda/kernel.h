@@ -1,5 +1,7 @@
-/// One compiled kernel, made ready in each context that launches it. Private to src/cuda.
+/// One kernel, made ready in each context that launches it. Private to src/cuda.
 #pragma once
+
+#include <interop/cuda/kernel.h>
 
 #include <atomic>
 #include <cstdint>
@@ -8,13 +10,15 @@
 
 namespace interop::cuda {
 
-/// A kernel of this package. Its handle serves every device; each context loads it on first use.
+/// A kernel of this package, or one compiled at run time. Its handle serves every device; each context loads it on
+/// first use.
 struct Kernel {
-  const void* symbol;
+  const void* symbol;  // null if it was compiled at run time, and its handle is known
   std::atomic<CUkernel> handle{nullptr};
   std::atomic<std::uint64_t> loaded_in{0};  // the id of the last context that it was made ready in
 
   explicit Kernel(const void* symbol_) : symbol(symbol_) {}
+  explicit Kernel(CUkernel compiled) : symbol(nullptr), handle(compiled) {}
 };
 
 /// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a

@@ -10,10 +10,6 @@
 namespace interop::cuda {
 namespace {
 
-bool served(DLDataType dtype) {
-  return dtype.code == kDLFloat && dtype.lanes == 1 && (dtype.bits == 32 || dtype.bits == 64);
-}
-
 bool is_empty(const Gemm& gemm) {
   for (int i = 0; i < gemm.batch_ndim; ++i) {
     if (gemm.batch[i].size == 0) return true;
@@ -25,7 +21,9 @@ bool is_empty(const Gemm& gemm) {
 /// half of that time. Measured on an H100, where float32 is as fast as cuBLASLt on the GPU, too, up to 512^3. With a
 /// longer k cuBLASLt splits it over blocks, and ours does not.
 bool is_small(const Gemm& gemm, bool allow_tf32) {
-  const int64_t most = gemm.dtype.bits == 64 ? 128 : allow_tf32 ? 256 : 512;
+  const bool is_float32 = gemm.dtype == kFloat32 && !allow_tf32;
+  const bool is_half = gemm.dtype.bits == 16 || (gemm.dtype == kFloat32 && allow_tf32);
+  const int64_t most = is_float32 ? 512 : is_half ? 256 : 128;
   double work = static_cast<double>(gemm.m) * gemm.n * gemm.k;
   for (int i = 0; i < gemm.batch_ndim; ++i) work *= gemm.batch[i].size;
   return gemm.k <= most && work <= static_cast<double>(most * most * most);
@@ -47,16 +45,18 @@ void check_alignment(const char* name, const void* pointer, int item) {
 }  // namespace
 
 /// The rule of `automatic`, first match wins:
-///   nothing to add up (k == 0), or nothing at all     tiled (writes zeros, or returns)
+///   nothing to add up (k == 0), or nothing at all     tiled (finishes zeros, or returns)
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
-///   a layout that cuBLASLt cannot take                tiled
+///   what cuBLASLt cannot take, as make_key says       tiled
 ///   all else                                          cublas
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
-  if (!served(gemm.dtype)) throw TypeError("interop.matmul: the GPU kernels serve float32 and float64 only");
   check_alignment("a", gemm.a, gemm.dtype.bits / 8);
-  check_alignment("b", gemm.b, gemm.dtype.bits / 8);
-  check_alignment("out", gemm.c, gemm.dtype.bits / 8);
+  check_alignment("b", gemm.b, gemm.b_dtype.bits / 8);
+  check_alignment("out", gemm.c, gemm.out_dtype.bits / 8);
+  check_alignment("c", gemm.addend, gemm.out_dtype.bits / 8);
+  check_alignment("bias", gemm.bias, gemm.out_dtype.bits / 8);
+  check_alignment("aux", gemm.aux, gemm.out_dtype.bits / 8);
   const bool by_name = options.backend == MatmulBackend::cublas;
   if (by_name && !cublas::installed()) {
     throw CudaError("interop.matmul: backend=\"cublas\", but cuBLASLt does not load (" + cublas::why_not_installed() +

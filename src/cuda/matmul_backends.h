@@ -8,7 +8,7 @@
 
 namespace interop::cuda::tiled {
 
-/// Any strides, alignment and batch. float32 and float64; k == 0 writes zeros; nothing to do: no launch.
+/// Any dtypes that `Gemm` allows, strides and batch; nothing to do: no launch.
 void launch(const Gemm& gemm, cudaStream_t stream);
 /// "tiled 128x128x8, float32".
 std::string describe(const Gemm& gemm);

@@ -15,7 +15,9 @@
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cuda/cublaslt_api.h"
@@ -134,12 +136,21 @@ struct BlasLayout {
 };
 
 /// A dimension of size 1 has no stride to respect, so that its leading dimension is ours to choose.
+BlasLayout row_major_layout(int64_t rows, int64_t columns, const MatrixStrides& strides) {
+  const int64_t ld = rows == 1 ? columns : strides.row;
+  return {(strides.column == 1 || columns == 1) && ld >= columns, true, ld};
+}
+BlasLayout column_major_layout(int64_t rows, int64_t columns, const MatrixStrides& strides) {
+  const int64_t ld = columns == 1 ? rows : strides.column;
+  return {(strides.row == 1 || rows == 1) && ld >= rows, false, ld};
+}
+
 BlasLayout blas_layout(int64_t rows, int64_t columns, const MatrixStrides& strides) {
-  const int64_t row_ld = rows == 1 ? columns : strides.row;
-  if ((strides.column == 1 || columns == 1) && row_ld >= columns) return {true, true, row_ld};
-  const int64_t column_ld = columns == 1 ? rows : strides.column;
-  if ((strides.row == 1 || rows == 1) && column_ld >= rows) return {true, false, column_ld};
-  return {};
+  const BlasLayout layout = row_major_layout(rows, columns, strides);
+  return layout.possible ? layout : column_major_layout(rows, columns, strides);
+}
+BlasLayout blas_layout(int64_t rows, int64_t columns, const MatrixStrides& strides, bool row_major) {
+  return row_major ? row_major_layout(rows, columns, strides) : column_major_layout(rows, columns, strides);
 }
 
 /// The largest power of two, up to `most`, that divides the address of every matrix of a batch.
@@ -148,21 +159,100 @@ uint64_t alignment_of(const void* pointer, int64_t batch_stride, std::size_t ite
   return bits & ~(bits - 1);
 }
 
+// ---- dtypes ----
+
+/// What a product of some dtypes is to cuBLASLt.
+struct Types {
+  lt::DataType a, b, result;
+  lt::ComputeType compute;
+  lt::DataType scale;  // of alpha and beta
+  uint64_t allowed;    // the implementations, as a mask
+};
+
+std::optional<lt::DataType> lt_type(DLDataType dtype) {
+  switch (dtype.code) {
+    case kDLFloat:
+      return dtype.bits == 16 ? lt::kReal16F : dtype.bits == 32 ? lt::kReal32F : lt::kReal64F;
+    case kDLBfloat:
+      return lt::kReal16BF;
+    case kDLComplex:
+      return dtype.bits == 64 ? lt::kComplex32F : lt::kComplex64F;
+    case kDLFloat8_e4m3fn:
+      return lt::kReal8FE4M3;
+    case kDLFloat8_e5m2:
+      return lt::kReal8FE5M2;
+    case kDLInt:
+      if (dtype.bits == 8) return lt::kReal8I;
+      if (dtype.bits == 32) return lt::kReal32I;
+      return std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// How products of these dtypes are computed; none where cuBLASLt has none that are as exact as ours.
+///
+/// The mask holds whatever the environment says. A float32 product is exact unless the caller allows TF32: the compute
+/// type asks for that, and the mask sees to it where NVIDIA_TF32_OVERRIDE=1 is set. No float64 product is emulated on
+/// integer units, no 16-bit float is added up in 16 bits, and no complex product takes three real ones (Gauss).
+std::optional<Types> types_of(const Gemm& gemm, bool allow_tf32) {
+  const auto a = lt_type(gemm.dtype), b = lt_type(gemm.b_dtype), result = lt_type(gemm.out_dtype);
+  if (!a || !b || !result) return std::nullopt;
+  const auto types = [&](lt::ComputeType compute, lt::DataType scale, uint64_t allowed) {
+    return Types{*a, *b, *result, compute, scale, allowed};
+  };
+  switch (*a) {
+    case lt::kReal32F:
+      if (!allow_tf32) return types(lt::kCompute32F, lt::kReal32F, lt::kFma | lt::kAccumulate32F | lt::kInput32F);
+      return types(lt::kCompute32FFastTf32, lt::kReal32F,
+                   lt::kFma | lt::kTensorHalf | lt::kAccumulate32F | lt::kInput32F | lt::kInputTf32);
+    case lt::kReal64F:
+      return types(lt::kCompute64F, lt::kReal64F, lt::kFma | lt::kTensorDouble | lt::kAccumulate64F | lt::kInput64F);
+    case lt::kComplex32F:
+      return types(lt::kCompute32F, lt::kComplex32F, lt::kFma | lt::kAccumulate32F | lt::kInput32F);
+    case lt::kComplex64F:
+      return types(lt::kCompute64F, lt::kComplex64F, lt::kFma | lt::kTensorDouble | lt::kAccumulate64F | lt::kInput64F);
+    case lt::kReal16F:
+    case lt::kReal16BF:
+      if (*a != *b) return std::nullopt;
+      [[fallthrough]];
+    case lt::kReal8FE4M3:
+    case lt::kReal8FE5M2:
+      return types(lt::kCompute32F, lt::kReal32F, lt::kAnyInstruction | lt::kAccumulate32F | lt::kAnyInput);
+    case lt::kReal8I:
+      if (*b != lt::kReal8I || *result != lt::kReal32I) return std::nullopt;
+      return types(lt::kCompute32I, lt::kReal32I, lt::kAnyInstruction | lt::kAccumulate32I | lt::kAnyInput);
+    default:
+      return std::nullopt;
+  }
+}
+
+// ---- keys ----
+
 /// All that cuBLASLt's choice depends on.
 struct Key {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
   int64_t batch, a_stride, b_stride, c_stride;
-  uint64_t flags;       // device, dtype, TF32, the orders of a, b, c
-  uint64_t alignments;  // of a, b, c
+  int64_t ld_addend, addend_stride, ld_aux, aux_stride;
+  uint64_t flags;         // device, and what follows below
+  uint64_t types;         // of a, b, the result
+  uint64_t alignments;    // of a, b, c, the addend
+  uint64_t alignments_2;  // of the bias, aux
 };
-static_assert(sizeof(Key) == 12 * 8, "compared and hashed as bytes: no padding");
+constexpr int kKeyWords = 18;
+static_assert(sizeof(Key) == kKeyWords * 8, "compared and hashed as bytes: no padding");
+
+constexpr uint64_t kTf32 = 1, kRowMajorA = 2, kRowMajorB = 4, kRowMajorC = 8, kConjugatesA = 16, kConjugatesB = 32,
+                   kHasAddend = 64, kHasBias = 128, kHasAux = 256, kHasRelu = 512, kHasGelu = 1024, kHasFactorA = 2048,
+                   kHasFactorB = 4096;
+constexpr int kDeviceShift = 16;
 
 uint64_t hash_of(const Key& key) {
-  uint64_t words[12];
+  uint64_t words[kKeyWords];
   std::memcpy(words, &key, sizeof key);
   uint64_t even = 0, odd = 0;  // two chains, which the processor runs side by side
-  for (int i = 0; i < 12; i += 2) {
+  for (int i = 0; i < kKeyWords; i += 2) {
     even = (even ^ words[i]) * 0x9E3779B97F4A7C15u;
     odd = (odd ^ words[i + 1]) * 0xC2B2AE3D27D4EB4Fu;
     even ^= even >> 29;
@@ -182,13 +272,54 @@ struct StoredHash {
   std::size_t operator()(const HashedKey& key) const { return key.hash; }
 };
 
-constexpr uint64_t kDouble = 1, kTf32 = 2, kRowMajorA = 4, kRowMajorB = 8, kRowMajorC = 16;
+/// Can cuBLASLt, which computes c^T where c is row-major, conjugate this operand? Only one that it also transposes.
+bool can_conjugate(bool conjugated, bool row_major, const BlasLayout& c) {
+  return !conjugated || row_major != c.row_major;
+}
+
+/// Adds what the product is finished by to the key; returns why cuBLASLt cannot, or null.
+const char* add_finish(const Gemm& gemm, const MatmulOptions& options, const BlasLayout& c, Key& key) {
+  const std::size_t item = item_bytes(gemm.out_dtype);
+  const BatchDim batch = gemm.batch_ndim == 1 ? gemm.batch[0] : BatchDim{};
+  if (gemm.addend) {
+    const BlasLayout addend = blas_layout(gemm.m, gemm.n, gemm.addend_strides, c.row_major);
+    if (!addend.possible) return "c has no unit stride where the result has it, or is broadcast";
+    if (batch.addend_stride < 0) return "its batch has a negative stride";
+    key.flags |= kHasAddend;
+    key.ld_addend = addend.ld;
+    key.addend_stride = batch.addend_stride;
+    key.alignments |= alignment_of(gemm.addend, batch.addend_stride, item, options.alignment) << 48;
+  }
+  if (gemm.bias) {
+    const int64_t along = c.row_major ? gemm.bias_strides.column : gemm.bias_strides.row;
+    const int64_t across = c.row_major ? gemm.bias_strides.row : gemm.bias_strides.column;
+    const int64_t length = c.row_major ? gemm.n : gemm.m;
+    if (across != 0 || (along != 1 && length > 1)) return "bias does not run along the result's unit stride";
+    key.flags |= kHasBias;
+    key.alignments_2 |= alignment_of(gemm.bias, 0, item, options.alignment);
+  }
+  if (gemm.activation == Activation::gelu) return "it has no exact gelu (but 'gelu_tanh')";
+  if (gemm.activation == Activation::relu) key.flags |= kHasRelu;
+  if (gemm.activation == Activation::gelu_tanh) key.flags |= kHasGelu;
+  if (gemm.aux) {
+    if (gemm.activation != Activation::gelu_tanh) return "it writes aux for 'gelu_tanh' only";
+    const BlasLayout aux = blas_layout(gemm.m, gemm.n, gemm.aux_strides, c.row_major);
+    if (!aux.possible) return "aux has no unit stride where the result has it";
+    if (batch.aux_stride < 0) return "its batch has a negative stride";
+    if (aux.ld % 8 != 0 || batch.aux_stride % 8 != 0) return "the rows of aux are not a multiple of 8 elements apart";
+    key.flags |= kHasAux;
+    key.ld_aux = aux.ld;
+    key.aux_stride = batch.aux_stride;
+    key.alignments_2 |= alignment_of(gemm.aux, batch.aux_stride, item, options.alignment) << 16;
+  }
+  return nullptr;
+}
 
 /// Puts the product in BLAS's terms; returns why that cannot be, or null.
-const char* make_key(const Gemm& gemm, const MatmulOptions& options, int device, Key& key) {
+const char* make_key(const Gemm& gemm, const MatmulOptions& options, const Types& types, int device, Key& key) {
+  const BlasLayout c = blas_layout(gemm.m, gemm.n, gemm.c_strides);
   const BlasLayout a = blas_layout(gemm.m, gemm.k, gemm.a_strides);
   const BlasLayout b = blas_layout(gemm.k, gemm.n, gemm.b_strides);
-  const BlasLayout c = blas_layout(gemm.m, gemm.n, gemm.c_strides);
   if (!a.possible) return "a has no unit stride, or its rows overlap";
   if (!b.possible) return "b has no unit stride, or its rows overlap";
   if (!c.possible) return "out has no unit stride, or its rows overlap";
@@ -196,19 +327,22 @@ const char* make_key(const Gemm& gemm, const MatmulOptions& options, int device,
   const BatchDim batch = gemm.batch_ndim == 1 ? gemm.batch[0] : BatchDim{};
   if (batch.a_stride < 0 || batch.b_stride < 0 || batch.c_stride < 0) return "its batch has a negative stride";
   if (batch.size > std::numeric_limits<int32_t>::max()) return "its batch is longer than 2147483647";
+  if (!can_conjugate(gemm.a_conjugated, a.row_major, c)) return "it conjugates only what it transposes, and not a";
+  if (!can_conjugate(gemm.b_conjugated, b.row_major, c)) return "it conjugates only what it transposes, and not b";
 
-  const bool is_double = gemm.dtype.bits == 64;
-  const std::size_t item = is_double ? 8 : 4;
-  key = {gemm.m, gemm.n, gemm.k, a.ld, b.ld, c.ld, batch.size, batch.a_stride, batch.b_stride, batch.c_stride, 0, 0};
-  key.flags = (is_double ? kDouble : 0) | (options.allow_tf32 && !is_double ? kTf32 : 0) |
-              (a.row_major ? kRowMajorA : 0) | (b.row_major ? kRowMajorB : 0) | (c.row_major ? kRowMajorC : 0) |
-              static_cast<uint64_t>(device) << 8;
-  const auto alignment = [&](const void* pointer, int64_t batch_stride) {
-    return alignment_of(pointer, batch_stride, item, options.alignment);
-  };
-  key.alignments = alignment(gemm.a, batch.a_stride) | alignment(gemm.b, batch.b_stride) << 16 |
-                   alignment(gemm.c, batch.c_stride) << 32;
-  return nullptr;
+  key = {gemm.m, gemm.n, gemm.k, a.ld, b.ld, c.ld, batch.size, batch.a_stride, batch.b_stride, batch.c_stride, 0,
+         0,      0,      0,      0,    0,    0,    0};
+  key.flags = (types.compute == lt::kCompute32FFastTf32 ? kTf32 : 0) | (a.row_major ? kRowMajorA : 0) |
+              (b.row_major ? kRowMajorB : 0) | (c.row_major ? kRowMajorC : 0) | (gemm.a_conjugated ? kConjugatesA : 0) |
+              (gemm.b_conjugated ? kConjugatesB : 0) | (gemm.factor_a ? kHasFactorA : 0) |
+              (gemm.factor_b ? kHasFactorB : 0) | static_cast<uint64_t>(device) << kDeviceShift;
+  key.types =
+      static_cast<uint64_t>(types.a) | static_cast<uint64_t>(types.b) << 8 | static_cast<uint64_t>(types.result) << 16;
+  const std::size_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
+  key.alignments = alignment_of(gemm.a, batch.a_stride, item, options.alignment) |
+                   alignment_of(gemm.b, batch.b_stride, item, options.alignment) << 16 |
+                   alignment_of(gemm.c, batch.c_stride, out_item, options.alignment) << 32;
+  return add_finish(gemm, options, c, key);
 }
 
 // ---- plans ----
@@ -218,12 +352,15 @@ const char* make_key(const Gemm& gemm, const MatmulOptions& options, int device,
 /// cuBLASLt is column-major: a row-major matrix is to it the transposed one. Where c is row-major we therefore ask for
 /// c^T = b^T a^T: `first` is b and `second` is a; where c is column-major, `first` is a.
 struct Plan {
-  lt::Operation operation = nullptr;
-  lt::Layout first = nullptr, second = nullptr, result = nullptr;
+  Key key{};
+  Types types{};
+  lt::Operation operation = nullptr;  // null where it names pointers of the call: each launch makes its own
+  lt::Layout first = nullptr, second = nullptr, addend = nullptr, result = nullptr;
   lt::Algorithm algorithm{};
   std::size_t workspace_bytes = 0;
   int device = 0;
-  bool is_double = false, is_tf32 = false, swapped = false;
+  bool swapped = false;
+  std::string dtype;                           // of a, for a person
   mutable std::atomic<uint64_t> loaded_in{0};  // the context that has run it
 
   Plan() = default;
@@ -232,7 +369,7 @@ struct Plan {
   ~Plan() {
     const lt::Api& api = library().api;
     if (operation) api.cublasLtMatmulDescDestroy(operation);
-    for (const lt::Layout layout : {first, second, result}) {
+    for (const lt::Layout layout : {first, second, addend, result}) {
       if (layout) api.cublasLtMatrixLayoutDestroy(layout);
     }
   }
@@ -254,13 +391,59 @@ lt::Layout make_layout(lt::DataType type, int64_t rows, int64_t columns, bool ro
   return layout;
 }
 
-/// The instructions that a plan may use. A float32 product is exact unless the caller allows TF32: the compute type
-/// asks for that, and this mask holds where NVIDIA_TF32_OVERRIDE=1 is set. float64 is never emulated on integer units.
-uint64_t allowed_implementations(const Plan& plan) {
-  if (plan.is_double) return lt::kFma | lt::kTensorDouble | lt::kAccumulate64F | lt::kInput64F;
-  if (plan.is_tf32) return lt::kFma | lt::kTensorHalf | lt::kAccumulate32F | lt::kInput32F | lt::kInputTf32;
-  return lt::kFma | lt::kAccumulate32F | lt::kInput32F;
-}
+/// What cuBLASLt calls the operation, with the pointers of `gemm` where it takes any.
+class OwnedOperation {
+ public:
+  OwnedOperation(const Plan& plan, const Gemm& gemm) {
+    const Key& key = plan.key;
+    check_lt(library().api.cublasLtMatmulDescCreate(&operation_, plan.types.compute, plan.types.scale), kPlanning);
+    const bool c_row_major = key.flags & kRowMajorC;
+    const auto transpose = [&](uint64_t row_major, uint64_t conjugates) {
+      if (static_cast<bool>(key.flags & row_major) == c_row_major) return lt::kAsIs;
+      return key.flags & conjugates ? lt::kConjugateTransposed : lt::kTransposed;
+    };
+    lt::Transpose first = transpose(kRowMajorA, kConjugatesA), second = transpose(kRowMajorB, kConjugatesB);
+    if (plan.swapped) std::swap(first, second);
+    set(lt::kTransposeA, first);
+    set(lt::kTransposeB, second);
+    if (const uint32_t epilogue = epilogue_of(key)) set(lt::kEpilogue, epilogue);
+    if (gemm.bias) set(lt::kBiasPointer, gemm.bias);
+    if (gemm.aux) {
+      set(lt::kAuxPointer, gemm.aux);
+      set(lt::kAuxLd, key.ld_aux);
+      if (key.batch > 1) set(lt::kAuxBatchStride, key.aux_stride);
+    }
+    const float* const factor_first = plan.swapped ? gemm.factor_b : gemm.factor_a;
+    const float* const factor_second = plan.swapped ? gemm.factor_a : gemm.factor_b;
+    if (factor_first) set(lt::kScaleAPointer, factor_first);
+    if (factor_second) set(lt::kScaleBPointer, factor_second);
+  }
+  ~OwnedOperation() {
+    if (operation_) library().api.cublasLtMatmulDescDestroy(operation_);
+  }
+  OwnedOperation(const OwnedOperation&) = delete;
+  OwnedOperation& operator=(const OwnedOperation&) = delete;
+  lt::Operation get() const { return operation_; }
+  lt::Operation release() { return std::exchange(operation_, nullptr); }
+
+ private:
+  template <typename Value>
+  void set(lt::OperationAttribute attribute, const Value& value) {
+    check_lt(library().api.cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value), kPlanning);
+  }
+  /// 0 for none.
+  static uint32_t epilogue_of(const Key& key) {
+    uint32_t epilogue = 0;
+    if (key.flags & kHasBias) epilogue |= lt::kBias;
+    if (key.flags & kHasRelu) epilogue |= lt::kRelu;
+    if (key.flags & kHasGelu) epilogue |= key.flags & kHasAux ? lt::kGeluAux : lt::kGelu;
+    return epilogue;
+  }
+  lt::Operation operation_ = nullptr;
+};
+
+/// Does the operation name pointers of the call?
+bool names_pointers(const Key& key) { return key.flags & (kHasBias | kHasAux | kHasFactorA | kHasFactorB); }
 
 /// Split-K algorithms of cuBLASLt 12.8 and 13.1 are known to drop the last k % (their k tile) products. No k tile is
 /// longer than 128, so they are allowed only where 128 divides k. Partial sums are added in a fixed order
@@ -274,13 +457,14 @@ class PlanPreference {
     set(lt::kMaxWorkspaceBytes, cublas::kMaxWorkspace);
     set(lt::kReductionSchemeMask,
         static_cast<uint32_t>(split_k_is_safe(key) ? lt::kReduceInComputeType : lt::kNoReduction));
-    set(lt::kImplementationMask, allowed_implementations(plan));
+    set(lt::kImplementationMask, plan.types.allowed);
     const auto a = static_cast<uint32_t>(key.alignments & 0xFFFF);
     const auto b = static_cast<uint32_t>(key.alignments >> 16 & 0xFFFF);
     const auto c = static_cast<uint32_t>(key.alignments >> 32 & 0xFFFF);
     set(lt::kAlignmentA, plan.swapped ? b : a);
     set(lt::kAlignmentB, plan.swapped ? a : b);
-    set(lt::kAlignmentC, c);
+    const auto addend = static_cast<uint32_t>(key.alignments >> 48);
+    set(lt::kAlignmentC, key.flags & kHasAddend ? addend : c);
     set(lt::kAlignmentD, c);
   }
   ~PlanPreference() { library().api.cublasLtMatmulPreferenceDestroy(preference_); }
@@ -304,48 +488,54 @@ Value config(const lt::Algorithm& algorithm, lt::AlgorithmAttribute attribute) {
   return value;
 }
 
+/// Algorithm 68 of cuBLASLt 13 is known to fail for operands that span 2^31 elements or more.
+bool is_broken(const Key& key, int32_t algorithm) {
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  const bool is_huge = std::max(key.lda * (key.flags & kRowMajorA ? key.m : key.k),
+                                key.ldb * (key.flags & kRowMajorB ? key.k : key.n)) >= kLimit;
+  return algorithm == 68 && is_huge;
+}
+
 /// Asks cuBLASLt; null where it knows no algorithm.
-std::shared_ptr<const Plan> make_plan(const Key& key, int device) {
+std::shared_ptr<const Plan> make_plan(const Gemm& gemm, const Key& key, const Types& types, int device) {
   const lt::Api& api = library().api;
   const lt::Handle handle = handle_of(device);
   RelaxedCapture relaxed(driver());
   auto plan = std::make_shared<Plan>();
+  plan->key = key;
+  plan->types = types;
   plan->device = device;
-  plan->is_double = key.flags & kDouble;
-  plan->is_tf32 = key.flags & kTf32;
+  plan->dtype = dtype_name(gemm.dtype);
   const bool a_row_major = key.flags & kRowMajorA, b_row_major = key.flags & kRowMajorB,
              c_row_major = key.flags & kRowMajorC;
   plan->swapped = c_row_major;
-
-  const lt::DataType type = plan->is_double ? lt::kReal64F : lt::kReal32F;
-  const lt::ComputeType compute = plan->is_double ? lt::kCompute64F
-                                  : plan->is_tf32 ? lt::kCompute32FFastTf32
-                                                  : lt::kCompute32F;
-  check_lt(api.cublasLtMatmulDescCreate(&plan->operation, compute, type), kPlanning);
-  lt::Transpose first = a_row_major == c_row_major ? lt::kAsIs : lt::kTransposed;
-  lt::Transpose second = b_row_major == c_row_major ? lt::kAsIs : lt::kTransposed;
-  if (plan->swapped) std::swap(first, second);
-  api.cublasLtMatmulDescSetAttribute(plan->operation, lt::kTransposeA, &first, sizeof first);
-  api.cublasLtMatmulDescSetAttribute(plan->operation, lt::kTransposeB, &second, sizeof second);
+  OwnedOperation operation(*plan, gemm);
 
   lt::Layout& a = plan->swapped ? plan->second : plan->first;
   lt::Layout& b = plan->swapped ? plan->first : plan->second;
-  a = make_layout(type, key.m, key.k, a_row_major, key.lda, key, key.a_stride);
-  b = make_layout(type, key.k, key.n, b_row_major, key.ldb, key, key.b_stride);
-  plan->result = make_layout(type, key.m, key.n, c_row_major, key.ldc, key, key.c_stride);
+  a = make_layout(types.a, key.m, key.k, a_row_major, key.lda, key, key.a_stride);
+  b = make_layout(types.b, key.k, key.n, b_row_major, key.ldb, key, key.b_stride);
+  plan->result = make_layout(types.result, key.m, key.n, c_row_major, key.ldc, key, key.c_stride);
+  if (key.flags & kHasAddend) {
+    plan->addend = make_layout(types.result, key.m, key.n, c_row_major, key.ld_addend, key, key.addend_stride);
+  }
 
   const PlanPreference preference(key, *plan);
   std::array<lt::Heuristic, 4> found{};
   int count = 0;
+  const lt::Layout addend = plan->addend ? plan->addend : plan->result;
   const lt::Status status =
-      api.cublasLtMatmulAlgoGetHeuristic(handle, plan->operation, plan->first, plan->second, plan->result, plan->result,
+      api.cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), plan->first, plan->second, addend, plan->result,
                                          preference.get(), static_cast<int>(found.size()), found.data(), &count);
-  if (status != lt::kSuccess && status != lt::kNotSupported) throw_lt(status, kPlanning);
-  for (int i = 0; i < count; ++i) {
+  // INVALID_VALUE: dtypes, layouts and epilogues that do not go together.
+  if (status != lt::kSuccess && status != lt::kNotSupported && status != lt::kInvalidValue) throw_lt(status, kPlanning);
+  for (int i = 0; status == lt::kSuccess && i < count; ++i) {
     if (found[i].state != lt::kSuccess || found[i].workspace_bytes > cublas::kMaxWorkspace) continue;
     if (!split_k_is_safe(key) && config<int32_t>(found[i].algorithm, lt::kSplitK) > 1) continue;
+    if (is_broken(key, config<int32_t>(found[i].algorithm, lt::kAlgorithmId))) continue;
     plan->algorithm = found[i].algorithm;
     plan->workspace_bytes = found[i].workspace_bytes;
+    if (!names_pointers(key)) plan->operation = operation.release();
     return plan;
   }
   return nullptr;
@@ -360,7 +550,7 @@ struct Shard {
       plans;  // null: cuBLASLt has no algorithm for it
 };
 
-std::shared_ptr<const Plan> find_plan(const Key& key, int device) {
+std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Types& types, int device) {
   static auto* const shards = new std::array<Shard, kShards>;
   const HashedKey hashed{key, hash_of(key)};
   Shard& shard = (*shards)[hashed.hash >> 60];
@@ -369,7 +559,8 @@ std::shared_ptr<const Plan> find_plan(const Key& key, int device) {
     const auto found = shard.plans.find(hashed);
     if (found != shard.plans.end()) return found->second;
   }
-  std::shared_ptr<const Plan> plan = make_plan(key, device);  // unlocked: two threads may both ask, and agree
+  std::shared_ptr<const Plan> plan =
+      make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and agree
   std::lock_guard<std::mutex> lock(shard.mutex);
   if (shard.plans.size() >= kPlansPerShard) shard.plans.clear();
   return shard.plans.emplace(hashed, std::move(plan)).first->second;
@@ -386,26 +577,47 @@ bool installed() { return library().installed; }
 std::string why_not_installed() { return library().why_not; }
 
 Planned plan(const Gemm& gemm, const MatmulOptions& options) {
+  const std::optional<Types> types = types_of(gemm, options.allow_tf32);
+  if (!types) return {nullptr, 0, "it has no product of these dtypes"};
   const int device = current_device(kPlanning);
   Key key;
-  if (const char* why_not = make_key(gemm, options, device, key)) return {nullptr, 0, why_not};
-  std::shared_ptr<const Plan> plan = find_plan(key, device);
-  if (!plan) return {nullptr, 0, "it has no algorithm for these shapes, strides and alignments"};
+  if (const char* why_not = make_key(gemm, options, *types, device, key)) return {nullptr, 0, why_not};
+  std::shared_ptr<const Plan> plan = find_plan(gemm, key, *types, device);
+  if (!plan) return {nullptr, 0, "it has no algorithm for these dtypes, shapes, strides, alignments and epilogue"};
   const std::size_t workspace_bytes = plan->workspace_bytes;
   return {std::move(plan), workspace_bytes, nullptr};
 }
 
+/// 0 and 1 in the type of alpha and beta.
+struct Factors {
+  ScalarValue zero{}, one{};
+  explicit Factors(lt::DataType scale) {
+    const float one32 = 1;
+    const double one64 = 1;
+    const int32_t one_integer = 1;
+    if (scale == lt::kReal32I) {
+      std::memcpy(one.bytes, &one_integer, sizeof one_integer);
+    } else if (scale == lt::kReal64F || scale == lt::kComplex64F) {
+      std::memcpy(one.bytes, &one64, sizeof one64);
+    } else {
+      std::memcpy(one.bytes, &one32, sizeof one32);
+    }
+  }
+};
+
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream) {
   const Plan& plan = *static_cast<const Plan*>(algorithm);
-  const double one64 = 1, zero64 = 0;
-  const float one32 = 1, zero32 = 0;
-  const void* const alpha = plan.is_double ? static_cast<const void*>(&one64) : &one32;
-  const void* const beta = plan.is_double ? static_cast<const void*>(&zero64) : &zero32;
+  const Factors known(plan.types.scale);
+  const ScalarValue& alpha = gemm.scales ? gemm.alpha : known.one;
+  const ScalarValue& beta = !gemm.addend ? known.zero : gemm.scales ? gemm.beta : known.one;
+  std::optional<OwnedOperation> own;
+  if (!plan.operation) own.emplace(plan, gemm);
+  const lt::Operation operation = own ? own->get() : plan.operation;
   const auto run = [&] {
-    return library().api.cublasLtMatmul(handle_of(plan.device), plan.operation, alpha, plan.swapped ? gemm.b : gemm.a,
-                                        plan.first, plan.swapped ? gemm.a : gemm.b, plan.second, beta, gemm.c,
-                                        plan.result, gemm.c, plan.result, &plan.algorithm, workspace,
-                                        plan.workspace_bytes, stream);
+    return library().api.cublasLtMatmul(handle_of(plan.device), operation, alpha.bytes, plan.swapped ? gemm.b : gemm.a,
+                                        plan.first, plan.swapped ? gemm.a : gemm.b, plan.second, beta.bytes,
+                                        gemm.addend ? gemm.addend : gemm.c, gemm.addend ? plan.addend : plan.result,
+                                        gemm.c, plan.result, &plan.algorithm, workspace, plan.workspace_bytes, stream);
   };
   lt::Status status;
   const uint64_t context = current_context_id("launching a product");
@@ -430,10 +642,8 @@ std::string describe(const void* algorithm) {
          std::to_string(config<int32_t>(plan.algorithm, lt::kAlgorithmId)) + ", tile " +
          std::to_string(config<uint32_t>(plan.algorithm, lt::kTileId)) + ", stages " +
          std::to_string(config<uint32_t>(plan.algorithm, lt::kStagesId)) + ", split-k " +
-         std::to_string(std::max(1, config<int32_t>(plan.algorithm, lt::kSplitK))) + ", " +
-         (plan.is_double ? "float64"
-          : plan.is_tf32 ? "float32 by TF32"
-                         : "float32");
+         std::to_string(std::max(1, config<int32_t>(plan.algorithm, lt::kSplitK))) + ", " + plan.dtype +
+         (plan.key.flags & kTf32 ? " by TF32" : "");
 }
 
 }  // namespace cublas

@@ -92,6 +92,10 @@ int check(InteropCall* call, int32_t i, const InteropConstraint* constraint) {
   });
 }
 
+int is_conjugated(const InteropCall* call, int32_t i) {
+  return static_cast<const SharedCall*>(call)->call.operand(i).conjugated;
+}
+
 const DLTensor* output(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype) {
   return as_c<const DLTensor*>(nullptr, [&] {
     Shape sizes;
@@ -147,9 +151,10 @@ void set_error(InteropError kind, const char* message) {
 }  // namespace
 }  // namespace exchange
 
-const InteropApi core_api{INTEROP_API_VERSION,     sizeof(InteropApi),   &exchange::make_call,
-                          &exchange::release_call, &exchange::check,     &exchange::output,
-                          &exchange::workspace,    &exchange::numpy,     &exchange::numpy_output,
-                          &exchange::explain_call, &exchange::hand_over, &exchange::set_error};
+const InteropApi core_api{INTEROP_API_VERSION,     sizeof(InteropApi),      &exchange::make_call,
+                          &exchange::release_call, &exchange::check,        &exchange::is_conjugated,
+                          &exchange::output,       &exchange::workspace,    &exchange::numpy,
+                          &exchange::numpy_output, &exchange::explain_call, &exchange::hand_over,
+                          &exchange::set_error};
 
 }  // namespace interop

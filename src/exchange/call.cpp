@@ -58,10 +58,17 @@ bool is_dense(const DLTensor& tensor) {
          !may_overlap_itself(tensor);
 }
 
+/// Is it the same array, element for element?
+bool is_same(const DLTensor& x, const DLTensor& y) {
+  return x.data == y.data && x.dtype == y.dtype && x.ndim == y.ndim && std::equal(x.shape, x.shape + x.ndim, y.shape) &&
+         std::equal(x.strides, x.strides + x.ndim, y.strides);
+}
+
 }  // namespace
 
 Call::Call(const char* function, const InteropArgument* arguments, int count, const InteropOptions& options)
     : function_(function),
+      operands_(count + 1),
       only_looks_(options.flags & INTEROP_ONLY_LOOKS),
       may_overlap_(options.flags & INTEROP_MAY_OVERLAP),
       takes_scalars_(options.flags & INTEROP_TAKES_SCALARS) {
@@ -79,7 +86,7 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
   }
   acquire();
   if (staged_) {
-    if (has_out_ && !may_overlap_) check_overlap();  // of the host arrays themselves
+    if (has_out_ && !may_overlap_) check_overlap(operands_[argument_count_]);  // of the host arrays themselves
     if (!only_looks_) stage();
   }
 }
@@ -91,28 +98,30 @@ void Call::inspect(const InteropArgument* arguments, int count, nb::handle out) 
     throw ValueError(std::string(function_) + ": there is no array argument; accepted: at least one, whose library " +
                      "and device are the call's");
   }
-  has_out_ = !is_none(out);
-  if (count + has_out_ > kFewOperands) {
-    many_ = std::make_unique<Operand[]>(static_cast<size_t>(count + has_out_));
-    operands_ = many_.get();
-  }
-  const auto add = [&](const char* name, nb::handle object, bool is_output) {
-    Operand& operand = operands_[operand_count_++];
-    operand.function = function_;
-    operand.name = name;
-    operand.object = object;
-    operand.is_output = is_output;
-    operand.route = &route_of(object, function_, name);
-    if (is_output && !operand.route->writable()) {
-      throw TypeError(operand.label() + " is " + type_text(object) + ", which is immutable; accepted: " +
-                      (object.is(out) ? "None, or a writable array" : "a writable array"));
+  const auto add = [&](const InteropArgument& argument) {
+    const nb::handle object = argument.object;
+    const Route& route = route_of(object, function_, argument.name);
+    if ((argument.flags & INTEROP_WRITTEN) && !route.writable()) {
+      throw TypeError(std::string(function_) + ": " + argument.name + " is " + type_text(object) +
+                      ", which is immutable; accepted: None, or a writable array");
     }
+    Operand& operand = operands_.add();
+    ++operand_count_;
+    operand.function = function_;
+    operand.name = argument.name;
+    operand.object = object;
+    operand.is_output = argument.flags & INTEROP_WRITTEN;
+    operand.is_read = !operand.is_output || (argument.flags & INTEROP_READ_TOO);
+    operand.may_be_out = argument.flags & INTEROP_MAY_BE_OUT;
+    operand.takes_conjugated = argument.flags & INTEROP_TAKES_CONJUGATED;
+    operand.route = &route;
     if (operand_count_ == 1 || operand.route != operands_[operand_count_ - 2].route) operand.route->enter(function_);
     operand.route->inspect(operand);
   };
-  for (int i = 0; i < count; ++i) add(arguments[i].name, arguments[i].object, arguments[i].flags & INTEROP_WRITTEN);
+  for (int i = 0; i < count; ++i) add(arguments[i]);
   argument_count_ = operand_count_;
-  if (has_out_) add("out", out, true);
+  has_out_ = !is_none(out);
+  if (has_out_) add({"out", out.ptr(), INTEROP_WRITTEN});
 }
 
 // Device memory decides; pinned memory joins a device array, and alone is host memory.
@@ -239,7 +248,9 @@ void Call::acquire() {
     operand.route->acquire(operand, on_host() || staged_ ? nullptr : stream_);
   }
   for (int i = 0; i < argument_count_; ++i) {
-    if (operands_[i].is_output) check_writable(operands_[i]);
+    if (!operands_[i].is_output) continue;
+    check_writable(operands_[i]);
+    if (!may_overlap_) check_overlap(operands_[i]);
   }
 }
 
@@ -297,14 +308,16 @@ void Call::check_out(const Shape& shape, DLDataType dtype) {
                     dtype_name(dtype));
   }
   check_writable(out);
-  if (!staged_ && !may_overlap_) check_overlap();
+  if (!staged_ && !may_overlap_) check_overlap(out);
 }
 
-void Call::check_overlap() {
-  const Operand& out = operands_[argument_count_];
+void Call::check_overlap(const Operand& written) const {
+  const bool is_out = has_out_ && &written == &operands_[argument_count_];
   for (int i = 0; i < argument_count_; ++i) {
-    if (share_memory(out.tensor, operands_[i].tensor)) {
-      throw ValueError(out.label() + " shares memory with " + operands_[i].name +
+    const Operand& other = operands_[i];
+    if (&other == &written || (is_out && other.may_be_out && is_same(other.tensor, written.tensor))) continue;
+    if (share_memory(written.tensor, other.tensor)) {
+      throw ValueError(written.label() + " shares memory with " + other.name +
                        ", which the result would overwrite while it is read; accepted: an array of its own");
     }
   }
@@ -344,11 +357,11 @@ void Call::stage() {
     const uintptr_t first = byte_range(operand.tensor).begin;
     const uintptr_t offset = reinterpret_cast<uintptr_t>(operand.tensor.data) - first;
     char* copy = static_cast<char*>(device_copy(bytes));
-    if (bytes > 0) {
+    if (bytes > 0 && operand.is_read) {
       const nb::gil_scoped_release no_gil;
       cuda::copy_to_device(copy, reinterpret_cast<const void*>(first), bytes, stream_);
     }
-    if (operand.is_output && bytes > 0) {
+    if (bytes > 0 && operand.is_output) {
       written_.push_back({reinterpret_cast<void*>(first), copy, bytes, std::move(array), std::move(compact)});
     }
     operand.tensor.data = bytes > 0 ? copy + offset : nullptr;

@@ -6,6 +6,7 @@
 #include <interop/error.h>
 
 #include <memory>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -21,6 +22,31 @@ enum class StreamChoice {
   named,    ///< named by the first array itself
   library,  ///< the current one of the first array's library
   legacy    ///< the legacy default stream, as nothing is known
+};
+
+/// The operands of one call: made one by one, never moved. For a few there is room without an allocation.
+class OperandList {
+ public:
+  explicit OperandList(int most)
+      : at_(static_cast<Operand*>(most <= kInside ? static_cast<void*>(inside_)
+                                                  : ::operator new(sizeof(Operand) * static_cast<std::size_t>(most)))) {
+  }
+  ~OperandList() {
+    while (count_ > 0) at_[--count_].~Operand();
+    if (static_cast<void*>(at_) != inside_) ::operator delete(at_);
+  }
+  OperandList(const OperandList&) = delete;
+  OperandList& operator=(const OperandList&) = delete;
+
+  Operand& add() { return *new (at_ + count_++) Operand; }
+  Operand& operator[](int i) { return at_[i]; }
+  const Operand& operator[](int i) const { return at_[i]; }
+
+ private:
+  static constexpr int kInside = 6;
+  alignas(Operand) unsigned char inside_[kInside * sizeof(Operand)];
+  Operand* at_;
+  int count_ = 0;
 };
 
 /// See interop::Call. Throws TypeError, ValueError, BufferError, CudaError or the Python error.
@@ -67,8 +93,6 @@ class Call {
   nanobind::object hand_over();
 
  private:
-  static constexpr int kFewOperands = 6;
-
   /// One array that the call makes, or `out`.
   struct Result {
     nanobind::object object;  // null where it is `out`
@@ -100,15 +124,13 @@ class Call {
   bool is_out(int i) const { return has_out_ && i == 0; }
   const Result& result(int i) const { return i == 0 ? first_ : *others_[i - 1]; }
   void check_out(const Shape& shape, DLDataType dtype);
-  void check_overlap();
+  void check_overlap(const Operand& written) const;
   const Operand& lead() const { return operands_[0]; }
 
   const char* function_;
+  OperandList operands_;
   int argument_count_ = 0;
   int operand_count_ = 0;  // the arguments, then `out` if there is one
-  Operand few_[kFewOperands];
-  std::unique_ptr<Operand[]> many_;  // where there are more
-  Operand* operands_ = few_;
   bool has_out_ = false;
   int device_ = -1;      // -1: a host call
   bool staged_ = false;  // host arrays, computed on the GPU because `execution` asked for it

@@ -93,7 +93,7 @@ void Call::check(int i, const InteropConstraint& wanted) const {
   if (wanted.writable && !operand.is_output) {
     throw std::logic_error(operand.label() +
                            " is viewed for writing, which the call was not told of; its author adds " +
-                           "interop::Access::write to the argument, or const to the elements");
+                           "interop::Access::write or update to the argument, or const to the elements");
   }
 }
 

@@ -86,11 +86,10 @@ nb::list explain_copies(const Call& call) {
   for (int i = 0; i < call.operand_count(); ++i) {
     const Operand& operand = call.operand(i);
     if (operand.copied) copies.append(std::string(operand.name) + ": " + operand.copied + ", resolved by its library");
-    if (call.staged() && i < call.argument_count()) {
-      copies.append(std::string(operand.name) + ": to " + device + ", " + bytes_text(operand.tensor) +
-                    ", as execution= asks");
-      if (operand.is_output) copies.append(std::string(operand.name) + ": back from " + device);
-    }
+    if (!call.staged() || i >= call.argument_count()) continue;
+    const std::string text = device + ", " + bytes_text(operand.tensor) + ", as execution= asks";
+    if (operand.is_read) copies.append(std::string(operand.name) + ": to " + text);
+    if (operand.is_output) copies.append(std::string(operand.name) + ": from " + text);
   }
   for (int i = 0; call.staged() && i < call.result_count(); ++i) {
     copies.append("the result: from " + device + ", " + bytes_text(call.made(i)) + ", as execution= asks");

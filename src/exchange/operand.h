@@ -25,8 +25,12 @@ struct Operand {
   const Route* route = nullptr;  ///< how its type is read
   DLTensor tensor{};             ///< complete once the call is made; the device is known before that
   int64_t shape[kMaxDims];
-  int64_t strides[kMaxDims];  ///< in elements, always filled
-  bool is_output = false;     ///< the call writes to it
+  int64_t strides[kMaxDims];      ///< in elements, always filled
+  bool is_output = false;         ///< the call writes to it
+  bool is_read = true;            ///< what it holds before the call matters
+  bool may_be_out = false;        ///< `out` may be this very array, element for element
+  bool takes_conjugated = false;  ///< a lazily conjugated view is read as it is
+  bool conjugated = false;        ///< its elements are the conjugates of what lies in memory
   bool read_only = false;
   bool any_device = false;                ///< empty, with no pointer that would name its device
   bool hold = false;                      ///< its memory is not ordered on the call's stream: hold it until done there

@@ -87,7 +87,13 @@ class TorchExchangeRoute final : public TorchRoute {
   void read(Operand& operand) const override {
     DLTensor view;
     read_view(operand, &view);
-    if (view.dtype.code == kDLComplex && resolve_conjugation(operand)) read_view(operand, &view);
+    if (view.dtype.code == kDLComplex) {
+      if (operand.takes_conjugated) {
+        operand.conjugated = is_true(kIsConj(operand.memory()));
+      } else if (resolve_conjugation(operand)) {
+        read_view(operand, &view);
+      }
+    }
     if (!view.data && element_count(view) > 0) {
       check_memory(operand);
       read_view(operand, &view);

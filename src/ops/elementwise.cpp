@@ -156,7 +156,7 @@ DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDa
   return dtype;
 }
 
-Loop plan_loop(DLTensor& out, DLTensor* inputs, int count) {
+void plan_loop(Loop& loop, DLTensor& out, DLTensor* inputs, int count) {
   Dim dims[kMaxDims];
   int ndim = 0;
   bool sorted = true;
@@ -176,12 +176,11 @@ Loop plan_loop(DLTensor& out, DLTensor* inputs, int count) {
   if (!sorted) {
     std::stable_sort(dims, dims + ndim, [](const Dim& x, const Dim& y) { return x.strides[0] > y.strides[0]; });
   }
-  Loop loop;
   loop.operand_count = count + 1;
+  loop.ndim = 0;
   for (int i = 0; i < ndim; ++i) append(loop, dims[i]);
   loop.cross_dim = find_cross_dim(loop);
   loop.layout = classify(loop);
-  return loop;
 }
 
 }  // namespace interop::ops

@@ -18,8 +18,8 @@ Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count
 /// the order of complex numbers, arithmetic of bool that is not or, and, minimum or maximum.
 DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype);
 
-/// The loop over `inputs`, broadcast to `out`. Where its steps are negative, `out` and `inputs` get new pointers: those
-/// of the element that the loop begins with. Broadcast inputs have stride 0.
-Loop plan_loop(DLTensor& out, DLTensor* inputs, int count);
+/// Fills `loop`, over `inputs` broadcast to `out`. Where its steps are negative, `out` and `inputs` get new pointers:
+/// those of the element that the loop begins with. Broadcast inputs have stride 0.
+void plan_loop(Loop& loop, DLTensor& out, DLTensor* inputs, int count);
 
 }  // namespace interop::ops

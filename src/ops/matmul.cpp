@@ -4,6 +4,7 @@
 #include <interop/error.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace interop::ops {
 namespace {
@@ -27,18 +28,27 @@ Stack right_stack(const DLTensor& b) {
   return {b.shape[d - 2], b.shape[d - 1], {b.strides[d - 2], b.strides[d - 1]}, d - 2};
 }
 
-void check_dtypes(const DLTensor& a, const DLTensor& b) {
-  const auto served = [](DLDataType dtype) { return dtype == kFloat32 || dtype == kFloat64; };
-  if (!served(a.dtype) || !served(b.dtype)) {
-    const bool first = !served(a.dtype);
-    throw TypeError(std::string("interop.matmul: ") + (first ? "a" : "b") + " is " +
-                    dtype_name(first ? a.dtype : b.dtype) + "; accepted: float32, float64");
-  }
-  if (a.dtype != b.dtype) {
-    throw TypeError("interop.matmul: a is " + dtype_name(a.dtype) + " and b is " + dtype_name(b.dtype) +
-                    "; accepted: two arrays of one dtype");
+bool is_served(DLDataType dtype) {
+  if (dtype.lanes != 1) return false;
+  switch (dtype.code) {
+    case kDLBool:
+      return dtype.bits == 8;
+    case kDLInt:
+    case kDLUInt:
+      return dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
+    case kDLFloat:
+      return dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
+    case kDLBfloat:
+      return dtype.bits == 16;
+    case kDLComplex:
+      return dtype.bits == 64 || dtype.bits == 128;
+    default:
+      return is_float8(dtype);
   }
 }
+
+bool is_float(DLDataType dtype) { return dtype.code == kDLFloat || dtype.code == kDLBfloat; }
+bool is_integer(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
 
 void check_rank(const char* name, const DLTensor& x) {
   if (x.ndim == 0) {
@@ -61,24 +71,98 @@ int64_t batch_size(const DLTensor& x, int own_batch_ndim, int batch_ndim, int i)
   return j < 0 ? 1 : x.shape[j];
 }
 
-/// Appends one batch dimension, or widens the last one where all three operands step through both alike.
+/// Appends one batch dimension, or widens the last one where all operands step through both alike.
 void append_batch(Gemm& gemm, const BatchDim& dim) {
   if (dim.size == 1) return;
   if (gemm.batch_ndim > 0) {
     BatchDim& last = gemm.batch[gemm.batch_ndim - 1];
     if (last.a_stride == dim.a_stride * dim.size && last.b_stride == dim.b_stride * dim.size &&
-        last.c_stride == dim.c_stride * dim.size) {
-      last = {last.size * dim.size, dim.a_stride, dim.b_stride, dim.c_stride};
+        last.c_stride == dim.c_stride * dim.size && last.addend_stride == dim.addend_stride * dim.size &&
+        last.aux_stride == dim.aux_stride * dim.size) {
+      const int64_t size = last.size * dim.size;
+      last = dim;
+      last.size = size;
       return;
     }
   }
   gemm.batch[gemm.batch_ndim++] = dim;
 }
 
+constexpr const char* kFunction = "interop.matmul: ";
+
+/// The step of a term along dimension `i` of the result: 0 where it is broadcast, or not there.
+int64_t term_stride(const DLTensor* term, int result_ndim, int i) {
+  if (!term) return 0;
+  const int j = i - (result_ndim - term->ndim);
+  return j < 0 || term->shape[j] == 1 ? 0 : term->strides[j];
+}
+
+void check_term(const char* name, const DLTensor& term, const Shape& shape, DLDataType dtype) {
+  if (term.dtype != dtype) {
+    throw TypeError(std::string(kFunction) + name + " is " + dtype_name(term.dtype) +
+                    "; accepted: the result's dtype, " + dtype_name(dtype));
+  }
+  bool fits = term.ndim <= shape.ndim;
+  for (int j = 0; fits && j < term.ndim; ++j) {
+    fits = term.shape[j] == 1 || term.shape[j] == shape.sizes[shape.ndim - term.ndim + j];
+  }
+  if (!fits) {
+    throw ValueError(std::string(kFunction) + name + " has shape " + shape_text(term) +
+                     "; accepted: one that broadcasts to the result's, " + shape_text(shape));
+  }
+}
+
+/// A bias is a row or a column: at most one of its dimensions is longer than 1, and none that counts matrices.
+void check_bias(const DLTensor& bias, const Shape& shape, int matrix_ndim) {
+  int longer = 0;
+  bool in_batch = false;
+  for (int j = 0; j < bias.ndim; ++j) {
+    if (bias.shape[j] == 1) continue;
+    ++longer;
+    in_batch |= j < bias.ndim - matrix_ndim;
+  }
+  if (longer <= 1 && !in_batch) return;
+  throw ValueError(std::string(kFunction) + "bias has shape " + shape_text(bias) +
+                   "; accepted: a row (n,) or a column (m, 1) of the result, " + shape_text(shape) +
+                   " (c takes any that broadcasts)");
+}
+
 }  // namespace
 
-MatmulResult matmul_result(const DLTensor& a, const DLTensor& b) {
-  check_dtypes(a, b);
+bool is_float8(DLDataType dtype) {
+  return dtype.lanes == 1 && dtype.bits == 8 && (dtype.code == kDLFloat8_e4m3fn || dtype.code == kDLFloat8_e5m2);
+}
+
+void check_matmul_dtypes(DLDataType a, DLDataType b) {
+  if (!is_served(a) || !is_served(b)) {
+    const bool first = !is_served(a);
+    throw TypeError(std::string(kFunction) + (first ? "a" : "b") + " is " + dtype_name(first ? a : b) +
+                    "; accepted: " + kMatmulDtypes);
+  }
+  if (is_float8(a) != is_float8(b)) {
+    throw TypeError(std::string(kFunction) + "a is " + dtype_name(a) + " and b is " + dtype_name(b) +
+                    "; accepted: two float8 arrays, or none");
+  }
+}
+
+namespace {
+
+void check_matmul_result(DLDataType a, DLDataType b, DLDataType result) {
+  if (is_float8(a) && is_float8(b)) {
+    if (is_float(result) && result.lanes == 1 && result.bits <= 32) return;
+    throw TypeError(std::string(kFunction) + "dtype is " + dtype_name(result) +
+                    "; accepted for float8: None, bfloat16, float16, float32");
+  }
+  if (is_served(result) && !is_float8(result)) return;
+  throw TypeError(std::string(kFunction) + "dtype is " + dtype_name(result) + "; accepted: " + kMatmulDtypes +
+                  ", but for the last two");
+}
+
+}  // namespace
+
+MatmulResult matmul_result(const DLTensor& a, const DLTensor& b, DLDataType dtype) {
+  check_matmul_dtypes(a.dtype, b.dtype);
+  check_matmul_result(a.dtype, b.dtype, dtype);
   check_rank("a", a);
   check_rank("b", b);
   const Stack left = left_stack(a);
@@ -88,7 +172,7 @@ MatmulResult matmul_result(const DLTensor& a, const DLTensor& b) {
                      std::to_string(right.rows) + " differ");
   }
   MatmulResult result;
-  result.dtype = a.dtype;
+  result.dtype = dtype;
   Shape& shape = result.shape;
   shape.ndim = std::max(left.batch_ndim, right.batch_ndim);
   for (int i = 0; i < shape.ndim; ++i) {
@@ -105,27 +189,126 @@ MatmulResult matmul_result(const DLTensor& a, const DLTensor& b) {
   return result;
 }
 
-Gemm plan_matmul(const DLTensor& a, const DLTensor& b, const DLTensor& c) {
+bool reads_matmul(DLDataType a, DLDataType b, DLDataType result) {
+  if (a.bits != b.bits) return false;
+  if (a == b && a == result) return true;
+  if (is_float8(a) || (is_float(a) && a.bits == 16)) {
+    return is_float8(a) == is_float8(b) && (is_float8(a) || is_float(b)) && is_float(result) && result.bits <= 32;
+  }
+  // A sum that wraps has the same low bits whatever the width it is added up in; that of bool does not wrap.
+  return is_integer(a) && is_integer(b) && a.bits <= 16 && is_integer(result) && result.bits <= 32 &&
+         result.code != kDLBool;
+}
+
+void check_terms(const MatmulTerms& terms, const Shape& shape, int matrix_ndim, DLDataType dtype) {
+  if (dtype.code == kDLBool && (terms.c || terms.bias)) {
+    throw TypeError(std::string(kFunction) + (terms.c ? "c" : "bias") +
+                    " is given, and the product is bool, which is not added to; accepted: None");
+  }
+  if (terms.c) check_term("c", *terms.c, shape, dtype);
+  if (terms.bias) {
+    check_term("bias", *terms.bias, shape, dtype);
+    check_bias(*terms.bias, shape, matrix_ndim);
+  }
+  if (terms.activation != Activation::none && !is_float(dtype)) {
+    throw TypeError(std::string(kFunction) + "epilogue is given, and the result is " + dtype_name(dtype) +
+                    "; accepted: a result of float16, bfloat16, float32 or float64");
+  }
+  if (!terms.aux) return;
+  if (terms.activation == Activation::none) {
+    throw ValueError(
+        std::string(kFunction) +
+        "aux is given, and there is no epilogue, before which it would be written; accepted: both, or none");
+  }
+  check_term("aux", *terms.aux, shape, dtype);
+  if (terms.aux->ndim != shape.ndim || !std::equal(shape.sizes, shape.sizes + shape.ndim, terms.aux->shape)) {
+    throw ValueError(std::string(kFunction) + "aux has shape " + shape_text(*terms.aux) +
+                     "; accepted: the result's shape, " + shape_text(shape));
+  }
+}
+
+Gemm plan_matmul(const DLTensor& a, const DLTensor& b, const DLTensor& out, const MatmulTerms& terms) {
   const Stack left = left_stack(a);
   const Stack right = right_stack(b);
   const int batch_ndim = std::max(left.batch_ndim, right.batch_ndim);
   Gemm gemm;
   gemm.dtype = a.dtype;
+  gemm.b_dtype = b.dtype;
+  gemm.out_dtype = out.dtype;
   gemm.m = left.rows;
   gemm.n = right.columns;
   gemm.k = left.columns;
   gemm.a = a.data;
   gemm.b = b.data;
-  gemm.c = c.data;
+  gemm.c = out.data;
   gemm.a_strides = left.strides;
   gemm.b_strides = right.strides;
-  gemm.c_strides.row = a.ndim > 1 ? c.strides[batch_ndim] : 0;
-  gemm.c_strides.column = b.ndim > 1 ? c.strides[c.ndim - 1] : 0;
+  gemm.addend = terms.c ? terms.c->data : nullptr;
+  gemm.bias = terms.bias ? terms.bias->data : nullptr;
+  gemm.aux = terms.aux ? terms.aux->data : nullptr;
+  gemm.activation = terms.activation;
+  const auto matrix_strides = [&](const DLTensor* term) {
+    return MatrixStrides{a.ndim > 1 ? term_stride(term, out.ndim, batch_ndim) : 0,
+                         b.ndim > 1 ? term_stride(term, out.ndim, out.ndim - 1) : 0};
+  };
+  gemm.c_strides.row = a.ndim > 1 ? out.strides[batch_ndim] : 0;
+  gemm.c_strides.column = b.ndim > 1 ? out.strides[out.ndim - 1] : 0;
+  gemm.addend_strides = matrix_strides(terms.c);
+  gemm.bias_strides = matrix_strides(terms.bias);
+  gemm.aux_strides = matrix_strides(terms.aux);
   for (int i = 0; i < batch_ndim; ++i) {
-    append_batch(gemm, {c.shape[i], batch_stride(a, left.batch_ndim, batch_ndim, i),
-                        batch_stride(b, right.batch_ndim, batch_ndim, i), c.strides[i]});
+    append_batch(gemm, {out.shape[i], batch_stride(a, left.batch_ndim, batch_ndim, i),
+                        batch_stride(b, right.batch_ndim, batch_ndim, i), out.strides[i],
+                        term_stride(terms.c, out.ndim, i), term_stride(terms.aux, out.ndim, i)});
   }
   return gemm;
 }
 
 }  // namespace interop::ops
+
+namespace interop {
+namespace {
+
+bool is_zero(const ScalarValue& value, DLDataType dtype) {
+  if (dtype.code == kDLFloat && dtype.bits == 32) {
+    float x;
+    std::memcpy(&x, value.bytes, sizeof x);
+    return x == 0;
+  }
+  const int parts = dtype.code == kDLComplex && dtype.bits == 128 ? 2 : 1;
+  if (dtype.code == kDLFloat || parts == 2) {
+    double x[2] = {0, 0};
+    std::memcpy(x, value.bytes, sizeof(double) * parts);
+    return x[0] == 0 && x[1] == 0;
+  }
+  if (dtype.code == kDLComplex) {
+    float x[2];
+    std::memcpy(x, value.bytes, sizeof x);
+    return x[0] == 0 && x[1] == 0;
+  }
+  uint64_t x = 0;
+  std::memcpy(&x, value.bytes, dtype.bits / 8);
+  return x == 0;
+}
+
+}  // namespace
+
+DLDataType factor_dtype(DLDataType out_dtype) {
+  if (out_dtype.code == kDLFloat || out_dtype.code == kDLBfloat) {
+    return {kDLFloat, static_cast<uint8_t>(std::max<int>(out_dtype.bits, 32)), 1};
+  }
+  if (out_dtype.code == kDLComplex) return out_dtype;
+  const uint8_t code = out_dtype.code == kDLInt ? kDLInt : kDLUInt;
+  return {code, static_cast<uint8_t>(std::max<int>(out_dtype.bits, 32)), 1};
+}
+
+void set_factors(Gemm& gemm, const ScalarValue& alpha, const ScalarValue& beta) {
+  const DLDataType dtype = factor_dtype(gemm.out_dtype);
+  gemm.scales = true;
+  gemm.alpha = alpha;
+  gemm.beta = beta;
+  if (is_zero(alpha, dtype)) gemm.k = 0;
+  if (is_zero(beta, dtype)) gemm.addend = nullptr;
+}
+
+}  // namespace interop

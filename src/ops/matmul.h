@@ -5,17 +5,45 @@
 
 namespace interop::ops {
 
+/// The dtypes that a product serves, as an error message lists them.
+inline constexpr const char* kMatmulDtypes =
+    "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_e4m3fn, "
+    "float8_e5m2";
+
+bool is_float8(DLDataType dtype);
+
+/// Throws TypeError for operands of a dtype that is not served, and for float8 beside anything else.
+void check_matmul_dtypes(DLDataType a, DLDataType b);
+
 /// What `a @ b` is.
 struct MatmulResult {
   Shape shape;
   DLDataType dtype{};
 };
 
-/// Applies NumPy's rules to the operands. Throws TypeError for a dtype that is not served, and ValueError for shapes
-/// that do not fit.
-MatmulResult matmul_result(const DLTensor& a, const DLTensor& b);
+/// Applies NumPy's rules to the operands of a product that is to have this dtype. Throws TypeError for operands of a
+/// dtype that is not served, and for a result of float8, or of another dtype than float16, bfloat16 and float32 of two
+/// float8 operands; ValueError for shapes that do not fit.
+MatmulResult matmul_result(const DLTensor& a, const DLTensor& b, DLDataType dtype);
 
-/// The product to compute, of operands that fit, into `c`, which has the result's shape and dtype, and any strides.
-Gemm plan_matmul(const DLTensor& a, const DLTensor& b, const DLTensor& c);
+/// Do the kernels read operands of these dtypes as they are, for a result of that one? All else is converted first.
+bool reads_matmul(DLDataType a, DLDataType b, DLDataType result);
+
+/// What stands beside the operands of a product; null for what is not there.
+struct MatmulTerms {
+  const DLTensor* c = nullptr;  ///< the addend
+  const DLTensor* bias = nullptr;
+  const DLTensor* aux = nullptr;
+  Activation activation = Activation::none;
+};
+
+/// Throws TypeError and ValueError for terms that do not fit a result of this shape and dtype: another dtype, a shape
+/// that does not broadcast to it, a bias that runs along more than rows or columns, an activation of integers. The last
+/// `matrix_ndim` dimensions of the shape are the product's own: 2, less the operands that are vectors.
+void check_terms(const MatmulTerms& terms, const Shape& shape, int matrix_ndim, DLDataType dtype);
+
+/// The product to compute, of operands and terms that fit, into `out`, which has the result's shape and dtype, and any
+/// strides. The factors are 1.
+Gemm plan_matmul(const DLTensor& a, const DLTensor& b, const DLTensor& out, const MatmulTerms& terms = {});
 
 }  // namespace interop::ops

@@ -206,7 +206,7 @@ void check(ElementwiseOp op, const std::vector<int64_t>& shape, const Layout& a_
   work.op = op;
   work.dtype = dtype_of<T>();
   work.out_dtype = dtype_of<O>();
-  work.loop = ops::plan_loop(result, inputs, count);
+  ops::plan_loop(work.loop, result, inputs, count);
   work.out = result.data;
   for (int k = 0; k < count; ++k) {
     work.inputs[k].data = inputs[k].data;
@@ -329,7 +329,7 @@ void check_huge() {
   Elementwise work;
   work.op = ElementwiseOp::add;
   work.dtype = work.out_dtype = {kDLInt, 8, 1};
-  work.loop = ops::plan_loop(result, inputs, 2);
+  ops::plan_loop(work.loop, result, inputs, 2);
   work.out = result.data;
   for (int k = 0; k < 2; ++k) work.inputs[k] = {inputs[k].data, inputs[k].dtype, {}};
   cuda::launch_elementwise(work, nullptr);

@@ -30,7 +30,7 @@ double median(std::vector<double> values) {
 
 Gemm square(int64_t size, int bits, bool a_transposed, bool b_transposed, const char* a, const char* b, char* c) {
   Gemm gemm;
-  gemm.dtype = {kDLFloat, static_cast<uint8_t>(bits), 1};
+  gemm.dtype = gemm.b_dtype = gemm.out_dtype = DLDataType{kDLFloat, static_cast<uint8_t>(bits), 1};
   gemm.m = gemm.n = gemm.k = size;
   gemm.a_strides = a_transposed ? MatrixStrides{1, size} : MatrixStrides{size, 1};
   gemm.b_strides = b_transposed ? MatrixStrides{1, size} : MatrixStrides{size, 1};

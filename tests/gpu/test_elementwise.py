@@ -83,6 +83,15 @@ def test_where_zero(torch, dtype):
     elements.check("divide", result, answer)
 
 
+@pytest.mark.parametrize(("value", "error"), [(1j, TypeError), (np.complex64(2), TypeError), (10**400, OverflowError)])
+def test_where_zero_must_fit(torch, value, error):
+    x = torch.ones(3, device="cuda")
+    out = torch.full_like(x, 7)
+    with pytest.raises(error, match=r"^interop.divide: where_zero is "):
+        interop.divide(x, x, where_zero=value, out=out)
+    assert (out == 7).all()
+
+
 # ---- mixed dtypes ----
 
 

@@ -108,8 +108,9 @@ class Torch(Library):
                 machine.skip("torch+cuda", "this torch sees no GPU")
 
     def make(self, x: np.ndarray) -> Any:
-        if x.dtype.name == "bfloat16":  # which torch does not know from NumPy
-            return self.module.from_numpy(x.copy().view(np.uint16)).view(self.module.bfloat16).to(self.device)
+        if x.dtype.kind == "V" or x.dtype.name.startswith("float8"):  # which torch does not know from NumPy
+            bits = x.copy().view(f"u{x.dtype.itemsize}")
+            return self.module.from_numpy(bits).view(getattr(self.module, x.dtype.name)).to(self.device)
         return self.module.from_numpy(x.copy()).to(self.device)
 
     def view_of(self, made: Any, base: np.ndarray, view: np.ndarray) -> Any:

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 import interop
 
-matmul_result = interop._core.matmul_result
+
+def matmul_result(a, a_dtype, b, b_dtype, dtype=None):
+    return interop._core.matmul_result(a, a_dtype, b, b_dtype, dtype or a_dtype)
+
+
 sides = st.integers(0, 4)
 shapes = st.lists(sides, max_size=5).map(tuple)
 
@@ -60,11 +64,52 @@ def test_the_most_dimensions():
 
 
 def test_dtypes_are_checked_before_shapes():
-    with pytest.raises(TypeError, match="a is int32; accepted: float32, float64"):
-        matmul_result((2, 3), "int32", (9, 9), "float32")
-    with pytest.raises(TypeError, match="b is bfloat16; accepted: float32, float64"):
-        matmul_result((2, 3), "float32", (9, 9), "bfloat16")
-    with pytest.raises(TypeError, match="a is float32 and b is float64"):
-        matmul_result((2, 3), "float32", (9, 9), "float64")
+    served = "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128, "
+    with pytest.raises(TypeError, match=f"a is float8_e4m3; accepted: {served}float8_e4m3fn, float8_e5m2"):
+        matmul_result((2, 3), "float8_e4m3", (9, 9), "float32")
+    with pytest.raises(TypeError, match=f"b is float8_e5m2fnuz; accepted: {served}"):
+        matmul_result((2, 3), "float32", (9, 9), "float8_e5m2fnuz")
+    with pytest.raises(TypeError, match="a is float8_e5m2 and b is float32; accepted: two float8 arrays, or none"):
+        matmul_result((2, 3), "float8_e5m2", (9, 9), "float32")
+    with pytest.raises(TypeError, match="dtype is float64; accepted for float8: None, bfloat16, float16, float32"):
+        matmul_result((2, 3), "float8_e5m2", (9, 9), "float8_e4m3fn", "float64")
+    with pytest.raises(TypeError, match="dtype is float8_e5m2; accepted: bool"):
+        matmul_result((2, 3), "float32", (9, 9), "float32", "float8_e5m2")
     with pytest.raises(TypeError, match="a is quaternion"):
         matmul_result((2, 3), "quaternion", (3, 9), "float64")
+
+
+# ---- what the kernels read as it is ----
+
+NARROW = ("bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+WIDE = ("int32", "uint32", "int64", "uint64", "float32", "float64", "complex64", "complex128")
+
+
+@pytest.mark.parametrize("dtype", WIDE + NARROW[:7])
+def test_operands_of_the_product_s_dtype_are_read_as_they_are(dtype):
+    assert interop._core.reads_matmul(dtype, dtype, dtype)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "dtype", "read"),
+    [
+        ("int8", "int8", "int32", True),
+        ("int8", "uint8", "int16", True),
+        ("bool", "int8", "int8", True),
+        ("int16", "uint16", "int32", True),
+        ("int8", "int16", "int16", False),
+        ("int8", "int8", "int64", False),
+        ("int8", "int8", "bool", False),
+        ("int8", "int8", "float32", False),
+        ("float16", "bfloat16", "float32", True),
+        ("bfloat16", "bfloat16", "float32", True),
+        ("float16", "float16", "float64", False),
+        ("float16", "int16", "float32", False),
+        ("float8_e5m2", "float8_e4m3fn", "float16", True),
+        ("float32", "float32", "float64", False),
+        ("complex64", "float64", "complex128", False),
+        ("int32", "uint32", "int32", False),
+    ],
+)
+def test_what_the_kernels_read(a, b, dtype, read):
+    assert interop._core.reads_matmul(a, b, dtype) is read

@@ -26,9 +26,12 @@ extern "C" {
 typedef struct InteropArgument {
   const char* name; /* for messages; it outlives the call, as `object` does */
   PyObject* object;
-  uint64_t flags; /* INTEROP_WRITTEN */
+  uint64_t flags;
 } InteropArgument;
-#define INTEROP_WRITTEN 1u /* the call writes to it: a read-only or immutable one is refused */
+#define INTEROP_WRITTEN 1u          /* the call writes to it: a read-only or immutable one is refused */
+#define INTEROP_READ_TOO 2u         /* ... and reads what it held before */
+#define INTEROP_MAY_BE_OUT 4u       /* `out` may be this very array, element for element */
+#define INTEROP_TAKES_CONJUGATED 8u /* a lazily conjugated view is left as it is: is_conjugated tells */
 
 /* What the caller said beside the arrays: NULL is None. */
 typedef struct InteropOptions {
@@ -38,7 +41,7 @@ typedef struct InteropOptions {
   uint64_t flags;
 } InteropOptions;
 #define INTEROP_ONLY_LOOKS 1u    /* decide all, but copy, allocate and queue nothing */
-#define INTEROP_MAY_OVERLAP 2u   /* `out` may share memory with an argument */
+#define INTEROP_MAY_OVERLAP 2u   /* what is written may share memory with an argument */
 #define INTEROP_TAKES_SCALARS 4u /* a 0-d host array may join device arrays, and stays where it is */
 
 /* A call under way, to be read. */
@@ -81,6 +84,8 @@ typedef struct InteropApi {
   void (*release)(InteropCall* call);
   /* Does argument `i` meet the constraint? */
   int (*check)(InteropCall* call, int32_t i, const InteropConstraint* constraint);
+  /* 1 where the values of argument `i` are the conjugates of what lies in memory. */
+  int (*is_conjugated)(const InteropCall* call, int32_t i);
   /* The next result: `out` after checks if it is given and this is the first, else a new array of the call's library.
    * Compact and row-major unless it is `out`. Valid until the release. */
   const DLTensor* (*output)(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype);

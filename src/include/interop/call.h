@@ -14,8 +14,14 @@ typedef struct CUstream_st* cudaStream_t;
 
 namespace interop {
 
-/// What the call does with an argument.
-enum class Access : uint64_t { read = 0, write = INTEROP_WRITTEN };
+/// What the call does with an argument, and what it may be. Combine with |.
+enum class Access : uint64_t {
+  read = 0,
+  write = INTEROP_WRITTEN,                      ///< what it held before does not matter
+  update = INTEROP_WRITTEN | INTEROP_READ_TOO,  ///< read, then written
+  may_be_out = INTEROP_MAY_BE_OUT,              ///< `out` may be this very array, element for element
+  takes_conjugated = INTEROP_TAKES_CONJUGATED   ///< a lazily conjugated view is left as it is: see `conjugated`
+};
 
 /// An array that a call takes, by the name that messages give it.
 struct Argument : InteropArgument {
@@ -31,7 +37,7 @@ struct CallOptions {
   nanobind::handle stream;     ///< where to queue the work
   nanobind::handle execution;  ///< "cuda" or "cuda:N": compute host arrays on that GPU
   bool only_looks = false;     ///< for `explain`: decide all, but copy, allocate and queue nothing
-  bool may_overlap = false;    ///< `out` may share memory with an argument: the operation sees to what that means
+  bool may_overlap = false;    ///< what is written may share memory with an argument: the operation sees to that
   bool takes_scalars = false;  ///< a 0-d host array may join device arrays, and is left where it is: its value is read
 };
 
@@ -80,9 +86,13 @@ class Call {
   /// Argument `i`, in the order given; `out` comes after the last. Its strides are filled in, its offset is 0.
   const DLTensor& tensor(int i) const { return *call_->arguments[i]; }
 
+  /// Are the values of argument `i`, which has `Access::takes_conjugated`, the conjugates of what lies in memory?
+  bool conjugated(int i) const { return api().is_conjugated(call_, i) != 0; }
+
   /// Argument `i` as an `nb::ndarray`, valid until the call ends. What its template says of dtype, shape, order and
   /// device is required: TypeError or ValueError. `nb::device::cuda` is any memory that the GPU of this call can use,
-  /// managed and pinned memory included. An array that is not of `const` elements must have `Access::write`.
+  /// managed and pinned memory included. An array that is not of `const` elements must have
+  /// `Access::write` or `Access::update`.
   template <class Array>
   Array view(int i) const {
     check<Array>(i);

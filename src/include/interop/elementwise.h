@@ -29,13 +29,10 @@ enum class ElementwiseOp : uint8_t {
   greater_equal
 };
 
-/// The bytes of one value of any dtype.
-struct ScalarValue {
-  alignas(16) unsigned char bytes[16];
-};
-
 /// The most arrays that one loop reads.
-inline constexpr int kMaxInputs = 5;
+inline constexpr int kMaxInputs = 16;
+/// The most values that one expression takes beside them.
+inline constexpr int kMaxValues = 32;
 
 /// How a loop walks memory: what a launcher chooses a kernel by.
 enum class LayoutClass : uint8_t {
@@ -79,6 +76,19 @@ struct Elementwise {
   ElementwiseInput inputs[2];
   bool replaces_zero = false;  ///< divide: where the divisor is zero, the result is `where_zero`
   ScalarValue where_zero{};    ///< of `dtype`
+};
+
+/// An expression over `loop`, whose kernel is compiled at run time for the dtypes of its arrays.
+struct Expression {
+  struct Input {
+    const void* data;
+    DLDataType dtype;
+  };
+  Loop loop;
+  void* out = nullptr;
+  DLDataType out_dtype{};
+  Input inputs[kMaxInputs];
+  ScalarValue values[kMaxValues];  ///< each of the dtype that the kernel knows
 };
 
 }  // namespace interop

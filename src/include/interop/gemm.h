@@ -19,15 +19,29 @@ struct BatchDim {
   int64_t a_stride;
   int64_t b_stride;
   int64_t c_stride;
+  int64_t addend_stride = 0;
+  int64_t aux_stride = 0;
 };
 
-/// c[i] = a[i] @ b[i] for every i of the batch: a is (m, k), b is (k, n), c is (m, n), all of one dtype.
+/// What a product is put through last.
+enum class Activation : uint8_t {
+  none,
+  relu,      ///< max(x, 0); NaN stays NaN
+  gelu,      ///< x times the normal distribution's function at x, by erf
+  gelu_tanh  ///< its well-known approximation by tanh
+};
+
+/// c[i] = activation(alpha * a[i] @ b[i] + beta * addend[i] + bias) for every i of the batch: a is (m, k), b is (k, n),
+/// c, addend and aux are (m, n). `aux`, if there is one, gets what the activation is applied to.
 ///
 /// Batch dimensions are outermost first, never of size 1, and already collapsed: two neighbours are one wherever all
-/// three operands agree. A broadcast operand has stride 0. Where m, n or the batch is 0 there is nothing to do; where
-/// k is 0, c is set to zero. The pointers name the first element, every offset included.
+/// operands agree. A broadcast operand has stride 0. Where m, n or the batch is 0 there is nothing to do; where k is 0,
+/// the sum is zero. The pointers name the first element, every offset included. A factor of zero is not multiplied by:
+/// with alpha zero k is 0, with beta zero there is no addend.
 struct Gemm {
-  DLDataType dtype{};
+  DLDataType dtype{};      ///< of a
+  DLDataType b_dtype{};    ///< as wide as a's: float16 beside bfloat16, int8 beside uint8, two of float8
+  DLDataType out_dtype{};  ///< of c, addend, bias and aux
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -37,8 +51,35 @@ struct Gemm {
   MatrixStrides a_strides;
   MatrixStrides b_strides;
   MatrixStrides c_strides;
+  bool a_conjugated = false;
+  bool b_conjugated = false;
   int batch_ndim = 0;
   BatchDim batch[kMaxDims];
+
+  bool scales = false;              ///< is alpha or beta anything but 1?
+  ScalarValue alpha{};              ///< of `factor_dtype(out_dtype)`, if `scales`
+  ScalarValue beta{};               ///< alike; of no account without an addend
+  const float* factor_a = nullptr;  ///< one value in device memory that the product is multiplied by; null for 1
+  const float* factor_b = nullptr;  ///< alike
+  const void* addend = nullptr;
+  MatrixStrides addend_strides;
+  const void* bias = nullptr;
+  MatrixStrides bias_strides;  ///< one of the two is 0; the same for every matrix of the batch
+  void* aux = nullptr;
+  MatrixStrides aux_strides;
+  Activation activation = Activation::none;
+
+  /// Is it a product and nothing else?
+  bool is_plain() const {
+    return !scales && !factor_a && !factor_b && !addend && !bias && !aux && activation == Activation::none;
+  }
 };
+
+/// The dtype in which alpha and beta are given, and a result of this dtype is added up: float32 for the narrower
+/// floats, int32 or uint32 for the narrower integers, else the dtype itself.
+DLDataType factor_dtype(DLDataType out_dtype);
+
+/// Sets alpha and beta from values of `factor_dtype(gemm.out_dtype)`, and drops what a factor of zero multiplies.
+void set_factors(Gemm& gemm, const ScalarValue& alpha, const ScalarValue& beta);
 
 }  // namespace interop

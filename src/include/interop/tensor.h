@@ -18,6 +18,11 @@ inline constexpr DLDataType kFloat32{kDLFloat, 32, 1};
 inline constexpr DLDataType kFloat64{kDLFloat, 64, 1};
 inline constexpr DLDataType kBfloat16{kDLBfloat, 16, 1};
 
+/// The bytes of one value of any dtype.
+struct ScalarValue {
+  alignas(16) unsigned char bytes[16];
+};
+
 /// A shape that owns its sizes.
 struct Shape {
   int ndim = 0;

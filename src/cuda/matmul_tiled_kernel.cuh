@@ -1,63 +1,34 @@
-/// Our own matrix product: a tiled kernel for float32 and float64 that takes any strides and any batch.
-#include <interop/error.h>
+// The tiled matrix product: one kernel for every arithmetic, any strides and any batch. Each
+// matmul_tiled_*.cu instantiates the shapes of one arithmetic.
+#pragma once
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <limits>
-#include <string>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
-#include "cuda/driver_api.h"
-#include "cuda/kernel.h"
-#include "cuda/matmul_backends.h"
+#include <interop/gemm.h>
 
-namespace interop::cuda {
+#include "cuda/elementwise_functors.cuh"
+#include "cuda/matmul_tiled.h"
+
+namespace interop::cuda::tiled {
 namespace {
 
-// ---- what the kernel is told ----
-
-constexpr int kKernelBatchDims = 4;
-
-/// One input as a (mn, k) matrix, where mn is m for a and n for b. All steps in bytes; the last three follow from the
-/// strides and the kernel's shape, and are here so that the kernel adds constants instead of keeping registers.
-struct OperandArgs {
-  const char* data;
-  int64_t mn_stride, k_stride;
-  int64_t mn_step, k_step;  // between the elements that one thread copies
-  int64_t tile_step;        // from one k tile to the next
-  int64_t batch_stride[kKernelBatchDims];
-  int k_fast;  // do neighbouring threads copy neighbours in k (or in mn)?
-};
-
-struct OutputArgs {
-  char* data;
-  int64_t row_stride, column_stride;
-  int64_t batch_stride[kKernelBatchDims];
-  int vector_stores;  // columns are adjacent, and every fourth (second) one is 16-byte aligned
-};
-
-struct KernelArgs {
-  OperandArgs a, b;
-  OutputArgs c;
-  int64_t m, n;
-  int k_tiles, k_last;  // how many k tiles; the length of the last one
-  unsigned row_tiles, column_tiles;
-  int64_t first_matrix;  // of this launch
-  int batch_ndim;
-  int64_t batch_size[kKernelBatchDims];
-};
+using device::Complex;
 
 // ---- the shapes ----
 
 /// A block computes kM x kN outputs, kK products at a time, from kStages tiles in shared memory. Its warps stand in a
 /// grid of kWarpM x kWarpN outputs each, and a thread has kThreadM x kThreadN of those.
-template <typename T, int M, int N, int K, int Stages, int WarpM, int WarpN, int ThreadM, int ThreadN, int MinBlocks>
+/// It adds up in T what lies in memory as Source.
+template <typename T, int M, int N, int K, int Stages, int WarpM, int WarpN, int ThreadM, int ThreadN, int MinBlocks,
+          typename Memory = T>
 struct Shape {
   using Type = T;
+  using Source = Memory;
+  static constexpr bool kConverts = !std::is_same<T, Source>::value;
   static constexpr int kM = M, kN = N, kK = K, kStages = Stages;
   static constexpr int kWarpM = WarpM, kWarpN = WarpN, kThreadM = ThreadM, kThreadN = ThreadN;
   static constexpr int kVector = 16 / sizeof(T);
@@ -79,15 +50,91 @@ struct Shape {
   static_assert(ThreadM % kVector == 0 && ThreadN % kVector == 0 && K % 8 == 0);
 };
 
-// clang-format off
-//                       T        M    N   K  stages warp     thread  blocks an SM
-using Large32 = Shape<float,   128, 128, 16, 2,    64, 32,   8, 8,   2>;
-using Medium32 = Shape<float,   64,  64,  8, 4,    32, 32,   8, 4,   4>;
-using Narrow32 = Shape<float,   32,  64, 16, 4,    32, 16,   4, 4,   6>;
-using Small32 = Shape<float,    32,  32, 16, 4,    32, 16,   4, 4,   8>;
-using Large64 = Shape<double,  128,  64,  8, 3,    64, 32,   8, 8,   2>;
-using Small64 = Shape<double,   32,  32,  8, 4,    32, 16,   4, 4,   6>;
-// clang-format on
+// ---- arithmetic ----
+
+template <typename T>
+struct IsComplex : std::false_type {};
+template <typename T>
+struct IsComplex<Complex<T>> : std::true_type {};
+
+__device__ __forceinline__ float multiply_add(float a, float b, float sum) { return fma(a, b, sum); }
+__device__ __forceinline__ double multiply_add(double a, double b, double sum) { return fma(a, b, sum); }
+__device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t sum) { return a * b + sum; }
+__device__ __forceinline__ uint64_t multiply_add(uint64_t a, uint64_t b, uint64_t sum) { return a * b + sum; }
+template <typename T>
+__device__ __forceinline__ Complex<T> multiply_add(Complex<T> a, Complex<T> b, Complex<T> sum) {
+  return {fma(-a.im, b.im, fma(a.re, b.re, sum.re)), fma(a.im, b.re, fma(a.re, b.im, sum.im))};
+}
+
+/// Turns the sign of an imaginary part where `bit` is the sign's, and leaves it where that is 0.
+__device__ __forceinline__ void conjugate(Complex<float>& x, unsigned bit) {
+  x.im = __uint_as_float(__float_as_uint(x.im) ^ bit);
+}
+__device__ __forceinline__ void conjugate(Complex<double>& x, unsigned bit) {
+  x.im = __hiloint2double(__double2hiint(x.im) ^ bit, __double2loint(x.im));
+}
+
+/// An element of memory as the arithmetic's type. Which format it has is the same for all of an operand's elements.
+__device__ __forceinline__ float widen(uint16_t bits, Format format, float) {
+  return format == Format::float16 ? device::to_float(device::Half{bits}) : device::to_float(device::BFloat16{bits});
+}
+__device__ __forceinline__ float widen(uint8_t bits, Format format, float) {
+  const unsigned wide = bits;
+  // As float16: the same bits for e5m2; of e4m3fn the exponent is a bit narrower, and its bias 8 less.
+  if (format == Format::float8_e5m2) return device::to_float(device::Half{static_cast<unsigned short>(wide << 8)});
+  const auto half = static_cast<unsigned short>((wide & 0x80) << 8 | (wide & 0x7f) << 7);
+  return (wide & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000u) : 256 * device::to_float(device::Half{half});
+}
+__device__ __forceinline__ uint32_t widen(uint16_t bits, Format format, uint32_t) {
+  return format == Format::int16 ? static_cast<uint32_t>(static_cast<int16_t>(bits)) : bits;
+}
+__device__ __forceinline__ uint32_t widen(uint8_t bits, Format format, uint32_t) {
+  if (format == Format::boolean) return bits != 0;
+  return format == Format::int8 ? static_cast<uint32_t>(static_cast<int8_t>(bits)) : bits;
+}
+
+template <typename T>
+__device__ __forceinline__ T load_as(const char* from, Format) {
+  return *reinterpret_cast<const T*>(from);
+}
+template <>
+__device__ __forceinline__ float load_as(const char* from, Format format) {
+  if (format == Format::plain) return *reinterpret_cast<const float*>(from);
+  return widen(*reinterpret_cast<const uint16_t*>(from), format, 0.0f);
+}
+template <>
+__device__ __forceinline__ uint32_t load_as(const char* from, Format format) {
+  if (format == Format::plain) return *reinterpret_cast<const uint32_t*>(from);
+  if (format == Format::int16 || format == Format::uint16) {
+    return widen(*reinterpret_cast<const uint16_t*>(from), format, 0u);
+  }
+  return widen(*reinterpret_cast<const uint8_t*>(from), format, 0u);
+}
+
+template <typename T>
+__device__ __forceinline__ void store_as(char* to, Format, T value) {
+  *reinterpret_cast<T*>(to) = value;
+}
+template <>
+__device__ __forceinline__ void store_as(char* to, Format format, float value) {
+  if (format == Format::plain) {
+    *reinterpret_cast<float*>(to) = value;
+  } else if (format == Format::float16) {
+    *reinterpret_cast<device::Half*>(to) = device::Round<device::Half>::from(value);
+  } else {
+    *reinterpret_cast<device::BFloat16*>(to) = device::Round<device::BFloat16>::from(value);
+  }
+}
+template <>
+__device__ __forceinline__ void store_as(char* to, Format format, uint32_t value) {
+  if (format == Format::plain) {
+    *reinterpret_cast<uint32_t*>(to) = value;
+  } else if (format == Format::int16 || format == Format::uint16) {
+    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(value);
+  } else {
+    *reinterpret_cast<uint8_t*>(to) = static_cast<uint8_t>(format == Format::boolean ? value != 0 : value);
+  }
+}
 
 // ---- copies from global to shared memory ----
 
@@ -166,6 +213,8 @@ class TileCopy {
     k_valid_ = k_last - k;
   }
 
+  __device__ __forceinline__ void arrive() {}  // by itself
+
   /// Copies the next k tile to `to`. Edge: parts of it may not exist.
   template <bool Edge>
   __device__ __forceinline__ void next(T* to, bool is_last) {
@@ -193,6 +242,74 @@ class TileCopy {
   int to_;
   int k_valid_;  // how many of this thread's rows of the last k tile exist, counted from its first
   int valid_;    // vectors: the bytes of each that exist; else: a bit for each i
+};
+
+/// Copies the tiles of one input whose elements are widened on the way, so that they pass through registers: `next`
+/// reads a k tile, and `arrive` writes it to where `next` was told. Elements and edges as in `TileCopy`, one by one.
+template <typename T, typename Source, int MN, int K, int Threads>
+class WideningCopy {
+ public:
+  static constexpr int kPitch = MN + 4;
+  static constexpr int kStepK = 8, kStepMN = Threads / 8;
+  static constexpr int kCountK = K / kStepK, kCountMN = MN / kStepMN;
+  static_assert(kCountK * kStepK == K && kCountMN * kStepMN == MN);
+
+  __device__ __forceinline__ WideningCopy(const OperandArgs& args, const char* tile, int mn_left, int k_last)
+      : args_(args) {
+    const int thread = threadIdx.x;
+    const int mn = args.k_fast ? thread / 8 : thread % kStepMN;
+    const int k = args.k_fast ? thread % 8 : thread / kStepMN;
+    from_ = tile + mn * args.mn_stride + k * args.k_stride;
+    place_ = k * kPitch + mn;
+    k_valid_ = k_last - k;
+    mn_valid_ = mn_left - mn;
+  }
+
+  template <bool Edge>
+  __device__ __forceinline__ void next(T* to, bool is_last) {
+    to_ = to + place_;
+#pragma unroll
+    for (int j = 0; j < kCountK; ++j) {
+      const bool in_k = !is_last || j * kStepK < k_valid_;
+      const char* from = from_ + j * args_.k_step;
+#pragma unroll
+      for (int i = 0; i < kCountMN; ++i) {
+        const bool exists = in_k && (!Edge || i * kStepMN < mn_valid_);
+        values_[j][i] = exists ? *reinterpret_cast<const Source*>(from) : Source{};
+        from += args_.mn_step;
+      }
+    }
+    from_ += args_.tile_step;
+  }
+
+  __device__ __forceinline__ void arrive() {
+#pragma unroll
+    for (int j = 0; j < kCountK; ++j) {
+#pragma unroll
+      for (int i = 0; i < kCountMN; ++i) {
+        to_[j * kStepK * kPitch + i * kStepMN] = widen(values_[j][i], args_.format, T{});
+      }
+    }
+  }
+
+ private:
+  const OperandArgs& args_;
+  const char* from_;
+  T* to_;
+  int place_;
+  int k_valid_, mn_valid_;  // how many of this thread's rows of the last k tile, and of its elements of each, exist
+  Source values_[kCountK][kCountMN];
+};
+
+/// The copy of a kernel's input, by the type of its elements.
+template <typename S, int MN, bool Vectors, bool Converts = S::kConverts>
+struct CopyOf {
+  using Type = TileCopy<typename S::Type, MN, S::kK, S::kThreads, Vectors>;
+};
+template <typename S, int MN, bool Vectors>
+struct CopyOf<S, MN, Vectors, true> {
+  static_assert(!Vectors, "elements that are widened are read one by one");
+  using Type = WideningCopy<typename S::Type, typename S::Source, MN, S::kK, S::kThreads>;
 };
 
 // ---- the kernel ----
@@ -253,18 +370,23 @@ __host__ __device__ constexpr bool uses_tensor_cores() {
 #endif
 }
 
-/// sum += a @ b for one tile in shared memory, by fma. The first row of the tile is in `a_values[0]` and `b_values[0]`
-/// already; the next row is read while one is multiplied, and that of the next tile after `next_tile()`, which returns
-/// where it begins.
+/// sum += a @ b for one tile in shared memory, by multiply_add. The first row of the tile is in `a_values[0]` and
+/// `b_values[0]` already; the next row is read while one is multiplied, and that of the next tile after `next_tile()`,
+/// which returns where it begins.
 template <typename S, int GroupM, int GroupN, typename T, typename AfterFirst, typename NextTile>
-__device__ __forceinline__ void multiply_tile(T (&sum)[S::kThreadM][S::kThreadN], T (&a_values)[2][S::kThreadM],
-                                              T (&b_values)[2][S::kThreadN], const T* tile, int a_place, int b_place,
-                                              AfterFirst after_first, NextTile next_tile) {
+__device__ __forceinline__ void multiply_tile(unsigned conjugates_a, T (&sum)[S::kThreadM][S::kThreadN],
+                                              T (&a_values)[2][S::kThreadM], T (&b_values)[2][S::kThreadN],
+                                              const T* tile, int a_place, int b_place, AfterFirst after_first,
+                                              NextTile next_tile) {
 #pragma unroll
   for (int k = 0; k < S::kK; ++k) {
     if (k == S::kK - 1) tile = next_tile();
     load_fragment<T, S::kThreadM, GroupM>(a_values[(k + 1) % 2], tile + (k + 1) % S::kK * S::kPitchA + a_place);
     load_fragment<T, S::kThreadN, GroupN>(b_values[(k + 1) % 2], tile + (k + 1) % S::kK * S::kPitchB + b_place);
+    if constexpr (IsComplex<T>::value) {
+#pragma unroll
+      for (int i = 0; i < S::kThreadM; ++i) conjugate(a_values[k % 2][i], conjugates_a);
+    }
     if (k == 0) after_first();
     // The order decides which registers ptxas gives to whom, and an fma that reads two of them from one bank costs half
     // a cycle more. In this order (nvcc 13.0, sm_90a) 3 in 10 do, and in rising order 6 to 8: 1 to 8 % of the time.
@@ -274,7 +396,7 @@ __device__ __forceinline__ void multiply_tile(T (&sum)[S::kThreadM][S::kThreadN]
 #pragma unroll
       for (int back = 0; back < S::kThreadM; ++back) {
         const int i = step % 2 ? back : S::kThreadM - 1 - back;
-        sum[i][j] = fma(a_values[k % 2][i], b_values[k % 2][j], sum[i][j]);
+        sum[i][j] = multiply_add(a_values[k % 2][i], b_values[k % 2][j], sum[i][j]);
       }
     }
   }
@@ -305,13 +427,133 @@ __device__ __forceinline__ void multiply_tile_by_tensor_cores(double (&sum)[S::k
   }
 }
 
-// matmul_tiled_kernel: c = a @ b for every matrix of a batch.
-//   in/out  a (m, k), b (k, n), c (m, n) of T, aligned to T, any strides
+// ---- what becomes of the sums ----
+
+/// The matrix of the batch that this block computes, as an offset into an array with these strides.
+__device__ __forceinline__ int64_t matrix_offset(const KernelArgs& args, const int64_t (&strides)[kKernelBatchDims]) {
+  int64_t matrix = args.first_matrix + blockIdx.x / (args.row_tiles * args.column_tiles);
+  int64_t offset = 0;
+  for (int dim = args.batch_ndim - 1; dim >= 0; --dim) {
+    int64_t at = matrix;
+    if (dim > 0) {
+      matrix /= args.batch_size[dim];
+      at -= matrix * args.batch_size[dim];
+    }
+    offset += at * strides[dim];
+  }
+  return offset;
+}
+
+/// Where an array of the result's shape has a thread's first output; null for one that is not there.
+__device__ __forceinline__ char* place_in(const KernelArgs& args, const OutputArgs& array, int64_t row,
+                                          int64_t column) {
+  if (!array.data) return nullptr;
+  return array.data + matrix_offset(args, array.batch_stride) + row * array.row_stride + column * array.column_stride;
+}
+
+__device__ __forceinline__ float add(float x, float y) { return x + y; }
+__device__ __forceinline__ double add(double x, double y) { return x + y; }
+__device__ __forceinline__ uint32_t add(uint32_t x, uint32_t y) { return x + y; }
+__device__ __forceinline__ uint64_t add(uint64_t x, uint64_t y) { return x + y; }
+template <typename T>
+__device__ __forceinline__ Complex<T> add(Complex<T> x, Complex<T> y) {
+  return {x.re + y.re, x.im + y.im};
+}
+template <typename T>
+__device__ __forceinline__ T multiply(T x, T y) {
+  return x * y;
+}
+template <typename T>
+__device__ __forceinline__ Complex<T> multiply(Complex<T> x, Complex<T> y) {
+  return {fma(-x.im, y.im, x.re * y.re), fma(x.im, y.re, x.re * y.im)};
+}
+
+template <typename T>
+__device__ __forceinline__ T activate(T x, int activation) {
+  switch (activation) {
+    case static_cast<int>(Activation::relu):
+      return x < 0 ? T(0) : x;  // NaN stays
+    case static_cast<int>(Activation::gelu):
+      return T(0.5) * x * erfc(x * T(-0.70710678118654752440));
+    default: {  // gelu_tanh
+      const T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
+      return T(0.5) * x * (1 + tanh(inner));
+    }
+  }
+}
+
+/// Where one output is in the arrays of the result's shape; null in those that are not there.
+struct OutputPlaces {
+  char* c;
+  const char* addend;
+  const char* bias;
+  char* aux;
+};
+
+/// Finishes one sum and stores it. Called: one copy does for all kernels of an arithmetic.
+template <typename T>
+INTEROP_CALLED void finish_one(const FinishArgs& how, T value, OutputPlaces at) {
+  if constexpr (IsComplex<T>::value) {
+    if (how.conjugates) value.im = -value.im;
+  } else if constexpr (std::is_same<T, float>::value) {
+    if (how.factors[0]) value *= *how.factors[0];
+    if (how.factors[1]) value *= *how.factors[1];
+  }
+  if (how.scales) value = multiply(*reinterpret_cast<const T*>(how.alpha), value);
+  if (at.addend) {
+    const T added = load_as<T>(at.addend, how.format);
+    value = how.scales ? multiply_add(*reinterpret_cast<const T*>(how.beta), added, value) : add(value, added);
+  }
+  if (at.bias) value = add(value, load_as<T>(at.bias, how.format));
+  if (at.aux) store_as<T>(at.aux, how.format, value);
+  if constexpr (std::is_floating_point<T>::value) {
+    if (how.activation) value = activate(value, how.activation);
+  }
+  store_as<T>(at.c, how.format, value);
+}
+
+/// The first output of a thread, and how many rows and columns of the matrix there are from it on.
+struct Region {
+  int64_t row, column;
+  int rows, columns;
+};
+
+/// Stores sums that are not stored as they are, one by one. Not in the kernel's own loop over registers, which would be
+/// this code unrolled for each of them: they are put in local memory first.
+template <typename T, int ThreadM, int ThreadN, int RowRun, int GroupM, int ColumnRun, int GroupN>
+__device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[ThreadM][ThreadN], char* c,
+                                       const Region& region) {
+  const FinishArgs& how = args.finish;
+  T values[ThreadM * ThreadN];
+#pragma unroll
+  for (int i = 0; i < ThreadM; ++i) {
+#pragma unroll
+    for (int j = 0; j < ThreadN; ++j) values[i * ThreadN + j] = sum[i][j];
+  }
+  const char* const addend = place_in(args, how.addend, region.row, region.column);
+  const char* const bias = place_in(args, how.bias, region.row, region.column);
+  char* const aux = place_in(args, how.aux, region.row, region.column);
+#pragma unroll 1
+  for (int index = 0; index < ThreadM * ThreadN; ++index) {
+    const int i = index / ThreadN, j = index % ThreadN;
+    const int row = i / RowRun * GroupM + i % RowRun, column = j / ColumnRun * GroupN + j % ColumnRun;
+    if (row >= region.rows || column >= region.columns) continue;
+    const auto step = [row, column](const OutputArgs& array) {
+      return row * array.row_stride + column * array.column_stride;
+    };
+    finish_one<T>(how, values[index],
+                  {c + step(args.c), addend ? addend + step(how.addend) : nullptr,
+                   bias ? bias + step(how.bias) : nullptr, aux ? aux + step(how.aux) : nullptr});
+  }
+}
+
+// matmul_tiled_kernel: c = a @ b for every matrix of a batch, finished as `FinishArgs` says.
+//   in/out  a (m, k), b (k, n) of Source, c (m, n) of T or what `finish` makes of it, aligned to it, any strides
 //           VectorsA: m is a's unit stride, and every vector of 16 bytes along it is aligned; VectorsB: n of b, alike
 //   launch  grid: one block a tile, matrix by matrix; block: Shape::kThreads; static shared memory, at most 48 KB
 //   traffic reads a and b n / kN and m / kM times, mostly from L2; writes c once. Compute-bound, so judge it in FLOP/s
-//   maths   float32: one chain of fma along k per output, from 0. float64: the same, or by tensor cores (sm_80 on).
-//           The order is fixed: the same bits every run. k == 0 writes zeros
+//   maths   one chain of multiply_add along k per output, from 0; float64 by tensor cores from sm_80 on. Integers wrap.
+//           The order is fixed: the same bits every run. k == 0: the sum is zero
 // A thread's 8 x 8 float outputs make 64 multiply-adds of 4 vectors read from shared memory; more would not leave room
 // for two blocks an SM, which hide each other's barriers. Tiles of later k are on their way to shared memory (cp.async,
 // kStages deep) and the next row of a tile on its way to registers, while this one is multiplied. Large shapes have the
@@ -365,32 +607,43 @@ __global__ __launch_bounds__(S::kThreads,
   T sum[S::kThreadM][S::kThreadN] = {};
   const auto multiply = [&](auto edge) {
     constexpr bool kEdge = decltype(edge)::value;
-    TileCopy<T, S::kM, S::kK, S::kThreads, VectorsA> copy_a(args.a, a + first_row * args.a.mn_stride, rows_left,
-                                                            args.k_last);
-    TileCopy<T, S::kN, S::kK, S::kThreads, VectorsB> copy_b(args.b, b + first_column * args.b.mn_stride, columns_left,
-                                                            args.k_last);
+    typename CopyOf<S, S::kM, VectorsA>::Type copy_a(args.a, a + first_row * args.a.mn_stride, rows_left, args.k_last);
+    typename CopyOf<S, S::kN, VectorsB>::Type copy_b(args.b, b + first_column * args.b.mn_stride, columns_left,
+                                                     args.k_last);
     int to_copy = args.k_tiles;  // k tiles that are not on their way yet
     int stage = 0, free_stage = (S::kStages - 1) * S::kItems;
+    bool copying = false;  // from the last copy_next on, what must be told to arrive
     const auto copy_next = [&] {
-      if (to_copy > 0) {
+      copying = to_copy > 0;
+      if (copying) {
         copy_a.template next<kEdge>(stages + free_stage, to_copy == 1);
         copy_b.template next<kEdge>(stages + free_stage + S::kItemsA, to_copy == 1);
         --to_copy;
       }
       end_of_stage();  // empty at the end, so that the count of stages stays right
     };
+    const auto arrive = [&] {
+      if (S::kConverts && copying) {
+        copy_a.arrive();
+        copy_b.arrive();
+      }
+    };
     const auto wait_for_tile = [&] {  // it has arrived, for all threads; and all have done with the one before
       wait_for_stages<S::kStages - 2>();
       __syncthreads();
     };
     const auto next_tile = [&] {
+      arrive();
       wait_for_tile();
       free_stage = stage;
       stage = stage == (S::kStages - 1) * S::kItems ? 0 : stage + S::kItems;
       return stages + stage;
     };
 #pragma unroll
-    for (free_stage = 0; free_stage < (S::kStages - 1) * S::kItems; free_stage += S::kItems) copy_next();
+    for (free_stage = 0; free_stage < (S::kStages - 1) * S::kItems; free_stage += S::kItems) {
+      copy_next();
+      arrive();
+    }
     wait_for_tile();
 
     if constexpr (kTensor) {
@@ -406,7 +659,7 @@ __global__ __launch_bounds__(S::kThreads,
       load_fragment<T, S::kThreadM, kGroupM>(a_values[0], stages + thread_row);
       load_fragment<T, S::kThreadN, kGroupN>(b_values[0], stages + S::kItemsA + thread_column);
       for (int tile_k = args.k_tiles; tile_k > 0; --tile_k) {
-        multiply_tile<S, kGroupM, kGroupN>(sum, a_values, b_values, stages + stage, thread_row,
+        multiply_tile<S, kGroupM, kGroupN>(args.conjugates_a, sum, a_values, b_values, stages + stage, thread_row,
                                            S::kItemsA + thread_column, copy_next, next_tile);
       }
     }
@@ -420,6 +673,12 @@ __global__ __launch_bounds__(S::kThreads,
   }
 
   c += (first_row + thread_row) * args.c.row_stride + (first_column + thread_column) * args.c.column_stride;
+  if (!args.finish.direct) {
+    const Region region{first_row + thread_row, first_column + thread_column, rows_left - thread_row,
+                        columns_left - thread_column};
+    finish<T, S::kThreadM, S::kThreadN, kRunM, kGroupM, S::kVector, kGroupN>(args, sum, c, region);
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < S::kThreadM; ++i) {
     const int row = i / kRunM * kGroupM + i % kRunM;
@@ -429,7 +688,7 @@ __global__ __launch_bounds__(S::kThreads,
     for (int j = 0; j < S::kThreadN; j += S::kVector) {
       const int column = j / S::kVector * kGroupN;
       const int left = columns_left - thread_column - column;
-      if (args.c.vector_stores && left >= S::kVector) {
+      if (args.finish.vector_stores && left >= S::kVector) {
         *reinterpret_cast<int4*>(c_row + column * sizeof(T)) = *reinterpret_cast<const int4*>(&sum[i][j]);
       } else {
 #pragma unroll
@@ -441,18 +700,7 @@ __global__ __launch_bounds__(S::kThreads,
   }
 }
 
-// ---- the instances, and which one a product gets ----
-
-/// The kernels of one shape, by [VectorsA][VectorsB], and how fast it is: n blocks of it on one SM take as long as
-/// (n + start) * kM * kN / rate multiply-adds do at the SM's peak, for each k. Fitted to an H100.
-struct Variant {
-  const char* name;
-  int m, n, k, threads;
-  bool reads_vectors;
-  int step_vectors_m, step_vectors_n;  // rows of k that a pass of vector copies takes, for a and for b
-  double rate, start;
-  Kernel* kernels[2][2];
-};
+// ---- instances ----
 
 template <typename S, bool VectorsA, bool VectorsB>
 Kernel* kernel_of() {
@@ -462,207 +710,21 @@ Kernel* kernel_of() {
 
 template <typename S, bool Vectors>
 Variant variant_of(const char* name, double rate, double start) {
-  using CopyA = TileCopy<typename S::Type, S::kM, S::kK, S::kThreads, Vectors>;
-  using CopyB = TileCopy<typename S::Type, S::kN, S::kK, S::kThreads, Vectors>;
+  using VectorCopyA = TileCopy<typename S::Type, S::kM, S::kK, S::kThreads, Vectors>;
+  using VectorCopyB = TileCopy<typename S::Type, S::kN, S::kK, S::kThreads, Vectors>;
   return {name,
           S::kM,
           S::kN,
           S::kK,
           S::kThreads,
           Vectors,
-          CopyA::kStepK,
-          CopyB::kStepK,
+          VectorCopyA::kStepK,
+          VectorCopyB::kStepK,
           rate,
           start,
           {{kernel_of<S, false, false>(), kernel_of<S, false, Vectors>()},
            {kernel_of<S, Vectors, false>(), kernel_of<S, Vectors, Vectors>()}}};
 }
 
-constexpr int kVariants32 = 4, kVariants64 = 2;
-
-const Variant* variants32() {
-  static const Variant variants[kVariants32] = {
-      variant_of<Large32, true>("128x128x16", 0.777, 0.174), variant_of<Medium32, true>("64x64x8", 0.647, 0.235),
-      variant_of<Narrow32, false>("32x64x16", 0.563, 0.386), variant_of<Small32, false>("32x32x16", 0.426, 0.44)};
-  return variants;
-}
-
-const Variant* variants64() {
-  static const Variant variants[kVariants64] = {variant_of<Large64, true>("128x64x8", 0.70, 0.30),
-                                                variant_of<Small64, false>("32x32x8", 0.35, 0.50)};
-  return variants;
-}
-
-int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-int64_t batch_size(const Gemm& gemm) {
-  int64_t size = 1;
-  for (int i = 0; i < gemm.batch_ndim; ++i) size *= gemm.batch[i].size;
-  return size;
-}
-
-/// The variant whose busiest SM should finish first.
-const Variant& choose(const Gemm& gemm) {
-  const bool is_double = gemm.dtype.bits == 64;
-  const Variant* const variants = is_double ? variants64() : variants32();
-  const int count = is_double ? kVariants64 : kVariants32;
-  const Variant* best = &variants[count - 1];
-  if (gemm.m <= best->m && gemm.n <= best->n && gemm.batch_ndim == 0) return *best;  // one block: nothing to weigh
-  const int64_t matrices = batch_size(gemm);
-  const int sms = multiprocessors(current_device("launching a product"));
-  double best_time = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < count; ++i) {
-    const Variant& variant = variants[i];
-    const double tiles = static_cast<double>(ceil_div(gemm.m, variant.m)) * ceil_div(gemm.n, variant.n) * matrices;
-    const double time = variant.m * variant.n * (std::ceil(tiles / sms) + variant.start) / variant.rate;
-    if (time < best_time) {
-      best_time = time;
-      best = &variant;
-    }
-  }
-  return *best;
-}
-
-// ---- the launcher ----
-
-/// c^T = b^T a^T: the kernel stores along rows of c, so a column-major c is computed as its transpose.
-void transpose(Gemm& gemm) {
-  std::swap(gemm.m, gemm.n);
-  std::swap(gemm.a, gemm.b);
-  std::swap(gemm.a_strides, gemm.b_strides);
-  for (MatrixStrides* strides : {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides})
-    std::swap(strides->row, strides->column);
-  for (int i = 0; i < gemm.batch_ndim; ++i) std::swap(gemm.batch[i].a_stride, gemm.batch[i].b_stride);
-}
-
-/// One array of a product, strides in elements. For c, mn stands for its columns and k for its rows.
-struct Operand {
-  const void* data;
-  int64_t mn_stride, k_stride;
-  int64_t batch_strides;  // those of all batch dimensions, or'ed: their common alignment
-};
-
-/// Is every 16-byte vector along mn, counted from the start, 16-byte aligned in every matrix of the batch?
-bool has_vectors(const Operand& operand, int64_t k, int64_t item) {
-  if (operand.mn_stride != 1 || reinterpret_cast<uintptr_t>(operand.data) % 16 != 0) return false;
-  return ((k > 1 ? operand.k_stride : 0) | operand.batch_strides) * item % 16 == 0;
-}
-
-OperandArgs operand_args(const Operand& operand, int64_t mn, int64_t k, const Variant& variant, bool vectors,
-                         int vector_step, int64_t item) {
-  OperandArgs args{};
-  args.data = static_cast<const char*>(operand.data);
-  args.mn_stride = operand.mn_stride * item;
-  args.k_stride = operand.k_stride * item;
-  args.mn_step = variant.threads / 8 * args.mn_stride;
-  args.k_step = (vectors ? vector_step : 8) * args.k_stride;
-  args.tile_step = variant.k * args.k_stride;
-  args.k_fast = k > 1 && (mn == 1 || std::abs(operand.k_stride) < std::abs(operand.mn_stride));
-  return args;
-}
-
-/// Launches the matrices of at most kKernelBatchDims batch dimensions, in as many grids as they need.
-void launch_batch(KernelArgs& args, int64_t matrices, const Variant& variant, Kernel& kernel, cudaStream_t stream) {
-  const int64_t tiles = static_cast<int64_t>(args.row_tiles) * args.column_tiles;
-  const int64_t matrices_a_grid = std::numeric_limits<int>::max() / tiles;
-  const CUfunction function = ready(kernel, "launching a product", "loading the matmul kernel");
-  void* parameters[] = {&args};
-  for (args.first_matrix = 0; args.first_matrix < matrices; args.first_matrix += matrices_a_grid) {
-    const auto blocks = static_cast<unsigned>(std::min(matrices - args.first_matrix, matrices_a_grid) * tiles);
-    check(driver().cuLaunchKernel(function, blocks, 1, 1, variant.threads, 1, 1, 0, stream, parameters, nullptr),
-          "launching a product");
-  }
-}
-
-/// Puts batch dimensions [first, last) of `gemm` into `args`; returns the number of matrices.
-int64_t set_batch(KernelArgs& args, const Gemm& gemm, int first, int last, int64_t item) {
-  int64_t matrices = 1;
-  args.batch_ndim = last - first;
-  for (int i = first; i < last; ++i) {
-    const BatchDim& dim = gemm.batch[i];
-    args.batch_size[i - first] = dim.size;
-    args.a.batch_stride[i - first] = dim.a_stride * item;
-    args.b.batch_stride[i - first] = dim.b_stride * item;
-    args.c.batch_stride[i - first] = dim.c_stride * item;
-    matrices *= dim.size;
-  }
-  return matrices;
-}
-
 }  // namespace
-
-namespace tiled {
-
-void launch(const Gemm& asked, cudaStream_t stream) {
-  if (asked.m == 0 || asked.n == 0 || batch_size(asked) == 0) return;
-  const bool transposed = asked.c_strides.row == 1 && asked.c_strides.column != 1;
-  Gemm flipped;
-  if (transposed) {
-    flipped = asked;
-    transpose(flipped);
-  }
-  const Gemm& gemm = transposed ? flipped : asked;
-
-  const int64_t item = gemm.dtype.bits / 8;
-  const Variant& variant = choose(gemm);
-  Operand a{gemm.a, gemm.a_strides.row, gemm.a_strides.column, 0};
-  Operand b{gemm.b, gemm.b_strides.column, gemm.b_strides.row, 0};
-  Operand c{gemm.c, gemm.c_strides.column, gemm.c_strides.row, 0};
-  for (int i = 0; i < gemm.batch_ndim; ++i) {
-    a.batch_strides |= gemm.batch[i].a_stride;
-    b.batch_strides |= gemm.batch[i].b_stride;
-    c.batch_strides |= gemm.batch[i].c_stride;
-  }
-  const bool vectors_a = variant.reads_vectors && has_vectors(a, gemm.k, item);
-  const bool vectors_b = variant.reads_vectors && has_vectors(b, gemm.k, item);
-
-  KernelArgs args{};
-  args.a = operand_args(a, gemm.m, gemm.k, variant, vectors_a, variant.step_vectors_m, item);
-  args.b = operand_args(b, gemm.n, gemm.k, variant, vectors_b, variant.step_vectors_n, item);
-  args.c.data = static_cast<char*>(gemm.c);
-  args.c.row_stride = gemm.c_strides.row * item;
-  args.c.column_stride = gemm.c_strides.column * item;
-  args.c.vector_stores = has_vectors(c, gemm.m, item);
-  args.m = gemm.m;
-  args.n = gemm.n;
-  const int64_t k_tiles = ceil_div(gemm.k, variant.k);
-  const int64_t row_tiles = ceil_div(gemm.m, variant.m);
-  const int64_t column_tiles = ceil_div(gemm.n, variant.n);
-  constexpr int64_t kMax = std::numeric_limits<int>::max();
-  if (k_tiles > kMax || row_tiles > kMax || row_tiles * column_tiles > kMax) {
-    throw ValueError("interop.matmul: m = " + std::to_string(gemm.m) + ", n = " + std::to_string(gemm.n) +
-                     ", k = " + std::to_string(gemm.k) + " is more than the tiled kernel can count");
-  }
-  args.k_tiles = static_cast<int>(k_tiles);
-  args.k_last = static_cast<int>(gemm.k - (k_tiles - 1) * variant.k);
-  args.row_tiles = static_cast<unsigned>(row_tiles);
-  args.column_tiles = static_cast<unsigned>(column_tiles);
-
-  // Batch dimensions beyond what the kernel takes are walked here, one launch or more for each of their matrices.
-  Kernel& kernel = *variant.kernels[vectors_a][vectors_b];
-  const int walked = std::max(0, gemm.batch_ndim - kKernelBatchDims);
-  const int64_t matrices = set_batch(args, gemm, walked, gemm.batch_ndim, item);
-  int64_t at[kMaxDims] = {};
-  for (;;) {
-    launch_batch(args, matrices, variant, kernel, stream);
-    int dim = walked - 1;
-    for (; dim >= 0; --dim) {
-      const BatchDim& step = gemm.batch[dim];
-      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
-      args.a.data += steps * step.a_stride * item;
-      args.b.data += steps * step.b_stride * item;
-      args.c.data += steps * step.c_stride * item;
-      if (steps == 1) break;
-      at[dim] = 0;
-    }
-    if (dim < 0) return;
-  }
-}
-
-std::string describe(const Gemm& gemm) {
-  if (gemm.m == 0 || gemm.n == 0 || batch_size(gemm) == 0) return "nothing to compute";
-  return std::string("tiled ") + choose(gemm).name + ", " + (gemm.dtype.bits == 64 ? "float64" : "float32");
-}
-
-}  // namespace tiled
-}  // namespace interop::cuda
+}  // namespace interop::cuda::tiled

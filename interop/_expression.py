@@ -1,0 +1,120 @@
+"""Expressions over the arrays of any library, each computed by one kernel: `interop.elementwise`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from interop import _core
+from interop._expression_parser import OPTIONS, parse
+from interop._expression_types import Split
+from interop._matmul import StreamLike
+
+__all__ = ["Expression", "elementwise"]
+
+
+def elementwise(expression: str, /) -> Expression:
+    """Make a function of an expression over arrays, which one kernel computes.
+
+    The parameters are the names in it, in order of appearance, each an array or a scalar, by position or by name. The
+    shapes broadcast, and any strides are read where they are. The call takes `out=`, `stream=` and `execution=`, as
+    `interop.add` does, and gives an array of the library of the first array.
+
+    Parameters
+    ----------
+    expression : str
+        Numbers, names, ``+ - * / // % **``, ``& | ^ ~ << >>``, one comparison at a time, and calls of these functions:
+        abs minimum maximum where sqrt square exp expm1 log log1p log2 log10 sin cos tan asin acos atan atan2 sinh cosh
+        tanh asinh acosh atanh hypot copysign floor ceil trunc round sign signbit isnan isinf isfinite real imag conj
+        logical_and logical_or logical_xor logical_not. 16 names at most.
+
+    Returns
+    -------
+    Expression
+        To be called, again and again: what is found out and compiled for some dtypes is kept.
+
+    Raises
+    ------
+    TypeError
+        `expression` is no str. In a call: as of `interop.add`; an operation does not accept the dtype that it meets.
+    ValueError
+        `expression` holds anything else; the message points at the character. In a call: as of `interop.add`.
+    OverflowError
+        In a call: an integer scalar does not fit the dtype of the array that it meets.
+    CudaError
+        In a call, on a GPU: `cuda.core` or NVRTC is missing, which the message says how to install; or CUDA fails.
+
+    Notes
+    -----
+    The result is that of the same operations called one after the other, such as
+    ``interop.add(interop.multiply(x, y), a)``: each step promotes its operands as their library does, scalars of Python
+    count by their kind alone, integers wrap, an integer divided by zero is 0, and 16-bit floats are rounded after each
+    step. No two steps are contracted to one rounding (a fused multiply-add), except by XLA for JAX arrays. A literal
+    exponent of 2 is a square. Operators between scalars alone are Python's own.
+
+    The first call with new dtypes, or with another class of layout, compiles a kernel, in about half a second; the
+    cache on disk (``INTEROP_CACHE_DIR``, or ``~/.cache/interop``) spares later processes that. Scalars are passed by
+    value: a new value compiles nothing. Host arrays are computed by NumPy, step by step.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> f = interop.elementwise("where(x > 0, x * y + a, 0)")
+    >>> f
+    interop.elementwise('where(x > 0, x * y + a, 0)')
+    >>> f(np.array([1.0, -1.0, 2.0]), np.array([[10.0], [20.0]]), a=0.5)
+    array([[10.5,  0. , 20.5],
+           [20.5,  0. , 40.5]])
+    """
+    return Expression(expression)
+
+
+class Expression:
+    """An expression that is called with arrays; `interop.elementwise` makes it, and says how it computes.
+
+    Two of one text are equal, and one may be pickled.
+    """
+
+    def __init__(self, expression: str) -> None:
+        root, parameters = parse(expression)
+        function = f"interop.elementwise({expression!r})"
+        self._text = expression
+        self._calls = _core.Expression(function, list(parameters), functools.partial(Split, function, root, parameters))
+        positional = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in parameters]
+        options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OPTIONS]
+        self.__signature__ = inspect.Signature([*positional, *options])
+
+    def __call__(
+        self,
+        *arrays: Any,
+        out: Any = None,
+        stream: StreamLike | None = None,
+        execution: str | None = None,
+        **named: Any,
+    ) -> Any:
+        """Compute it."""
+        return _core.call_expression(self._calls, arrays, named, out, stream, execution)
+
+    @property
+    def expression(self) -> str:
+        """The text."""
+        return self._text
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return tuple(self.__signature__.parameters)[: -len(OPTIONS)]
+
+    def __repr__(self) -> str:
+        return f"interop.elementwise({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Expression) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Expression, self._text))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return elementwise, (self._text,)

@@ -1,0 +1,284 @@
+"""The dtypes of an expression's steps: each promotes its operands as the same call of an operation would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from interop import _core
+from interop._expression_operations import COPY, PLACES, SQUARE, Operation, accepted_in_words, of_scalars
+from interop._expression_parser import Apply, Literal, Name, Node
+from interop._promotion import configuration, element_of, promote
+
+__all__ = ["ArrayRef", "Constant", "Reference", "Split", "Step", "StepRef", "Typed", "ValueRef", "numpy_dtype"]
+
+
+# ---- scalars: what of an expression is computed before the arrays are looked at ----
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A subexpression of scalars alone."""
+
+    node: Node
+
+    def evaluate(self, values: dict[str, Any]) -> Any:
+        return _evaluate(self.node, values)
+
+
+def _evaluate(node: Node, values: dict[str, Any]) -> Any:
+    if isinstance(node, Name):
+        return values[node.name]
+    if isinstance(node, Literal):
+        return node.value
+    return of_scalars(node.operation, *(_evaluate(x, values) for x in node.args))
+
+
+class Split:
+    """An expression for calls in which the parameters named in `scalars` are scalars.
+
+    `sources` are the scalars that the arrays meet: parameters, and what is computed of scalars alone.
+    """
+
+    def __init__(self, function: str, root: Node, parameters: Sequence[str], scalars: frozenset[str]) -> None:
+        self.function = function
+        self.root = root
+        self.scalars = scalars
+        self.arrays = tuple(name for name in parameters if name not in scalars)
+        self.sources = tuple(dict.fromkeys(self._find_sources(root)))
+        #: A parameter's place, or -1: to be computed.
+        self.places = [parameters.index(x.node.name) if isinstance(x.node, Name) else -1 for x in self.sources]
+        #: As messages name them.
+        self.labels = [x.node.name if isinstance(x.node, Name) else "a scalar of the expression" for x in self.sources]
+        self.parameters = tuple(parameters)
+
+    def is_scalar(self, node: Node) -> bool:
+        if isinstance(node, Name):
+            return node.name in self.scalars
+        return isinstance(node, Literal) or all(map(self.is_scalar, node.args))
+
+    def is_literal(self, node: Node) -> bool:
+        return isinstance(node, Literal) or (isinstance(node, Apply) and all(map(self.is_literal, node.args)))
+
+    def _find_sources(self, node: Node) -> Iterator[Scalar]:
+        if self.is_scalar(node):
+            if not self.is_literal(node):
+                yield Scalar(node)
+        elif isinstance(node, Apply):
+            for x in node.args:
+                yield from self._find_sources(x)
+
+    def evaluate(self, *arguments: Any) -> list[Any]:
+        """Return the sources' values, given all parameters'."""
+        values = dict(zip(self.parameters, arguments, strict=True))
+        return [source.evaluate(values) for source in self.sources]
+
+    def type(self, library: str, arrays: Sequence[tuple[Any, ...]], scalars: Sequence[Any]) -> Typed:
+        """Find the dtypes of all steps for arrays of `library`, and values of the sources.
+
+        Each array is (dtype, is it 0-d); a weakly typed one of JAX's has the scalar that it stands for as third.
+        """
+        return _Typing(self, library, arrays, scalars).run()
+
+
+# ---- the steps ----
+
+
+@dataclass(frozen=True)
+class ArrayRef:
+    """One of the arrays."""
+
+    index: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ValueRef:
+    """One of `Typed.values`."""
+
+    index: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A literal, as an element."""
+
+    value: Any  #: a 0-d NumPy array
+    dtype: str
+
+
+@dataclass(frozen=True)
+class StepRef:
+    """The result of an earlier step."""
+
+    index: int
+    dtype: str
+
+
+Reference = ArrayRef | ValueRef | Constant | StepRef
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation, computed in `dtype`. Each argument is converted to the dtype beside it ("bool": is it nonzero)."""
+
+    operation: Operation
+    dtype: str
+    out_dtype: str
+    args: tuple[tuple[Reference, str], ...]
+
+
+@dataclass(eq=False)
+class Typed:
+    """An expression for arrays of given dtypes; the last step is the result."""
+
+    function: str
+    arrays: list[str]  #: their dtypes
+    steps: list[Step] = field(default_factory=list)
+    values: list[tuple[int, str]] = field(default_factory=list)  #: (source, the dtype that it becomes)
+    configuration: Any = None  #: of the library, where the dtypes depend on it
+    asks: bool = False  #: the library has been asked
+
+    @property
+    def out_dtype(self) -> str:
+        """Return the dtype of the result."""
+        return self.steps[-1].out_dtype
+
+    @property
+    def is_wide(self) -> bool:
+        """Is there a dtype that JAX's 32-bit mode has not?"""
+        dtypes = {*self.arrays, *(dtype for _, dtype in self.values), *(step.dtype for step in self.steps)}
+        return bool(dtypes & {"int64", "uint64", "float64", "complex128"})
+
+
+def numpy_dtype(name: str) -> Any:
+    """Return NumPy's dtype of a name, bfloat16 too."""
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def kind_of(dtype: str) -> str:
+    """Return NumPy's letter for the kind of a dtype; "f" for bfloat16."""
+    return "f" if dtype == "bfloat16" else np.dtype(dtype).kind
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A typed node: strong, with a dtype, or weak, which counts by its kind alone: a scalar, or an array of JAX's."""
+
+    ref: Reference | None = None
+    is_0d: bool = False
+    scalar: Any = None  # of what is weak: its value, or one of its kind
+    source: int = -1  # of a scalar: its place in Split.sources; -1 for a literal
+
+    @property
+    def strong_dtype(self) -> str | None:
+        return self.ref.dtype if self.ref and self.scalar is None else None
+
+    def for_promotion(self) -> Any:
+        return (self.strong_dtype, self.is_0d) if self.strong_dtype else self.scalar
+
+
+class _Typing:
+    def __init__(self, split: Split, library: str, arrays: Sequence[tuple[Any, ...]], scalars: Sequence[Any]) -> None:
+        self.split = split
+        self.library = library
+        self.arrays = arrays
+        self.scalars = scalars
+        self.typed = Typed(split.function, [array[0] for array in arrays])
+
+    def run(self) -> Typed:
+        result = self.visit(self.split.root)
+        if not isinstance(result.ref, StepRef):
+            self.step(COPY, self.common_dtype(False, [result]), None, [result])
+        if self.typed.asks:
+            self.typed.configuration = configuration(self.library)
+        return self.typed
+
+    def visit(self, node: Node) -> _Operand:
+        if self.split.is_scalar(node):
+            if self.split.is_literal(node):
+                return _Operand(scalar=_evaluate(node, {}))
+            place = self.split.sources.index(Scalar(node))
+            return _Operand(scalar=self.scalars[place], source=place)
+        if isinstance(node, Name):
+            index = self.split.arrays.index(node.name)
+            dtype, is_0d, *scalar = self.arrays[index]
+            return _Operand(ArrayRef(index, dtype), is_0d, *scalar)
+        assert isinstance(node, Apply)
+        operands = [self.visit(x) for x in node.args]
+        operation = node.operation
+        promoted = operands[operation.truths :]
+        dtype = self.common_dtype(operation.in_float, promoted) if promoted else "bool"
+        if operation.name == "pow" and _is_two(operands[1]) and kind_of(dtype) in "iuf":
+            return self.step(SQUARE, dtype, node, operands[:1])
+        return self.step(operation, dtype, node, operands)
+
+    def common_dtype(self, in_float: bool, operands: Sequence[_Operand]) -> str:
+        """Return the dtype that operands share, without asking where they do so themselves."""
+        if not any(x.strong_dtype for x in operands):  # one of weak arrays counts as strong
+            place = next((i for i, x in enumerate(operands) if x.ref), None)
+            operands = [_Operand(x.ref) if i == place else x for i, x in enumerate(operands)]
+        first = next(filter(None, (x.strong_dtype for x in operands)), None)
+        if first and all(_joins(x, first) for x in operands) and not (in_float and kind_of(first) in "biu"):
+            return first
+        self.typed.asks = True
+        a, b = [x.for_promotion() for x in operands] if len(operands) > 1 else (operands[0].for_promotion(), None)
+        return promote(self.split.function, self.library, in_float, a, b)
+
+    def step(self, operation: Operation, dtype: str, node: Apply | None, operands: Sequence[_Operand]) -> _Operand:
+        out_dtype = self.result_dtype(operation, dtype, node)
+        targets = ["bool"] * operation.truths + [dtype] * (len(operands) - operation.truths)
+        args = tuple((self.reference(x, to), to) for x, to in zip(operands, targets, strict=True))
+        self.typed.steps.append(Step(operation, dtype, out_dtype, args))
+        is_0d = all(x.is_0d for x in operands if x.ref)
+        return _Operand(StepRef(len(self.typed.steps) - 1, out_dtype), is_0d)
+
+    def result_dtype(self, operation: Operation, dtype: str, node: Apply | None) -> str:
+        where = f"{self.split.function}: in {node.text!r}: " if node else ""
+        if operation.name in PLACES:
+            try:
+                return _core.elementwise_result_dtype(PLACES[operation.name], dtype)
+            except TypeError as error:
+                raise TypeError(f"{where}{error}") from None
+        # An operation that tests for truth takes all that is served.
+        _core.elementwise_result_dtype(PLACES["equal"], dtype)
+        if kind_of(dtype) not in operation.accepts:
+            raise TypeError(
+                f"{where}the operands of {operation.name} are {dtype}; accepted: {accepted_in_words(operation.accepts)}"
+            )
+        if operation.result == "bool":
+            return "bool"
+        if operation.result == "part" and kind_of(dtype) == "c":
+            return {"complex64": "float32", "complex128": "float64"}[dtype]
+        return dtype
+
+    def reference(self, operand: _Operand, dtype: str) -> Reference:
+        if operand.ref:
+            return operand.ref
+        if operand.source < 0:
+            name = "the literal"
+            return Constant(element_of(self.split.function, name, operand.scalar, numpy_dtype(dtype)), dtype)
+        value = (operand.source, dtype)
+        if value not in self.typed.values:
+            self.typed.values.append(value)
+        return ValueRef(self.typed.values.index(value), dtype)
+
+
+_STRENGTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+
+
+def _joins(operand: _Operand, dtype: str) -> bool:
+    """Is the operand of that dtype, or a scalar of Python's that takes part in it?"""
+    if operand.strong_dtype:
+        return operand.strong_dtype == dtype
+    order = (bool, int, float, complex)
+    return type(operand.scalar) in order and order.index(type(operand.scalar)) <= _STRENGTH[kind_of(dtype)]
+
+
+def _is_two(operand: _Operand) -> bool:
+    return operand.ref is None and operand.source < 0 and type(operand.scalar) in (int, float) and operand.scalar == 2

@@ -1,0 +1,124 @@
+/// The scalars of a call: how they promote, and as elements.
+#include "bindings/scalars.h"
+
+#include <array>
+#include <cstring>
+
+#include "exchange/numpy.h"
+#include "exchange/python.h"
+#include "exchange/route.h"
+
+namespace interop::bindings {
+namespace {
+
+using exchange::attribute;
+using exchange::Lookup;
+using exchange::Name;
+
+const Lookup kElementOf("interop._promotion", "element_of");
+const Lookup kNumpyArray("numpy", "array");
+const Lookup kNumpyGeneric("numpy", "generic");
+const Name kAstype("astype");
+const Name kTobytes("tobytes");
+
+[[noreturn]] void out_of_range(const char* function, const char* name, nb::handle value, DLDataType dtype) {
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold; accepted: a value in its range, or an array",
+               function, name, value.ptr(), dtype_name(dtype).c_str());
+  nb::raise_python_error();
+}
+
+template <typename T>
+void put(ScalarValue& value, T x) {
+  std::memcpy(value.bytes, &x, sizeof x);
+}
+
+void put_integer(ScalarValue& value, const char* function, const char* name, nb::handle x, DLDataType dtype) {
+  const bool is_unsigned = dtype.code == kDLUInt;
+  int overflow = 0;
+  const long long wide = PyLong_AsLongLongAndOverflow(x.ptr(), &overflow);
+  unsigned long long bits = static_cast<unsigned long long>(wide);
+  if (is_unsigned && overflow > 0) {
+    bits = PyLong_AsUnsignedLongLong(x.ptr());
+    if (PyErr_Occurred()) {
+      PyErr_Clear();
+      out_of_range(function, name, x, dtype);
+    }
+    overflow = 0;
+    if (dtype.bits < 64) out_of_range(function, name, x, dtype);
+  } else if (is_unsigned) {
+    if (overflow < 0 || wide < 0) out_of_range(function, name, x, dtype);
+    if (dtype.bits < 64 && wide >> dtype.bits != 0) out_of_range(function, name, x, dtype);
+  } else if (dtype.bits < 64) {
+    const long long limit = 1LL << (dtype.bits - 1);
+    if (overflow || wide < -limit || wide >= limit) out_of_range(function, name, x, dtype);
+  } else if (overflow) {
+    out_of_range(function, name, x, dtype);
+  }
+  put(value, bits);  // little-endian: the low bytes come first
+}
+
+}  // namespace
+
+Kind kind_of(nb::handle x) {
+  if (PyFloat_CheckExact(x.ptr())) return Kind::real;
+  if (PyBool_Check(x.ptr())) return Kind::boolean;
+  if (PyLong_Check(x.ptr())) return Kind::integer;
+  if (PyComplex_CheckExact(x.ptr())) return Kind::complex;
+  if (exchange::find_route(x)) return Kind::array;
+  return nb::isinstance(x, kNumpyGeneric.get()) ? Kind::numpy_scalar : Kind::array;
+}
+
+bool is_integral(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
+
+Kind kind_of(DLDataType dtype) {
+  switch (dtype.code) {
+    case kDLBool:
+      return Kind::boolean;
+    case kDLInt:
+    case kDLUInt:
+      return Kind::integer;
+    case kDLComplex:
+      return Kind::complex;
+    default:
+      return Kind::real;
+  }
+}
+
+ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
+  const nb::object array = kNumpyArray.get()(x);
+  const nb::object text = attribute(attribute(array, kAstype)(exchange::numpy_dtype(dtype)), kTobytes)();
+  ScalarValue value{};
+  std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
+  return value;
+}
+
+ScalarValue value_of(const char* function, const char* name, nb::handle x, Kind kind, DLDataType dtype) {
+  ScalarValue value{};
+  if (kind == Kind::numpy_scalar || dtype.bits == 16 || (kind == Kind::complex && dtype.code != kDLComplex)) {
+    // NumPy rounds to any dtype and tells its own scalars apart.
+    return value_by_numpy(kElementOf.get()(function, name, x, exchange::numpy_dtype(dtype)), dtype);
+  }
+  if (dtype.code == kDLBool) {
+    put(value, static_cast<unsigned char>(PyObject_IsTrue(x.ptr())));
+  } else if (is_integral(dtype)) {
+    put_integer(value, function, name, x, dtype);
+  } else {
+    const Py_complex parts = PyComplex_AsCComplex(x.ptr());
+    if (parts.real == -1.0 && PyErr_Occurred()) {
+      PyErr_Clear();
+      out_of_range(function, name, x, dtype);
+    }
+    if (dtype == kFloat32) {
+      put(value, static_cast<float>(parts.real));
+    } else if (dtype == kFloat64) {
+      put(value, parts.real);
+    } else if (dtype.bits == 64) {
+      put(value, std::array<float, 2>{static_cast<float>(parts.real), static_cast<float>(parts.imag)});
+    } else {
+      put(value, std::array<double, 2>{parts.real, parts.imag});
+    }
+  }
+  return value;
+}
+
+}  // namespace interop::bindings

@@ -1,0 +1,24 @@
+/// The scalars of a call: how they promote, and as elements.
+#pragma once
+
+#include <interop/elementwise.h>
+#include <nanobind/nanobind.h>
+
+namespace interop::bindings {
+
+/// How an operand takes part in promotion, weakest first: an array, or a scalar of Python's, or of NumPy's.
+enum class Kind { array, boolean, integer, real, complex, numpy_scalar };
+
+/// Of an argument; one that is neither an array nor a scalar is an array, which importing will refuse.
+Kind kind_of(nanobind::handle x);
+/// The strongest of Python's scalars that takes part in an array's own dtype.
+Kind kind_of(DLDataType dtype);
+bool is_integral(DLDataType dtype);
+
+/// A scalar as one element of `dtype`. Throws OverflowError, naming the argument, where the dtype cannot hold an
+/// integer, and TypeError for a complex number in a real dtype.
+ScalarValue value_of(const char* function, const char* name, nanobind::handle x, Kind kind, DLDataType dtype);
+/// The same by NumPy, which rounds to any dtype; of a 0-d array, too.
+ScalarValue value_by_numpy(nanobind::handle x, DLDataType dtype);
+
+}  // namespace interop::bindings

@@ -1,0 +1,23 @@
+/// What every elementwise kernel is told in the same words. Includes nothing: NVRTC compiles this text as it stands,
+/// with int64_t declared before it.
+#pragma once
+
+namespace interop::cuda::elementwise {
+
+/// Division by a number that is known before the launch: a multiplication and a shift. Exact below 2^31.
+struct Divisor {
+  unsigned value, multiplier, shift;
+};
+
+/// How an input is read along the last dimension.
+enum class Access : int {
+  value,   ///< one value for the whole call, in the arguments
+  splat,   ///< one element for a whole row
+  unit,    ///< element after element
+  strided  ///< in steps
+};
+
+constexpr int kOuterDims = 5;  // of one launch; further ones are walked by the launcher
+constexpr int kThreads = 256;  // of a block
+
+}  // namespace interop::cuda::elementwise

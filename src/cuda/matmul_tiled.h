@@ -1,0 +1,103 @@
+/// What the tiled kernels are told, and which there are. Private to src/cuda: the kernels are in
+/// matmul_tiled_kernel.cuh, one file instantiates those of one arithmetic, and matmul_tiled.cpp launches them.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/kernel.h"
+
+namespace interop::cuda::tiled {
+
+constexpr int kKernelBatchDims = 4;
+
+/// How an element lies in memory. The kernels of one arithmetic read and write those of its group.
+enum class Format : int {
+  plain,  ///< as the arithmetic's own type
+  float16,
+  bfloat16,
+  float8_e4m3fn,
+  float8_e5m2,
+  int8,
+  uint8,
+  int16,
+  uint16,
+  boolean
+};
+
+/// One input as a (mn, k) matrix, where mn is m for a and n for b. All steps in bytes; the last three follow from the
+/// strides and the kernel's shape, and are here so that the kernel adds constants instead of keeping registers.
+struct OperandArgs {
+  const char* data;
+  int64_t mn_stride, k_stride;
+  int64_t mn_step, k_step;  // between the elements that one thread copies
+  int64_t tile_step;        // from one k tile to the next
+  int64_t batch_stride[kKernelBatchDims];
+  int k_fast;  // do neighbouring threads copy neighbours in k (or in mn)?
+  Format format;
+};
+
+/// A matrix of the result's shape, in bytes.
+struct OutputArgs {
+  char* data;
+  int64_t row_stride, column_stride;
+  int64_t batch_stride[kKernelBatchDims];
+};
+
+/// What becomes of the sum before it is stored.
+struct FinishArgs {
+  bool direct;         // nothing: it is stored as it is, in the arithmetic's own type
+  bool vector_stores;  // of `direct`: columns are adjacent, and every fourth (second) one is 16-byte aligned
+  bool conjugates;     // the sum is that of the conjugates
+  bool scales;
+  Format format;  // of all that follows, and of c
+  int activation;
+  alignas(16) unsigned char alpha[16];  // in the arithmetic's own type
+  alignas(16) unsigned char beta[16];
+  const float* factors[2];  // in device memory; null for 1
+  OutputArgs addend;        // no data: none
+  OutputArgs bias;
+  OutputArgs aux;
+};
+
+struct KernelArgs {
+  OperandArgs a, b;
+  OutputArgs c;
+  int64_t m, n;
+  int k_tiles, k_last;  // how many k tiles; the length of the last one
+  unsigned row_tiles, column_tiles;
+  unsigned conjugates_a;  // the bit that turns the sign of a's imaginary parts, or 0
+  int64_t first_matrix;   // of this launch
+  int batch_ndim;
+  int64_t batch_size[kKernelBatchDims];
+  FinishArgs finish;
+};
+
+/// The kernels of one shape, by [vectors of a][vectors of b], and how fast it is: n blocks of it on one SM take as long
+/// as (n + start) * kM * kN / rate multiply-adds do at the SM's peak, for each k. Fitted to an H100, with float32.
+struct Variant {
+  const char* name;
+  int m, n, k, threads;
+  bool reads_vectors;
+  int step_vectors_m, step_vectors_n;  // rows of k that a pass of vector copies takes, for a and for b
+  double rate, start;
+  Kernel* kernels[2][2];
+};
+
+/// The shapes of one arithmetic, the smallest last.
+struct Variants {
+  const Variant* first;
+  int count;
+};
+
+Variants float32_variants();
+Variants float64_variants();
+Variants int32_variants();  ///< of 32-bit integers, signed or not
+Variants int64_variants();  ///< of 64-bit integers
+Variants complex64_variants();
+Variants complex128_variants();
+Variants float16_variants();  ///< of 16-bit floats, added up in float32
+Variants float8_variants();   ///< of 8-bit floats, alike
+Variants int16_variants();    ///< of 16-bit integers, added up in 32 bits
+Variants int8_variants();     ///< of 8-bit integers and bool, alike
+
+}  // namespace interop::cuda::tiled

@@ -1,0 +1,104 @@
+"""Products of every dtype with all that `interop.matmul` adds to them, and how near to the answer a result must be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+DTYPES = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+EPILOGUES = ("relu", "gelu", "gelu_tanh")
+
+_UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+_UNIT_ROUNDOFF |= {"complex64": 2.0**-23, "complex128": 2.0**-52}
+_SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
+
+
+def draw(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    """Random elements: integers of the whole range, floats of all signs."""
+    rng = np.random.default_rng([seed, *shape])
+    kind = numpy_dtype(dtype)
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        return rng.integers(limits.min, limits.max, shape, kind, endpoint=True)
+    if kind.kind == "b":
+        return rng.random(shape) < 0.2
+    if kind.kind == "c":
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(kind)
+    return rng.standard_normal(shape).astype(kind)
+
+
+def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """An output before it is written: what no result has."""
+    kind = numpy_dtype(dtype)
+    return np.full(shape, {"b": True, "i": -99, "u": 99}.get(kind.kind, math.nan)).astype(kind)
+
+
+def _high(x: Any) -> np.ndarray:
+    """Elements in a precision beyond what any product is computed in; integers as Python's own."""
+    x = np.asarray(x)
+    if x.dtype.kind in "iu":
+        return x.astype(object)
+    if x.dtype.kind == "b":
+        return x.astype(np.int64)
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
+def _apply(epilogue: str | None, x: np.ndarray) -> np.ndarray:
+    if epilogue is None:
+        return x
+    if epilogue == "relu":
+        return np.maximum(x, 0)
+    y = x.astype(np.float64)
+    if epilogue == "gelu":
+        return 0.5 * y * np.vectorize(math.erfc, otypes=[float])(-y / math.sqrt(2))
+    return 0.5 * y * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+
+
+def check(
+    result: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    dtype: str,
+    *,
+    c: np.ndarray | None = None,
+    alpha: Any = 1,
+    beta: Any = 1,
+    bias: np.ndarray | None = None,
+    epilogue: str | None = None,
+    unit_roundoff: float | None = None,
+) -> None:
+    """Exact for integers and bool; else within the bound of sums in any order, in float32 for the narrower floats."""
+    kind = numpy_dtype(dtype)
+    assert result.dtype == kind
+    left, right = _high(x), _high(y)
+    total = np.matmul(left, right)
+    if kind.kind == "b":
+        assert np.array_equal(result, total != 0)
+        return
+    total = total * alpha if alpha != 0 else total * 0
+    magnitude = abs(alpha) * np.matmul(abs(left), abs(right))
+    for term in (None if c is None or beta == 0 else _high(c) * beta, None if bias is None else _high(bias)):
+        if term is not None:
+            total, magnitude = total + term, magnitude + abs(term)
+    assert result.shape == np.shape(total)
+    if kind.kind in "iu":
+        wrapped = np.asarray(total, object) % 2 ** (8 * kind.itemsize)
+        assert np.array_equal(result.astype(object) % 2 ** (8 * kind.itemsize), wrapped)
+        return
+    expected = _apply(epilogue, total)
+    u = unit_roundoff or _UNIT_ROUNDOFF[_SUMMED_IN.get(dtype, dtype)]
+    smallest = float(ml_dtypes.finfo(kind).smallest_subnormal) if kind.kind in "fV" else 0.0
+    bound = (x.shape[-1] + 8) * u * magnitude * 1.2 + _UNIT_ROUNDOFF[dtype] * abs(expected) * 1.01 + smallest
+    error = abs(_high(result) - expected)
+    assert np.all(error <= bound), f"off by up to {np.max(error / np.maximum(bound, 1e-300)):.3g} of the bound"

@@ -1,0 +1,231 @@
+"""The CUDA source of expressions, through NVRTC, which needs no GPU; and the cache of what it compiles."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+from helpers import elements, expressions, machine
+
+import interop
+from interop import _expression_source, _nvrtc
+from interop._expression_parser import parse
+from interop._expression_types import Split
+
+ARCHITECTURE = "sm_90"
+
+
+@pytest.fixture
+def nvrtc():
+    """NVRTC, by way of cuda.core."""
+    for module in ("cuda.core", "cuda.bindings"):
+        if importlib.util.find_spec("cuda") is None or importlib.util.find_spec(module) is None:
+            machine.skip("nvrtc", f"{module} is not installed")
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # the library is looked for when it is first called
+        machine.skip("nvrtc", f"does not load: {error}")
+    return nvrtc
+
+
+def typed(text, dtypes, scalars=()):
+    """An expression for arrays of `dtypes` (by parameter), of NumPy; the other parameters are the scalars."""
+    root, parameters = parse(text)
+    names = [name for name in parameters if name not in dict(scalars)]
+    split = Split("f", root, parameters, frozenset(dict(scalars)))
+    arrays = [(dtypes if isinstance(dtypes, str) else dtypes[name], False) for name in names]
+    return split.type("numpy", arrays, split.evaluate(*(dict(scalars).get(name) for name in parameters)))
+
+
+def compiled(expression, *, passed=None, tile=0, vector=4, unroll=2, architecture=ARCHITECTURE):
+    passed = passed or [False] * len(expression.arrays)
+    text = _expression_source.source(expression, passed, tile, vector, unroll)
+    image, names = _nvrtc.compile_source("f", text, ["interop_expression"], _expression_source.OPTIONS, architecture)
+    assert image.startswith(b"\x7fELF")
+    assert names == ["interop_expression"]
+    assert b".text.interop_expression" in image
+    return image
+
+
+def vector_of(dtype):
+    return max(16 // elements.dtype_of(dtype).itemsize, 1)
+
+
+# One expression for each dtype, of all that serves it, so that all of the generator is compiled and little time goes.
+ARITHMETIC = {
+    "b": "where(x & y | ~z ^ True, minimum(x, y) * z + x, maximum(x, True)) == (isnan(x) | logical_not(y))",
+    "iu": "(((x + y * 3 - z // y % 7) ** z ** 2 & x | y ^ ~z) << 2 >> y) + abs(-x) + sign(x) + round(x) + (x < y) * z",
+    "f": "where(x < y, x * y + z / 2.5 - x // y % z, -abs(x)) ** z + minimum(x, sqrt(y)) + maximum(sin(z), +x) ** 2",
+    "c": "where(x == y, x * y + z / 2.5j - real(x), -conj(x)) ** z + abs(y) + square(imag(x)) + (x != 0)",
+}
+
+
+@pytest.mark.parametrize("dtype", elements.DTYPES)
+@pytest.mark.parametrize("tile", [False, True])
+def test_all_operations_of_a_dtype_compile(nvrtc, dtype, tile):
+    text = next(text for kinds, text in ARITHMETIC.items() if expressions.kind_of(dtype) in kinds)
+    if dtype.startswith("uint"):
+        text = text.replace("abs(-x)", "x")
+    vector = vector_of(dtype)
+    side = (64 if vector >= 4 else 32) if tile else 0
+    compiled(typed(text, dtype), tile=side, vector=min(vector, 4) if tile else vector, unroll=1)
+
+
+@pytest.mark.parametrize("dtype", elements.FLOATS)
+def test_all_functions_of_floats_compile(nvrtc, dtype):
+    compiled(typed(" + ".join(expressions.FUNCTIONS), dtype), vector=1, unroll=1)
+
+
+@pytest.mark.parametrize("dtype", elements.DTYPES)
+def test_all_exact_functions_compile(nvrtc, dtype):
+    texts = [text for text, served in expressions.TEST_CASES if served == dtype]
+    compiled(typed(" + ".join(f"where({text}, 1, 0)" for text in texts), dtype), vector=vector_of(dtype), unroll=1)
+
+
+@pytest.mark.parametrize("text", ["x + y", "x * y < 3"])
+def test_mixed_dtypes_compile(nvrtc, text):
+    for first, second in [("int8", "float16"), ("bfloat16", "float64"), ("bool", "complex64"), ("uint64", "int64")]:
+        if "<" in text and "complex64" in (first, second):
+            continue
+        compiled(typed(text, {"x": first, "y": second}), vector=2, unroll=1)
+        compiled(typed(text, {"x": first, "y": second}), tile=32, vector=2)
+
+
+def test_scalars_and_0d_arrays_compile(nvrtc):
+    expression = typed("x * a + y * (b + 1) + 2", {"x": "float16", "y": "int32"}, {"a": 2.5, "b": 1}.items())
+    assert expression.values
+    compiled(expression, passed=[False, True])
+
+
+def test_many_arrays_compile(nvrtc):
+    compiled(typed(" + ".join(f"x{k}" for k in range(16)), "float32"), unroll=1)
+    compiled(typed(" + ".join(f"x{k}" for k in range(16)), "float32"), tile=32, unroll=1)
+    compiled(typed(" + ".join(f"x{k}" for k in range(16)), "complex128"), tile=32, vector=1)
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_89", "sm_100"])
+def test_other_architectures_compile(nvrtc, architecture):
+    compiled(typed("x * y + a", "bfloat16"), vector=8, unroll=1, architecture=architecture)
+
+
+def test_what_does_not_compile_is_a_cuda_error(nvrtc):
+    with pytest.raises(interop.CudaError, match=r"(?s)f: compiling a kernel for sm_90 by NVRTC: .*no_such_type"):
+        _nvrtc.compile_source("f", "no_such_type x;", ["x"], {}, ARCHITECTURE)
+
+
+def test_names_of_templates_are_found(nvrtc):
+    source = "template <typename T> __global__ void scale(T* x) { *x *= 2; }"
+    _, names = _nvrtc.compile_source("f", source, ["scale<float>", "scale<double>"], {}, ARCHITECTURE)
+    assert all(name.startswith("_Z") for name in names)
+    assert len(set(names)) == 2
+
+
+# ---- the source ----
+
+
+def test_another_scalar_gives_the_same_source():
+    first, second = (typed("x * a", "float32", {"a": value}.items()) for value in (2.0, 3.0))
+    sources = [_expression_source.source(x, [False], 0, 4, 2) for x in (first, second)]
+    assert sources[0] == sources[1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "text"),
+    [
+        ("float32", "0.1", "__uint_as_float(0x3dcccccdu)"),
+        ("float64", "1e400", "__longlong_as_double(static_cast<long long>(0x7ff0000000000000ull))"),
+        ("float16", "0.1", "Half{0x2e66}"),
+        ("bfloat16", "1.0", "BFloat16{0x3f80}"),
+        ("int8", "-1", "static_cast<signed char>(0xffull)"),
+        ("uint64", "3", "static_cast<unsigned long long>(0x3ull)"),
+        ("complex64", "1j", "Complex<float>{__uint_as_float(0x0u), __uint_as_float(0x3f800000u)}"),
+    ],
+)
+def test_literals_are_written_by_their_bits(dtype, value, text):
+    assert f"Add{{}}(x0, {text})" in _expression_source.source(typed(f"x + {value}", dtype), [False], 0, 1, 1)
+
+
+# ---- the cache ----
+
+
+@pytest.fixture
+def loader(nvrtc, monkeypatch, tmp_path):
+    """`_nvrtc.load` over an empty folder, with a count of what was compiled; nothing goes to a GPU."""
+    counts = {"compiled": 0}
+    compile_source = _nvrtc.compile_source
+
+    def counting(*arguments):
+        counts["compiled"] += 1
+        return compile_source(*arguments)
+
+    monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(_nvrtc, "compile_source", counting)
+    monkeypatch.setattr(_nvrtc, "_loaded", {})
+    monkeypatch.setattr(interop._core, "load_kernels", lambda image, names: [(image, name) for name in names])
+
+    def load(source="__global__ void f() {}", names=("f",), architecture=ARCHITECTURE, forget=True, **options):
+        if forget:
+            _nvrtc._loaded.clear()  # as in another process
+        return _nvrtc.load("f", source, names, options, architecture)
+
+    load.counts = counts
+    return load
+
+
+def test_a_kernel_is_compiled_once_for_all_processes(loader, tmp_path):
+    first = loader()
+    assert loader(forget=False) is first
+    assert loader() == first
+    assert loader.counts["compiled"] == 1
+    assert list((tmp_path / "cache").rglob("*"))
+
+
+def test_what_differs_is_compiled_anew(loader):
+    loader()
+    loader(source="__global__ void f() { __syncthreads(); }")
+    loader(architecture="sm_80")
+    loader(fma=False)
+    assert loader.counts["compiled"] == 4
+
+
+def test_broken_files_are_written_anew(loader, tmp_path):
+    first = loader()
+    for file in (tmp_path / "cache").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:-5])
+    assert loader() == first
+    assert loader() == first
+    assert loader.counts["compiled"] == 2
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(loader, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert loader() == loader()
+    assert loader.counts["compiled"] == 2
+
+
+def test_the_folder_of_the_cache(monkeypatch, tmp_path):
+    monkeypatch.delenv("INTEROP_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert _nvrtc.cache_folder() == tmp_path / "interop"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert _nvrtc.cache_folder() == tmp_path / ".cache/interop"
+
+
+def test_without_cuda_core_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    with pytest.raises(
+        interop.CudaError, match=r"needs cuda.core, .*pip install 'interop-dlpack\[cu13\]' \(or \[cu12\]\)"
+    ):
+        _nvrtc.load("f", "", ["f"], {}, ARCHITECTURE)
+
+
+def test_host_calls_need_no_compiler(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    assert interop.elementwise("x * 7 + 1")(np.arange(2)).tolist() == [1, 8]
