@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 import interop
-from interop import _core, _nvrtc
+from interop import _core, _nvrtc, _plot
 
 __all__ = ["run"]
 
@@ -33,11 +33,17 @@ Candidates = dict[str, Callable[[], Any]]
 _L2_BYTES = 128 << 20  # twice the largest L2 cache in use: what the buffers of a cold measurement must exceed
 
 
-def run(what: str, csv_path: str | None, only: str = "") -> int:
+def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None = None) -> int:
     """Run the benchmark `what`, print its table, and write every row to `csv_path` if that is given.
 
-    `only`: of the products, those whose row has this text.
+    `only`: of the products, those whose row has this text. `plot_path`: draw the bars of "elementwise" into this file.
     """
+    if plot_path and what != "elementwise":
+        print("interop bench: --plot is of elementwise alone")
+        return 1
+    if plot_path and not _import("matplotlib"):
+        print("interop bench: --plot needs matplotlib: pip install matplotlib")
+        return 1
     try:
         card = _core.device_info(0)["name"]
     except interop.CudaError as error:
@@ -62,6 +68,8 @@ def run(what: str, csv_path: str | None, only: str = "") -> int:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+    if plot_path:
+        _plot.elementwise(rows, plot_path)
     return 0
 
 

@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "what", choices=["matmul", "elementwise", "overhead"], help="large products, large sums, or host time"
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
+    bench.add_argument("--plot", metavar="FILE", help="draw elementwise's bars into this file (needs matplotlib)")
     bench.add_argument("--only", metavar="TEXT", default="", help="of the products, those whose row has this text")
     conformance = commands.add_parser(
         "conformance", help="print what every array library, dtype and layout that is here gives"
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _conformance(options.update)
     from interop import _bench
 
-    return _bench.run(options.what, options.csv, options.only)
+    return _bench.run(options.what, options.csv, options.only, options.plot)
 
 
 def _conformance(page: str | None) -> int:

@@ -172,7 +172,7 @@ def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes
         if where_zero is not None:
             (divisor,) = rest
             return jnp.where(divisor == 0, np.frombuffer(where_zero, kind)[0], jnp.divide(x, divisor))
-        special = {"i": _OF_INTEGERS, "u": _OF_INTEGERS}.get(kind.kind, _OF_FLOATS).get(operation)
+        special = _SPECIAL.get(kind.kind, _OF_FLOATS).get(operation)
         return (special or getattr(jnp, operation))(x, *rest)
 
 
@@ -237,6 +237,11 @@ def _float_floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(b == 0, a / b, down)
 
 
+def _complex_abs(x: jax.Array) -> jax.Array:
+    """Be infinite where a part is, also beside a NaN: XLA's is NaN there."""
+    return jnp.where(jnp.isinf(x.real) | jnp.isinf(x.imag), jnp.inf, jnp.abs(x))
+
+
 _OF_INTEGERS: dict[str, Callable[..., jax.Array]] = {
     "floor_divide": _integer_floor_divide,
     "remainder": _integer_remainder,
@@ -247,6 +252,8 @@ _OF_FLOATS: dict[str, Callable[..., jax.Array]] = {
     "remainder": _float_remainder,
     "pow": jnp.power,
 }
+_OF_COMPLEX: dict[str, Callable[..., jax.Array]] = {"abs": _complex_abs, "pow": jnp.power}
+_SPECIAL = {"i": _OF_INTEGERS, "u": _OF_INTEGERS, "c": _OF_COMPLEX}  # by kind; all others are as floats
 
 _lower_jnp: Any = mlir.lower_fun(computed, multiple_results=False)
 

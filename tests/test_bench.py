@@ -9,7 +9,7 @@ import pytest
 from helpers import libraries, machine
 
 import interop
-from interop import _bench, _core
+from interop import _bench, _core, _plot
 
 
 def test_without_a_gpu_it_says_so(capsys):
@@ -17,6 +17,22 @@ def test_without_a_gpu_it_says_so(capsys):
         return
     assert _bench.run("overhead", None) == 1
     assert capsys.readouterr().out.startswith("interop bench needs a GPU: ")
+
+
+def test_bars_are_of_elementwise_alone(capsys):
+    assert _bench.run("overhead", None, plot_path="bars.svg") == 1
+    assert capsys.readouterr().out == "interop bench: --plot is of elementwise alone\n"
+
+
+def test_bars_have_every_case_and_library(tmp_path):
+    machine.need("matplotlib")
+    rows = [
+        {"case": case, "backend": backend, "gb_per_s": 2000.0, "ratio_to_copy": 0.7, "card": "a card"}
+        for case, backend in [("a + b", "interop"), ("a + b", "torch"), ("a + b.T", "interop")]
+    ]
+    _plot.elementwise(rows, str(tmp_path / "bars.svg"))
+    text = (tmp_path / "bars.svg").read_text()
+    assert all(word in text for word in ("a + b<", "a + b.T<", "interop<", "torch<", "a card"))
 
 
 def test_stages_are_of_device_arrays():

@@ -82,8 +82,19 @@ def test_special_values_of_unary_operations(host_library, name, dtype):
     elements.check(name, result, elements.expected(name, x))
 
 
+@pytest.mark.parametrize("dtype", elements.COMPLEX)
+@pytest.mark.parametrize("name", elements.COMPLEX_SPECIAL)
+def test_special_values_of_complex_numbers(host_library, name, dtype):
+    x = elements.special_complex(name, dtype)
+    result = host_library.to_numpy(elements.call(name, *(host_library.make(a) for a in x)))
+    elements.check(name, result, elements.expected(name, *x))
+
+
+INTEGER_OPERATIONS = [name for name in elements.OPERATIONS if name not in ("divide", *elements.UNARY)]
+
+
 @pytest.mark.parametrize("dtype", elements.INTEGERS)
-@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "floor_divide", "remainder", "pow", "minimum", "less"])
+@pytest.mark.parametrize("name", INTEGER_OPERATIONS)
 def test_special_integers(host_library, name, dtype):
     """The ends of the range, zero divisors, negative powers."""
     limits = np.iinfo(dtype)
@@ -92,6 +103,15 @@ def test_special_integers(host_library, name, dtype):
     x, y = (np.array(list(side), dtype) for side in pairs.T)
     result = elements.call(name, host_library.make(x), host_library.make(y))
     elements.check(name, host_library.to_numpy(result), elements.expected(name, x, y))
+
+
+@pytest.mark.parametrize("dtype", elements.INTEGERS)
+@pytest.mark.parametrize("name", elements.UNARY)
+def test_special_integers_of_unary_operations(host_library, name, dtype):
+    limits = np.iinfo(dtype)
+    x = np.array([limits.min, limits.max, 0, 1], dtype)
+    result = host_library.to_numpy(elements.call(name, host_library.make(x)))
+    elements.check(name, result, elements.expected(name, x))
 
 
 def test_complex_division_overflows_only_where_the_result_does(host_library):

@@ -42,6 +42,11 @@ void check_alignment(const char* name, const void* pointer, int item) {
                    std::to_string(item) + " bytes, which the GPU cannot read; copy it first");
 }
 
+[[noreturn]] void refuse(const char* why_not) {
+  throw ValueError(std::string("interop.matmul: backend=\"cublas\" cannot take this product: ") + why_not +
+                   "; use backend=\"tiled\", or leave the choice to interop");
+}
+
 }  // namespace
 
 /// The rule of `automatic`, first match wins:
@@ -66,12 +71,15 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   cublas::Planned planned = cublas::plan(gemm, options);
   if (planned.algorithm) return {MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
   if (!by_name) return {};
-  throw ValueError(std::string("interop.matmul: backend=\"cublas\" cannot take this product: ") + planned.why_not +
-                   "; use backend=\"tiled\", or leave the choice to interop");
+  refuse(planned.why_not);
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
-  return suits_cublas(gemm, options) ? cublas::kMaxWorkspace : 0;
+  if (!suits_cublas(gemm, options)) return 0;
+  if (options.backend == MatmulBackend::cublas) {
+    if (const char* why_not = cublas::why_not_dtypes(gemm, options)) refuse(why_not);
+  }
+  return cublas::kMaxWorkspace;
 }
 
 void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {

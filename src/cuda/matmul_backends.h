@@ -31,6 +31,8 @@ std::string why_not_installed();
 
 inline constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // cuBLAS's own documentation advises it for Hopper
 
+/// Why it has no product of these dtypes, whatever the shapes; null if it has.
+const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options);
 /// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
 Planned plan(const Gemm& gemm, const MatmulOptions& options);
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);

@@ -281,6 +281,8 @@ bool can_conjugate(bool conjugated, bool row_major, const BlasLayout& c) {
 const char* add_finish(const Gemm& gemm, const MatmulOptions& options, const BlasLayout& c, Key& key) {
   const std::size_t item = item_bytes(gemm.out_dtype);
   const BatchDim batch = gemm.batch_ndim == 1 ? gemm.batch[0] : BatchDim{};
+  if (gemm.scales && gemm.out_dtype.code == kDLInt) return "its integer products have no factors but 0 and 1";
+  if (gemm.addend && gemm.bias && item == 2) return "it may round to 16 bits between c and bias";
   if (gemm.addend) {
     const BlasLayout addend = blas_layout(gemm.m, gemm.n, gemm.addend_strides, c.row_major);
     if (!addend.possible) return "c has no unit stride where the result has it, or is broadcast";
@@ -576,9 +578,15 @@ bool installed() { return library().installed; }
 
 std::string why_not_installed() { return library().why_not; }
 
+const char* const kNoDtypes = "it has no product of these dtypes";
+
+const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options) {
+  return types_of(gemm, options.allow_tf32) ? nullptr : kNoDtypes;
+}
+
 Planned plan(const Gemm& gemm, const MatmulOptions& options) {
   const std::optional<Types> types = types_of(gemm, options.allow_tf32);
-  if (!types) return {nullptr, 0, "it has no product of these dtypes"};
+  if (!types) return {nullptr, 0, kNoDtypes};
   const int device = current_device(kPlanning);
   Key key;
   if (const char* why_not = make_key(gemm, options, *types, device, key)) return {nullptr, 0, why_not};

@@ -8,7 +8,7 @@ namespace {
 //                              T  M  N  K  stages  warp  thread  blocks an SM
 using Large32 = Shape<uint32_t, 128, 128, 16, 2,  64, 32,  8, 8,  2>;
 using Small32 = Shape<uint32_t,  32,  32, 16, 4,  32, 16,  4, 4,  8>;
-using Large64 = Shape<uint64_t, 128,  64,  8, 3,  64, 32,  8, 8,  2>;
+using Large64 = Shape<uint64_t,  64,  64,  8, 3,  32, 32,  8, 4,  3>;
 using Small64 = Shape<uint64_t,  32,  32,  8, 4,  32, 16,  4, 4,  6>;
 // clang-format on
 
@@ -21,7 +21,7 @@ Variants int32_variants() {
 }
 
 Variants int64_variants() {
-  static const Variant variants[] = {variant_of<Large64, false>("128x64x8", 0.85, 0.15),
+  static const Variant variants[] = {variant_of<Large64, false>("64x64x8", 0.85, 0.15),
                                      variant_of<Small64, false>("32x32x8", 0.6, 0.44)};
   return {variants, 2};
 }

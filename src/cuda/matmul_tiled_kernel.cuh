@@ -42,6 +42,9 @@ struct Shape {
   // On sm_75 shared memory holds one block an SM, and copies need registers that cp.async does not.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   static constexpr int kMinBlocks = 1;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  // In 128 registers ptxas spills some of the integers' kernel.
+  static constexpr int kMinBlocks = std::is_same<T, uint32_t>::value && M * N == 128 * 128 ? 1 : MinBlocks;
 #else
   static constexpr int kMinBlocks = MinBlocks;
 #endif
@@ -568,7 +571,6 @@ __global__ __launch_bounds__(S::kThreads,
   // Which matrix, and which tile of it.
   const char* a = args.a.data;
   const char* b = args.b.data;
-  char* c = args.c.data;
   unsigned index = blockIdx.x;
   if (args.batch_ndim > 0) {
     const unsigned tiles = args.row_tiles * args.column_tiles;
@@ -582,7 +584,6 @@ __global__ __launch_bounds__(S::kThreads,
       }
       a += at * args.a.batch_stride[dim];
       b += at * args.b.batch_stride[dim];
-      c += at * args.c.batch_stride[dim];
     }
   }
   const Tile tile = tile_at(index, args.row_tiles, args.column_tiles);
@@ -672,7 +673,8 @@ __global__ __launch_bounds__(S::kThreads,
     multiply(std::true_type{});
   }
 
-  c += (first_row + thread_row) * args.c.row_stride + (first_column + thread_column) * args.c.column_stride;
+  // Found only now: during the loop it would keep two registers.
+  char* const c = place_in(args, args.c, first_row + thread_row, first_column + thread_column);
   if (!args.finish.direct) {
     const Region region{first_row + thread_row, first_column + thread_column, rows_left - thread_row,
                         columns_left - thread_column};

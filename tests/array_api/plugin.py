@@ -41,7 +41,6 @@ _IN_PLACE = {f"__i{word}__": name for name, word in _OPERATOR_OF.items()}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--interop-library", choices=namespaces.LIBRARIES, required=True)
-    parser.addoption("--own-functions", action="store_true", help="test the library's own functions")
 
 
 # Not shrink and explain, which take minutes where a failure is expected.
@@ -80,8 +79,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, name in subjects.items():
         if item.originalname == "test_remainder":
             _run_of_integers(item)
-        if name == "matmul" and item.originalname != "test_func_signature" and not config.getoption("--own-functions"):
-            _draw_served_products(item)
         _give_all_examples(item, config.getoption("--max-examples"))
         _put_interop_behind_operators(item, name, library)
         _judge_only_within_the_condition(item)
@@ -110,32 +107,6 @@ def pytest_collection(session: pytest.Session) -> None:
             if not names & _WIDE_UNSIGNED:
                 raise pytest.UsageError(f"torch has no common dtype of {' and '.join(names)}") from error
     hypothesis_helpers.promotable_dtypes[:] = kept
-
-
-#: The dtypes, not mixed, that matmul serves so far.
-MATMUL_DTYPES = ("float32", "float64")
-
-
-def _draw_served_products(item: pytest.Function) -> None:
-    from array_api_tests import dtype_helpers, hypothesis_helpers, xp
-
-    names = dtype_helpers.dtype_to_name
-    pairs = [pair for pair in hypothesis_helpers.promotable_dtypes if "bool" not in (names[x] for x in pair)]
-    served = [(x, y) for x, y in pairs if x == y and names[x] in MATMUL_DTYPES]
-    for pair in pairs:
-        try:
-            xp.matmul(*(xp.ones((1, 1), dtype=dtype) for dtype in pair))
-        except TypeError:
-            continue
-        if pair not in served:
-            raise pytest.UsageError(
-                f"matmul serves {' and '.join(names[x] for x in pair)}, which {__file__} leaves out"
-            )
-    everything = hypothesis_helpers.promotable_dtypes[:]
-    hypothesis_helpers.promotable_dtypes[:] = served
-    strategies = hypothesis_helpers.two_mutual_arrays([xp.float32, xp.float64])
-    hypothesis_helpers.promotable_dtypes[:] = everything
-    item.obj = hypothesis.given(*strategies)(item.obj.hypothesis.inner_test)
 
 
 def _run_of_integers(item: pytest.Function) -> None:
@@ -237,10 +208,11 @@ def _on_host(x: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
-    before = namespaces.calls.total()
+    name = _subject(item)
+    before = namespaces.calls[name]
     result = yield
-    if item.originalname != "test_func_signature" and namespaces.calls.total() == before:
-        pytest.fail("this test has called no function of interop")
+    if item.originalname != "test_func_signature" and namespaces.calls[name] == before:
+        pytest.fail(f"this test has not called interop.{name}")
     return result
 
 

@@ -32,14 +32,8 @@ TESTS = (
 def digest(checkout: Path) -> str:
     """Return the digest of the files that decide what is tested; needs no git, which a copied folder may lack."""
     stubs = checkout / "array-api" / "src" / "array_api_stubs" / f"_{VERSION.replace('.', '_')}"
-    files = sorted(
-        [
-            checkout / "conftest.py",
-            checkout / "pytest.ini",
-            *(checkout / "array_api_tests").glob("*.py"),
-            *stubs.glob("*.py"),
-        ]
-    )
+    tests = (checkout / "array_api_tests").glob("*.py")
+    files = sorted([checkout / "conftest.py", checkout / "pytest.ini", *tests, *stubs.glob("*.py")])
     total = hashlib.sha256()
     for file in files:
         if file.is_file():
@@ -92,7 +86,7 @@ def main() -> int:
         *("-q", "-rfExX", "--tb=short"),
         *("-o", "xfail_strict=true", "--max-examples", str(options.max_examples), "--disable-deadline"),
         *(f"--hypothesis-seed={options.seed}", "--interop-library", options.library),
-        *(("--own-functions",) if options.own else (f"--xfails-file={HERE / 'xfails.txt'}",)),
+        *(() if options.own else (f"--xfails-file={HERE / 'xfails.txt'}",)),
         *(("-n", options.n, "--dist", "worksteal") if options.n != "0" else ()),
         *options.more,
         *(f"array_api_tests/{name}" for name in TESTS),

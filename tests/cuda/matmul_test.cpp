@@ -421,8 +421,8 @@ void test_refusals() {
   crooked.b = reinterpret_cast<char*>(&x) + 1;
   expect_throw<ValueError>("a crooked pointer", "b starts at", [&] { plan_matmul(crooked, {}); });
   if (!g_cublas) return;
-  gemm.dtype = gemm.b_dtype = gemm.out_dtype = DLDataType{kDLInt, 64, 1};
-  expect_throw<ValueError>("int64", "it has no product of these dtypes",
+  gemm.dtype = gemm.b_dtype = gemm.out_dtype = DLDataType{kDLInt, 32, 1};
+  expect_throw<ValueError>("int32", "it has no product of these dtypes",
                            [&] { plan_matmul(gemm, {MatmulBackend::cublas, false}); });
 }
 

@@ -60,8 +60,17 @@ def test_special_values(torch, name, dtype):
     elements.check(name, library.to_numpy(result), elements.expected(name, x, y))
 
 
+@pytest.mark.parametrize("dtype", elements.COMPLEX)
+@pytest.mark.parametrize("name", elements.COMPLEX_SPECIAL)
+def test_special_values_of_complex_numbers(torch, name, dtype):
+    library = libraries.by_name("torch", "cuda")
+    x = elements.special_complex(name, dtype)
+    result = library.to_numpy(elements.call(name, *(library.make(a) for a in x)))
+    elements.check(name, result, elements.expected(name, *x))
+
+
 @pytest.mark.parametrize("dtype", elements.INTEGERS)
-@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "floor_divide", "remainder", "pow", "minimum", "less"])
+@pytest.mark.parametrize("name", [name for name in elements.OPERATIONS if name not in ("divide", *elements.UNARY)])
 def test_special_integers(torch, name, dtype):
     library = libraries.by_name("torch", "cuda")
     limits = np.iinfo(dtype)

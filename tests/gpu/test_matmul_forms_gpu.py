@@ -208,14 +208,15 @@ def test_all_terms(device_library, dtype, backend):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("epilogue", [None, *forms.EPILOGUES])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_bias_and_epilogues(torch, dtype, epilogue, order, backend):
+@pytest.mark.parametrize(("m", "k", "n"), [(256, 64, 128), (65, 33, 130)])
+def test_bias_and_epilogues(torch, dtype, epilogue, order, backend, m, k, n):
     library = libraries.by_name("torch", "cuda")
-    a, b, x, y = operands(library, ((256, 64), (64, 128)), dtype)
-    bias = forms.draw((128,) if order == "C" else (256, 1), dtype, 3)
-    out = library.make(forms.poison((256, 128), dtype))
-    out = out if order == "C" else library.make(forms.poison((128, 256), dtype)).T
+    a, b, x, y = operands(library, ((m, k), (k, n)), dtype)
+    bias = forms.draw((n,) if order == "C" else (m, 1), dtype, 3)
+    out = library.make(forms.poison((m, n), dtype))
+    out = out if order == "C" else library.make(forms.poison((n, m), dtype)).T
     got = matmul(a, b, bias=library.make(bias), epilogue=epilogue, out=out, backend=backend)
-    if backend == "cublas" and epilogue != "gelu":
+    if backend == "cublas" and epilogue != "gelu" and m == 256:
         assert got is not None  # what fused products of other libraries do
     if got is not None:
         # cuBLASLt's tanh is that of the hardware.

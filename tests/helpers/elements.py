@@ -41,7 +41,18 @@ def serves(name: str, dtype: str) -> bool:
 
 # ---- operands ----
 
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, -7.0, np.inf, -np.inf, np.nan)
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.5, 3.0, -4.0, -7.0, np.inf, -np.inf, np.nan)
+
+
+COMPLEX_SPECIAL = ("add", "subtract", "negative", "abs", "equal", "not_equal")  # which the standard defines
+
+
+def special_complex(name: str, dtype: str) -> list[np.ndarray]:
+    """Operands of all pairs of numbers whose parts are signed zeros, infinities, NaN and an ordinary number."""
+    values = np.array([0.0, -0.0, 1.5, np.inf, -np.inf, np.nan])
+    numbers = np.empty(values.size**2, dtype)
+    numbers.real, numbers.imag = np.repeat(values, values.size), np.tile(values, values.size)
+    return [numbers] if name in UNARY else [np.repeat(numbers, numbers.size), np.tile(numbers, numbers.size)]
 
 
 def draw(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
@@ -124,9 +135,9 @@ def check(name: str, result: np.ndarray, answer: np.ndarray, loose: bool = False
             assert np.allclose(wide_got, wide_want, rtol=16 * slack * eps, atol=8 * slack * eps * scale, equal_nan=True)
         else:
             assert np.array_equal(wide_got, wide_want, equal_nan=True)
-            if name not in ("minimum", "maximum"):
-                zeros = wide_want == 0
-                assert np.array_equal(np.signbit(wide_got[zeros]), np.signbit(wide_want[zeros]))
+        if name not in ("minimum", "maximum") and (not loose or (name == "pow" and len(parts) == 1)):
+            zeros = wide_want == 0
+            assert np.array_equal(np.signbit(wide_got[zeros]), np.signbit(wide_want[zeros]))
 
 
 def call(name: str, *operands: Any, **options: Any) -> Any:

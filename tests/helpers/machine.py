@@ -21,6 +21,7 @@ REQUIREMENTS = {  # name -> module
     "cuda_core": "cuda.core.utils",
     "paddle": "paddle",
     "tensorflow": "tensorflow",
+    "matplotlib": "matplotlib",
     "nvrtc": "cuda.bindings.nvrtc",
     "cuda": None,
 }
