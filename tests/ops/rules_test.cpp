@@ -42,17 +42,17 @@ struct Compact {
 };
 
 void check_matmul() {
-  const Compact a({5, 2, 3}, kFloat32), b({3, 4}, kFloat32), c({5, 2, 4}, kFloat32), d({3, 4}, kFloat64);
-  const ops::MatmulResult result = ops::matmul_result(a.tensor, b.tensor);
+  const Compact a({5, 2, 3}, kFloat32), b({3, 4}, kFloat32), c({5, 2, 4}, kFloat32);
+  const ops::MatmulResult result = ops::matmul_result(a.tensor, b.tensor, kFloat32);
   expect(shape_text(result.shape) == "(5, 2, 4)", "the shape of a product");
   expect(result.dtype == kFloat32, "the dtype of a product");
   const Gemm gemm = ops::plan_matmul(a.tensor, b.tensor, c.tensor);
   expect(gemm.k == 3 && gemm.n == 4, "the sizes of a planned product");
   expect_throw<ValueError>("(4, 3)", [] {
     const Compact x({2, 2}, kFloat32), y({4, 3}, kFloat32);
-    ops::matmul_result(x.tensor, y.tensor);
+    ops::matmul_result(x.tensor, y.tensor, kFloat32);
   });
-  expect_throw<TypeError>("float64", [&] { ops::matmul_result(a.tensor, d.tensor); });
+  expect_throw<TypeError>("float8", [] { ops::check_matmul_dtypes(kFloat32, {kDLFloat8_e4m3fn, 8, 1}); });
 }
 
 void check_elementwise() {
