@@ -8,7 +8,7 @@ project_copyright = author
 release = version = interop.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "template"]
 html_theme = "furo"
 html_title = f"interop {release}"
 

@@ -56,7 +56,9 @@ from interop._elementwise import (
 )
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._expression import Expression, elementwise
+from interop._load import Function, Library, load
 from interop._matmul import matmul
+from interop._paths import get_cmake_dir, get_include
 from interop._register import register
 
 Array.__module__ = CudaError.__module__ = "interop"
@@ -68,6 +70,8 @@ __all__ = [  # not "jax": a star import would load JAX
     "ExplainedArgument",
     "Explanation",
     "Expression",
+    "Function",
+    "Library",
     "__version__",
     "abs",
     "add",
@@ -78,10 +82,13 @@ __all__ = [  # not "jax": a star import would load JAX
     "equal",
     "explain",
     "floor_divide",
+    "get_cmake_dir",
+    "get_include",
     "greater",
     "greater_equal",
     "less",
     "less_equal",
+    "load",
     "matmul",
     "maximum",
     "minimum",

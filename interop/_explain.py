@@ -9,6 +9,7 @@ from typing import Any
 
 from interop import _core, _elementwise
 from interop._expression import Expression
+from interop._load import Function
 from interop._matmul import matmul
 
 __all__ = ["ExplainedArgument", "Explanation", "explain"]
@@ -81,8 +82,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     Parameters
     ----------
     function : callable
-        A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, or what
-        `interop.elementwise` makes.
+        A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, what
+        `interop.elementwise` makes, or a C function of `interop.load` that takes arrays.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -113,6 +114,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     >>> plan.algorithm, plan.copies
     ('numpy.matmul, on views of the arrays', ())
     """
+    if isinstance(function, Function):
+        return _explain_c(function, *args, **kwargs)
     if isinstance(function, Expression):
         return _explain_expression(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function)
@@ -185,6 +188,16 @@ def _explain_elementwise(
     shape, dtype = result_of(name, a, b)
     kernels = "the XLA FFI handler interop_elementwise"
     return _explain_in_jax(function, arrays, shape, dtype, "interop_elementwise", kernels, f"jax.numpy's own {name}")
+
+
+def _explain_c(
+    function: Function, /, *args: Any, stream: Any = None, execution: str | None = None, **results: Any
+) -> Explanation:
+    found = function._call(args, results, stream, execution, True)
+    if found is None:
+        raise TypeError(f"interop.explain: {function!r} takes no arrays; accepted: C functions that do")
+    found |= {"workspace_bytes": 0, "algorithm": f"the C function {function.__doc__}"}
+    return _explanation(function._label, found)
 
 
 def _explain_expression(

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CXX_FILES = sorted(
     str(path.relative_to(ROOT))
-    for folder in ("src", "tests")
+    for folder in ("src", "tests", "docs")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".h", ".cpp", ".cu", ".cuh")
 )

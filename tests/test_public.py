@@ -25,16 +25,10 @@ from interop import _conformance, _libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(interop._core.elementwise_operations())
-FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "matmul", "register", *ELEMENTWISE]
-NAMES = [
-    "Array",
-    "CudaError",
-    "ExplainedArgument",
-    "Explanation",
-    "Expression",
-    "__version__",
-    *FUNCTIONS,
-]  # `jax` on first use
+FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "load", "matmul", "register", *ELEMENTWISE]
+CLASSES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "Expression", "Function", "Library"]
+PATHS = ["get_cmake_dir", "get_include"]
+NAMES = [*CLASSES, "__version__", *PATHS, *FUNCTIONS]  # `jax` on first use
 
 
 def run(*arguments, cwd, **environment):

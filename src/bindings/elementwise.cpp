@@ -13,7 +13,6 @@
 #include "bindings/elementwise.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
-#include "exchange/explain.h"
 #include "exchange/numpy.h"
 #include "exchange/overlap.h"
 #include "exchange/route.h"
@@ -126,8 +125,8 @@ DLDataType common_dtype(const Operation& operation, const Operands& operands, co
   if (alike && !(operation.op == ElementwiseOp::divide && is_integral(first))) return first;
   nb::object other = nb::none();
   if (operands.count == 2) other = promoted_of(call, operands, 1);
-  const nb::object name = kPromote.get()(operation.name, call.operand(0).route->library(),
-                                         operation.op == ElementwiseOp::divide, promoted_of(call, operands, 0), other);
+  const nb::object name = kPromote.get()(operation.name, call.library(), operation.op == ElementwiseOp::divide,
+                                         promoted_of(call, operands, 0), other);
   const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
   if (!found) throw TypeError(std::string(operation.name) + ": the operands promote to " + exchange::text_of(name));
   return *found;
@@ -153,7 +152,7 @@ void on_host(const Operation& operation, const Operands& operands, const Call& c
   nb::object b = nb::none();
   if (operands.count == 2) b = host_operand(call, operands, 1);
   kOnHost.get()(operation.short_name(), host_operand(call, operands, 0), b, call.numpy_output(),
-                exchange::numpy_dtype(dtype), where_zero, call.led_by_numpy());
+                exchange::numpy_dtype(dtype), where_zero, led_by_numpy(call));
 }
 
 /// A call, and what its shape and dtype rules say.
@@ -294,7 +293,7 @@ nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle
   plan_call(plan, operation, {out, stream, execution, true, true, true});
   Call& call = *plan.call;
   const DLTensor& result = call.output(plan.shape, plan.out_dtype);
-  nb::dict explained = exchange::explain(call, result);
+  auto explained = nb::borrow<nb::dict>(call.explain());
   explained["workspace_bytes"] = 0;
   if (call.on_host()) {
     explained["algorithm"] =

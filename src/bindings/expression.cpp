@@ -15,7 +15,6 @@
 #include "bindings/kernel_source.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
-#include "exchange/explain.h"
 #include "exchange/overlap.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
@@ -216,7 +215,7 @@ std::vector<uint64_t> key_of(const Plan& plan) {
   const Call& call = *plan.call;
   std::vector<uint64_t> key;
   key.reserve(static_cast<size_t>(plan.arguments.array_count) + plan.sources.values.size() + 1);
-  key.push_back(reinterpret_cast<uintptr_t>(call.operand(0).route->library()));
+  key.push_back(reinterpret_cast<uintptr_t>(call.library()));
   for (int k = 0; k < plan.arguments.array_count; ++k) {
     const DLTensor& tensor = call.tensor(k);
     key.push_back(uint64_t{tensor.dtype.code} | uint64_t{tensor.dtype.bits} << 8 | uint64_t{tensor.dtype.lanes} << 16 |
@@ -242,7 +241,7 @@ DLDataType named_dtype(const ExpressionCalls& self, nb::handle name) {
 Typed& find_typed(const ExpressionCalls& self, const Plan& plan) {
   std::vector<uint64_t> key = key_of(plan);
   const Call& call = *plan.call;
-  const char* library = call.operand(0).route->library();
+  const char* library = call.library();
   for (const auto& typed : plan.split->typed) {
     if (typed->key != key) continue;
     if (typed->configuration.is_none() || typed->configuration.equal(kConfiguration.get()(library))) return *typed;
@@ -292,7 +291,7 @@ void on_host(const Plan& plan) {
     const auto source = static_cast<size_t>(value.source);
     scalars.append(nb::make_tuple(plan.split->labels[source], plan.sources.values[source]));
   }
-  kOnHost.get()(plan.typed->python, arrays, scalars, call.numpy_output(), call.led_by_numpy());
+  kOnHost.get()(plan.typed->python, arrays, scalars, call.numpy_output(), led_by_numpy(call));
 }
 
 /// The values of the kernel: scalars as the elements that they are to become, then the 0-d arrays of the host.
@@ -424,7 +423,7 @@ nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict na
   plan_call(plan, self, {out, stream, execution, true, true, true});
   Call& call = *plan.call;
   const DLTensor& result = call.output(plan.shape, plan.typed->out_dtype);
-  nb::dict explained = exchange::explain(call, result);
+  auto explained = nb::borrow<nb::dict>(call.explain());
   explained["workspace_bytes"] = 0;
   if (call.on_host()) {
     explained["algorithm"] = "NumPy's, operation by operation, on views of the arrays";

@@ -10,7 +10,6 @@
 #include "bindings/bindings.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
-#include "exchange/explain.h"
 #include "exchange/numpy.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
@@ -197,18 +196,18 @@ struct Arrays {
   int c = -1, bias = -1, aux = -1, scale_a = -1, scale_b = -1;
 
   Arrays(nb::handle a, nb::handle b, const Terms& terms) {
-    arguments[0] = {"a", a, false, false, true};
-    arguments[1] = {"b", b, false, false, true};
-    add(c, {"c", terms.c, false, true});
+    arguments[0] = {"a", a, Access::takes_conjugated};
+    arguments[1] = {"b", b, Access::takes_conjugated};
+    add(c, {"c", terms.c, Access::may_be_out});
     add(bias, {"bias", terms.bias});
-    add(aux, {"aux", terms.aux, true});
+    add(aux, {"aux", terms.aux, Access::write});
     add_scale(scale_a, "scale_a", terms.scale_a);
     add_scale(scale_b, "scale_b", terms.scale_b);
   }
 
  private:
   void add(int& place, const Argument& argument) {
-    if (argument.object.is_none()) return;
+    if (argument.object == Py_None) return;
     place = count;
     arguments[count++] = argument;
   }
@@ -228,7 +227,7 @@ struct Product {
   Product(nb::handle a, nb::handle b, const Terms& given, const CallOptions& options)
       : terms(given), arrays(a, b, given), call(kFunction, arrays.arguments, arrays.count, options) {
     const DLTensor &left = call.tensor(0), &right = call.tensor(1);
-    const DLDataType dtype = result_dtype(call.operand(0).route->library(), left.dtype, right.dtype, terms.dtype);
+    const DLDataType dtype = result_dtype(call.library(), left.dtype, right.dtype, terms.dtype);
     result = ops::matmul_result(left, right, dtype);
     const auto tensor = [&](int place) { return place < 0 ? nullptr : &call.tensor(place); };
     beside = {tensor(arrays.c), tensor(arrays.bias), tensor(arrays.aux), read_epilogue(terms.epilogue)};
@@ -278,12 +277,12 @@ void matmul_on_host(const Product& product) {
   const DLDataType dtype = product.result.dtype;
   const bool is_half = dtype.bits == 16 && is_float(dtype);
   const bool converts = call.tensor(0).dtype != dtype || call.tensor(1).dtype != dtype || is_half ||
-                        call.operand(0).conjugated || call.operand(1).conjugated;
+                        call.conjugated(0) || call.conjugated(1);
   if (product.is_plain() && !converts) {
     nb::dict keywords;
     keywords["out"] = call.numpy_output();
     std::optional<exchange::Within> guard;
-    if (!call.led_by_numpy()) {
+    if (!led_by_numpy(call)) {
       nb::dict quiet;
       quiet["all"] = "ignore";
       guard.emplace(kErrstate.get()(**quiet));
@@ -292,7 +291,7 @@ void matmul_on_host(const Product& product) {
     return;
   }
   nb::dict keywords;
-  keywords["conjugates"] = nb::make_tuple(call.operand(0).conjugated, call.operand(1).conjugated);
+  keywords["conjugates"] = nb::make_tuple(call.conjugated(0), call.conjugated(1));
   keywords["c"] = product.numpy_of(product.arrays.c);
   keywords["alpha"] = product.alpha();
   keywords["beta"] = product.beta();
@@ -305,7 +304,7 @@ void matmul_on_host(const Product& product) {
     if (!scale.is_none()) scales.append(place < 0 ? nb::borrow(scale) : product.numpy_of(place));
   }
   keywords["scales"] = scales;
-  keywords["warns"] = call.led_by_numpy();
+  keywords["warns"] = led_by_numpy(call);
   kOnHost.get()(call.numpy(0), call.numpy(1), call.numpy_output(), exchange::numpy_dtype(dtype), **keywords);
 }
 
@@ -385,8 +384,8 @@ class DeviceProduct {
       }
     }
     gemm_ = ops::plan_matmul(*operands[0], *operands[1], out, product.beside);
-    gemm_.a_conjugated = call.operand(0).conjugated;
-    gemm_.b_conjugated = call.operand(1).conjugated;
+    gemm_.a_conjugated = call.conjugated(0);
+    gemm_.b_conjugated = call.conjugated(1);
     // Explained, host arrays have no copies yet: those would be as well aligned as the output.
     if (out.device.device_type == kDLCPU) gemm_.a = gemm_.b = out.data;
     set_scales(product);
@@ -492,7 +491,7 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle
   Call& call = product.call;
   if (call.on_host()) refuse_backend(backend);
   const DLTensor& c = call.output(product.result.shape, product.result.dtype);
-  nb::dict explained = exchange::explain(call, c);
+  auto explained = nb::borrow<nb::dict>(call.explain());
   if (call.on_host()) {
     explained["algorithm"] = "numpy.matmul, on views of the arrays";
     explained["workspace_bytes"] = 0;

@@ -1,11 +1,11 @@
 /// `interop.register`, and the reading of one array that `interop.testing` checks producers with.
-#include <interop/call.h>
 #include <interop/cuda/driver.h>
 
 #include <cstring>
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "exchange/call.h"
 #include "exchange/registered.h"
 #include "exchange/route.h"
 
@@ -30,7 +30,7 @@ char* gather(const DLTensor& tensor, int dim, const char* from, char* to) {
 }
 
 /// The values of an imported array, from the host or from the device in the order of the call's stream.
-nb::bytes values(const Call& call) {
+nb::bytes values(const exchange::Call& call) {
   const DLTensor& tensor = call.tensor(0);
   const ByteRange range = byte_range(tensor);
   std::vector<char> elements(static_cast<size_t>(element_count(tensor) * item_bytes(tensor.dtype)));
@@ -50,8 +50,9 @@ nb::bytes values(const Call& call) {
 }
 
 nb::dict read(nb::handle array, nb::handle stream) {
-  const Call call("interop.testing", {{"the array", array}}, {nb::none(), stream, nb::none()});
-  const Operand& operand = call.operand(0);
+  const InteropArgument argument{"the array", array.ptr(), 0};
+  const exchange::Call call("interop.testing", &argument, 1, {nullptr, stream.ptr(), nullptr, 0});
+  const exchange::Operand& operand = call.operand(0);
   const DLTensor& tensor = call.tensor(0);
   nb::dict facts;
   facts["library"] = operand.route->library();

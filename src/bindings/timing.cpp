@@ -1,5 +1,6 @@
 /// What a call costs, measured from inside: for `interop bench overhead`.
 #include <interop/call.h>
+#include <interop/cuda/driver.h>
 #include <interop/cuda/matmul.h>
 
 #include <chrono>
@@ -65,7 +66,7 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
   });
   const double reads = seconds_each(count, [&] {
     for (nb::handle x : {a, b}) {
-      Operand operand;
+      exchange::Operand operand;
       operand.function = kFunction;
       operand.name = "a";
       operand.object = x;

@@ -340,6 +340,20 @@ const char* built_compiler() { return INTEROP_BUILT_COMPILER; }
 
 void require_driver() { driver(); }
 
+void throw_status(int status, const char* doing) {
+  const std::string what = std::string("interop: ") + doing + ": ";
+  switch (status) {  // what only the runtime has; the other numbers are the driver's
+    case 9:
+      throw CudaError(what + "cudaErrorInvalidConfiguration (the grid, the block or the shared memory is too large)");
+    case 35:
+      throw CudaError(what + "cudaErrorInsufficientDriver (the driver is older than the CUDA runtime of that code)");
+    case 98:
+      throw CudaError(what + "cudaErrorInvalidDeviceFunction (that code holds no such kernel for this GPU)");
+    default:
+      throw_status(static_cast<CUresult>(status), doing);
+  }
+}
+
 int driver_version() {
   int version = 0;
   check(driver().cuDriverGetVersion(&version), "reading the driver's version");

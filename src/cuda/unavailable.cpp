@@ -21,6 +21,7 @@ const char* built_compiler() { return ""; }
 
 void require_driver() { unavailable(); }
 int driver_version() { unavailable(); }
+void throw_status(int, const char*) { unavailable(); }
 int device_count() { unavailable(); }
 DeviceInfo device_info(int) { unavailable(); }
 

@@ -1,5 +1,5 @@
 /// One call: arguments in, device and stream decided, result out.
-#include <interop/call.h>
+#include "exchange/call.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,14 +11,11 @@
 #include "exchange/route.h"
 #include "exchange/stream.h"
 
-namespace interop {
-
-using exchange::route_of;
-
+namespace interop::exchange {
 namespace {
 
-const exchange::Lookup kAscontiguousarray("numpy", "ascontiguousarray");
-const exchange::Lookup kCopyto("numpy", "copyto");
+const Lookup kAscontiguousarray("numpy", "ascontiguousarray");
+const Lookup kCopyto("numpy", "copyto");
 
 /// Where an array would be allocated: as well aligned as any.
 void* const kSomewhere = reinterpret_cast<void*>(uintptr_t{1} << 20);
@@ -28,6 +25,16 @@ bool is_none(nb::handle object) { return !object.is_valid() || object.is_none();
 /// "float32 array of shape (2, 3) on cuda:0"
 std::string describe(const Operand& operand) {
   return dtype_name(operand.tensor.dtype) + " of shape " + shape_text(operand.tensor);
+}
+
+void check_writable(const Operand& operand) {
+  if (operand.read_only) {
+    throw TypeError(operand.label() + " (" + describe(operand) + ") is read-only; accepted: a writable array");
+  }
+  if (may_overlap_itself(operand.tensor)) {
+    throw ValueError(operand.label() + " (" + describe(operand) + ") has elements that share memory; accepted: one " +
+                     "address for each element");
+  }
 }
 
 /// The N of execution="cuda:N"; 0 for "cuda".
@@ -59,12 +66,12 @@ bool is_same(const DLTensor& x, const DLTensor& y) {
 
 }  // namespace
 
-Call::Call(const char* function, const Argument* arguments, int count, const CallOptions& options)
+Call::Call(const char* function, const InteropArgument* arguments, int count, const InteropOptions& options)
     : function_(function),
       operands_(count + 1),
-      only_looks_(options.only_looks),
-      may_overlap_(options.may_overlap),
-      takes_scalars_(options.takes_scalars) {
+      only_looks_(options.flags & INTEROP_ONLY_LOOKS),
+      may_overlap_(options.flags & INTEROP_MAY_OVERLAP),
+      takes_scalars_(options.flags & INTEROP_TAKES_SCALARS) {
   inspect(arguments, count, options.out);
   choose_device(options.execution);
   if (on_host()) {
@@ -79,36 +86,42 @@ Call::Call(const char* function, const Argument* arguments, int count, const Cal
   }
   acquire();
   if (staged_) {
-    if (!may_overlap_) check_overlap();  // of the host arrays themselves
+    if (has_out_ && !may_overlap_) check_overlap(operands_[argument_count_]);  // of the host arrays themselves
     if (!only_looks_) stage();
   }
 }
 
 Call::~Call() = default;
 
-void Call::inspect(const Argument* arguments, int count, nb::handle out) {
-  const auto add = [&](const Argument& argument) {
-    const auto [name, object, is_written, may_be_out, takes_conjugated] = argument;
-    if (is_written && !route_of(object, function_, name).writable()) {
-      throw TypeError(std::string(function_) + ": " + name + " is " + exchange::type_text(object) +
+void Call::inspect(const InteropArgument* arguments, int count, nb::handle out) {
+  if (count < 1) {
+    throw ValueError(std::string(function_) + ": there is no array argument; accepted: at least one, whose library " +
+                     "and device are the call's");
+  }
+  const auto add = [&](const InteropArgument& argument) {
+    const nb::handle object = argument.object;
+    const Route& route = route_of(object, function_, argument.name);
+    if ((argument.flags & INTEROP_WRITTEN) && !route.writable()) {
+      throw TypeError(std::string(function_) + ": " + argument.name + " is " + type_text(object) +
                       ", which is immutable; accepted: None, or a writable array");
     }
     Operand& operand = operands_.add();
     ++operand_count_;
     operand.function = function_;
-    operand.name = name;
+    operand.name = argument.name;
     operand.object = object;
-    operand.is_output = is_written;
-    operand.may_be_out = may_be_out;
-    operand.takes_conjugated = takes_conjugated;
-    operand.route = &route_of(object, function_, name);
+    operand.is_output = argument.flags & INTEROP_WRITTEN;
+    operand.is_read = !operand.is_output || (argument.flags & INTEROP_READ_TOO);
+    operand.may_be_out = argument.flags & INTEROP_MAY_BE_OUT;
+    operand.takes_conjugated = argument.flags & INTEROP_TAKES_CONJUGATED;
+    operand.route = &route;
     if (operand_count_ == 1 || operand.route != operands_[operand_count_ - 2].route) operand.route->enter(function_);
     operand.route->inspect(operand);
   };
   for (int i = 0; i < count; ++i) add(arguments[i]);
   argument_count_ = operand_count_;
   has_out_ = !is_none(out);
-  if (has_out_) add({"out", out, true});
+  if (has_out_) add({"out", out.ptr(), INTEROP_WRITTEN});
 }
 
 // Device memory decides; pinned memory joins a device array, and alone is host memory.
@@ -178,7 +191,7 @@ void Call::choose_stream(nb::handle stream) {
   const Operand& first = lead();
   stream_given_ = !is_none(stream);
   if (stream_given_) {
-    stream_ = exchange::stream_argument(stream, function_);
+    stream_ = stream_argument(stream, function_);
     stream_choice_ = StreamChoice::given;
   } else if (staged_ || (first.route->own_stream() && !first.has_stream)) {
     stream_ = cuda::own_stream();
@@ -234,50 +247,53 @@ void Call::acquire() {
     }
     operand.route->acquire(operand, on_host() || staged_ ? nullptr : stream_);
   }
+  for (int i = 0; i < argument_count_; ++i) {
+    if (!operands_[i].is_output) continue;
+    check_writable(operands_[i]);
+    if (!may_overlap_) check_overlap(operands_[i]);
+  }
 }
 
-nb::object Call::numpy(int i) const { return exchange::numpy_view(operands_[i]); }
+nb::object Call::numpy(int i) const { return numpy_view(operands_[i]); }
 
-nb::object Call::numpy_output() const {
-  if (has_out_) return exchange::numpy_view(operands_[argument_count_]);
+nb::object Call::numpy_output(int i) const {
+  if (i >= result_count_) throw ValueError(std::string(function_) + ": the call has no result " + std::to_string(i));
+  if (is_out(i)) return numpy_view(operands_[argument_count_]);
   Operand view;  // the new array, seen as any other
-  view.object = result_;
-  view.tensor = result_tensor_;
-  return exchange::numpy_view(view);
+  view.object = result(i).object;
+  view.tensor = result(i).tensor;
+  return numpy_view(view);
 }
-
-bool Call::led_by_numpy() const { return std::strcmp(lead().route->library(), "numpy") == 0; }
 
 const DLTensor& Call::output(const Shape& shape, DLDataType dtype) {
-  output_shape_ = shape;
-  if (is_beyond_counting({nullptr, {}, shape.ndim, dtype, output_shape_.sizes, nullptr, 0})) {
+  if (result_count_ > 0) others_.push_back(std::make_unique<Result>());
+  const int place = result_count_++;
+  Result& made = place == 0 ? first_ : *others_.back();
+  made.shape = shape;
+  if (is_beyond_counting({nullptr, {}, shape.ndim, dtype, made.shape.sizes, nullptr, 0})) {
     throw ValueError(std::string(operands_[0].function) + ": the result has shape " + shape_text(shape) +
                      ", more elements than any memory");
   }
-  compact_strides(output_shape_.sizes, shape.ndim, output_strides_);
-  for (int i = 0; i < argument_count_; ++i) {
-    if (operands_[i].is_output) check_written(operands_[i]);
-  }
-  if (has_out_) check_out(shape, dtype);
-  if (!staged_ && !may_overlap_) check_overlap();
-  if (has_out_) {
-    result_tensor_ = operands_[argument_count_].tensor;
+  compact_strides(made.shape.sizes, shape.ndim, made.strides);
+  if (is_out(place)) {
+    check_out(shape, dtype);
+    made.tensor = operands_[argument_count_].tensor;
   } else {
     const DLDevice device = on_host() || staged_ ? DLDevice{kDLCPU, 0} : DLDevice{kDLCUDA, device_};
-    result_tensor_ = {kSomewhere, device, shape.ndim, dtype, output_shape_.sizes, output_strides_, 0};
+    made.tensor = {kSomewhere, device, shape.ndim, dtype, made.shape.sizes, made.strides, 0};
     if (!only_looks_) {
-      exchange::Made made = lead().route->empty(shape, dtype, device, stream_, stream_given_ && !staged_);
-      result_ = std::move(made.object);
-      result_tensor_.data = made.data;
+      Made array = lead().route->empty(shape, dtype, device, stream_, stream_given_ && !staged_);
+      made.object = std::move(array.object);
+      made.tensor.data = array.data;
     }
   }
-  output_ = result_tensor_;
+  made.output = made.tensor;
   if (staged_ && !only_looks_) {
     // The kernel writes compact device memory, which is copied to the host array afterwards.
-    output_ = {nullptr, {kDLCUDA, device_}, shape.ndim, dtype, output_shape_.sizes, output_strides_, 0};
-    output_.data = device_copy(static_cast<size_t>(element_count(output_) * item_bytes(dtype)));
+    made.output = {nullptr, {kDLCUDA, device_}, shape.ndim, dtype, made.shape.sizes, made.strides, 0};
+    made.output.data = device_copy(static_cast<size_t>(element_count(made.output) * item_bytes(dtype)));
   }
-  return output_;
+  return made.output;
 }
 
 void Call::check_out(const Shape& shape, DLDataType dtype) {
@@ -291,23 +307,8 @@ void Call::check_out(const Shape& shape, DLDataType dtype) {
     throw TypeError(out.label() + " is " + dtype_name(tensor.dtype) + "; accepted: the result's dtype, " +
                     dtype_name(dtype));
   }
-  check_written(out);
-}
-
-void Call::check_written(const Operand& written) const {
-  if (written.read_only) {
-    throw TypeError(written.label() + " (" + describe(written) + ") is read-only; accepted: a writable array");
-  }
-  if (may_overlap_itself(written.tensor)) {
-    throw ValueError(written.label() + " (" + describe(written) + ") has elements that share memory; accepted: one " +
-                     "address for each element");
-  }
-}
-
-void Call::check_overlap() const {
-  for (int i = 0; i < operand_count_; ++i) {
-    if (operands_[i].is_output) check_overlap(operands_[i]);
-  }
+  check_writable(out);
+  if (!staged_ && !may_overlap_) check_overlap(out);
 }
 
 void Call::check_overlap(const Operand& written) const {
@@ -315,7 +316,7 @@ void Call::check_overlap(const Operand& written) const {
   for (int i = 0; i < argument_count_; ++i) {
     const Operand& other = operands_[i];
     if (&other == &written || (is_out && other.may_be_out && is_same(other.tensor, written.tensor))) continue;
-    if (exchange::share_memory(written.tensor, other.tensor)) {
+    if (share_memory(written.tensor, other.tensor)) {
       throw ValueError(written.label() + " shares memory with " + other.name +
                        ", which the result would overwrite while it is read; accepted: an array of its own");
     }
@@ -328,8 +329,8 @@ void* Call::workspace(size_t bytes) {
   Shape shape;
   shape.ndim = 1;
   shape.sizes[0] = static_cast<int64_t>(bytes);
-  exchange::Made made = lead().route->empty(shape, {kDLUInt, 8, 1}, {kDLCUDA, device_}, stream_, stream_given_);
-  workspace_ = std::move(made.object);
+  Made made = lead().route->empty(shape, {kDLUInt, 8, 1}, {kDLCUDA, device_}, stream_, stream_given_);
+  workspaces_.push_back(std::move(made.object));
   return made.data;
 }
 
@@ -346,26 +347,22 @@ void Call::stage() {
   for (int i = 0; i < argument_count_; ++i) {
     Operand& operand = operands_[i];
     const size_t bytes = static_cast<size_t>(element_count(operand.tensor) * item_bytes(operand.tensor.dtype));
-    if (operand.is_output) {  // compact on the device, like the result
-      staged_writes_.emplace_back(i, numpy(i));
-      compact_strides(operand.shape, operand.tensor.ndim, operand.strides);
-      operand.tensor.shape = operand.shape;
-      operand.tensor.strides = operand.strides;
-      operand.tensor.data = device_copy(bytes);
-      operand.tensor.device = {kDLCUDA, device_};
-      continue;
-    }
+    nb::object array, compact;
+    if (operand.is_output) array = numpy(i);
     if (!is_dense(operand.tensor)) {
-      operand.resolved = kAscontiguousarray.get()(numpy(i));
-      exchange::read_buffer(operand, operand.resolved);
+      operand.resolved = compact = kAscontiguousarray.get()(numpy(i));
+      read_buffer(operand, operand.resolved);
     }
     // A dense array is copied as it lies, so that a transposed one stays transposed.
     const uintptr_t first = byte_range(operand.tensor).begin;
     const uintptr_t offset = reinterpret_cast<uintptr_t>(operand.tensor.data) - first;
     char* copy = static_cast<char*>(device_copy(bytes));
-    if (bytes > 0) {
+    if (bytes > 0 && operand.is_read) {
       const nb::gil_scoped_release no_gil;
       cuda::copy_to_device(copy, reinterpret_cast<const void*>(first), bytes, stream_);
+    }
+    if (bytes > 0 && operand.is_output) {
+      written_.push_back({reinterpret_cast<void*>(first), copy, bytes, std::move(array), std::move(compact)});
     }
     operand.tensor.data = bytes > 0 ? copy + offset : nullptr;
     operand.tensor.device = {kDLCUDA, device_};
@@ -373,41 +370,41 @@ void Call::stage() {
 }
 
 void Call::unstage() {
-  for (const auto& [i, view] : staged_writes_) {
-    const DLTensor& written = operands_[i].tensor;
-    Shape shape;
-    shape.ndim = written.ndim;
-    std::copy(written.shape, written.shape + written.ndim, shape.sizes);
-    nb::object compact = nb::cast(exchange::new_array(shape, written.dtype, {kDLCPU, 0}, nullptr));
-    {
-      const nb::gil_scoped_release no_gil;
-      cuda::copy_to_host(nb::cast<exchange::Array&>(compact).data, written.data,
-                         static_cast<size_t>(element_count(written) * item_bytes(written.dtype)), stream_);
-      cuda::synchronize(stream_);
-    }
-    kCopyto.get()(view, compact);
+  for (int i = 0; i < result_count_; ++i) unstage(i);
+  if (written_.empty()) return;
+  {
+    const nb::gil_scoped_release no_gil;
+    for (const Written& w : written_) cuda::copy_to_host(w.host, w.device, w.bytes, stream_);
+    cuda::synchronize(stream_);
   }
-  const size_t bytes = static_cast<size_t>(element_count(output_) * item_bytes(output_.dtype));
+  for (const Written& w : written_) {
+    if (w.compact.is_valid()) kCopyto.get()(w.array, w.compact);
+  }
+}
+
+void Call::unstage(int i) {
+  const Result& made = result(i);
+  const size_t bytes = static_cast<size_t>(element_count(made.output) * item_bytes(made.output.dtype));
   if (bytes == 0) return;
   nb::object compact;  // host memory to copy from, where the result's own is strided
-  void* target = result_tensor_.data;
-  if (!is_compact(result_tensor_)) {
-    compact = nb::cast(exchange::new_array(output_shape_, output_.dtype, {kDLCPU, 0}, nullptr));
-    target = nb::cast<exchange::Array&>(compact).data;
+  void* target = made.tensor.data;
+  if (!is_compact(made.tensor)) {
+    compact = nb::cast(new_array(made.shape, made.output.dtype, {kDLCPU, 0}, nullptr));
+    target = nb::cast<Array&>(compact).data;
   }
   {
     const nb::gil_scoped_release no_gil;
-    cuda::copy_to_host(target, output_.data, bytes, stream_);
+    cuda::copy_to_host(target, made.output.data, bytes, stream_);
     cuda::synchronize(stream_);
   }
-  if (compact.is_valid()) kCopyto.get()(numpy_output(), compact);
+  if (compact.is_valid()) kCopyto.get()(numpy_output(i), compact);
 }
 
 nb::object Call::hand_over() {
   if (staged_) unstage();
   if (!on_host() && !staged_) {
     for (cudaStream_t theirs : joined_) cuda::wait_stream(theirs, stream_);
-    std::vector<exchange::Held> held;
+    std::vector<Held> held;
     for (int i = 0; i < operand_count_; ++i) {
       Operand& operand = operands_[i];
       operand.route->used(operand, stream_);
@@ -416,10 +413,18 @@ nb::object Call::hand_over() {
       if (operand.resolved.is_valid()) held.push_back({operand.resolved});
       if (operand.exported.is_valid()) held.push_back({operand.exported});
     }
-    if (!held.empty()) exchange::hold_for(stream_, device_, std::move(held));
+    if (!held.empty()) hold_for(stream_, device_, std::move(held));
   }
-  if (has_out_) return nb::borrow(operands_[argument_count_].object);
-  return lead().route->hand_over(std::move(result_), on_host() || staged_ ? nullptr : stream_);
+  const auto get = [&](int i) {
+    if (is_out(i)) return nb::borrow(operands_[argument_count_].object);
+    Result& made = i == 0 ? first_ : *others_[i - 1];
+    return lead().route->hand_over(std::move(made.object), on_host() || staged_ ? nullptr : stream_);
+  };
+  if (result_count_ == 0) return nb::none();
+  if (result_count_ == 1) return get(0);
+  nb::list all;
+  for (int i = 0; i < result_count_; ++i) all.append(get(i));
+  return nb::tuple(all);
 }
 
-}  // namespace interop
+}  // namespace interop::exchange

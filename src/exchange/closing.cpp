@@ -16,6 +16,8 @@ std::atomic<int> calls{0};
 std::atomic<bool> closed{false};
 std::thread::id closer;  // written before `closed`
 
+thread_local int depth = 0;  // of the calls that this thread is in
+
 // A forked child has one thread, which is in no call.
 const int registered = pthread_atfork(nullptr, nullptr, [] { calls.store(0); });
 
@@ -28,12 +30,16 @@ const int registered = pthread_atfork(nullptr, nullptr, [] { calls.store(0); });
 
 CallGuard::CallGuard() {
   calls.fetch_add(1);
+  if (depth++ > 0) return;  // part of a call under way
   if (!closed.load() || std::this_thread::get_id() == closer) return;
   calls.fetch_sub(1);
   sleep_for_ever();
 }
 
-CallGuard::~CallGuard() { calls.fetch_sub(1, std::memory_order_release); }
+CallGuard::~CallGuard() {
+  --depth;
+  calls.fetch_sub(1, std::memory_order_release);
+}
 
 void close_calls(double seconds) {
   closer = std::this_thread::get_id();

@@ -80,23 +80,20 @@ std::string bytes_text(const DLTensor& tensor) {
   return std::to_string(element_count(tensor) * item_bytes(tensor.dtype)) + " bytes";
 }
 
-nb::list explain_copies(const Call& call, const DLTensor& output) {
+nb::list explain_copies(const Call& call) {
   nb::list copies;
   const std::string device = device_text({kDLCUDA, call.device()});
   for (int i = 0; i < call.operand_count(); ++i) {
     const Operand& operand = call.operand(i);
     if (operand.copied) copies.append(std::string(operand.name) + ": " + operand.copied + ", resolved by its library");
-    if (call.staged() && !operand.is_output) {
-      copies.append(std::string(operand.name) + ": to " + device + ", " + bytes_text(operand.tensor) +
-                    ", as execution= asks");
-    }
+    if (!call.staged() || i >= call.argument_count()) continue;
+    const std::string text = device + ", " + bytes_text(operand.tensor) + ", as execution= asks";
+    if (operand.is_read) copies.append(std::string(operand.name) + ": to " + text);
+    if (operand.is_output) copies.append(std::string(operand.name) + ": from " + text);
   }
-  for (int i = 0; call.staged() && i < call.operand_count() - call.has_out(); ++i) {
-    if (!call.operand(i).is_output) continue;
-    copies.append(std::string(call.operand(i).name) + ": from " + device + ", " + bytes_text(call.operand(i).tensor) +
-                  ", as execution= asks");
+  for (int i = 0; call.staged() && i < call.result_count(); ++i) {
+    copies.append("the result: from " + device + ", " + bytes_text(call.made(i)) + ", as execution= asks");
   }
-  if (call.staged()) copies.append("the result: from " + device + ", " + bytes_text(output) + ", as execution= asks");
   return copies;
 }
 
@@ -114,7 +111,7 @@ std::string allocator(const Call& call) {
 
 }  // namespace
 
-nb::dict explain(const Call& call, const DLTensor& output) {
+nb::dict explain(const Call& call) {
   nb::list arguments, waits, held;
   for (int i = 0; i < call.operand_count(); ++i) {
     arguments.append(explain_argument(call.operand(i)));
@@ -124,15 +121,16 @@ nb::dict explain(const Call& call, const DLTensor& output) {
   nb::dict explained;
   explained["arguments"] = arguments;
   explained["result_library"] = call.operand(call.has_out() ? call.operand_count() - 1 : 0).route->library();
-  explained["result_shape"] = shape_tuple(output.shape, output.ndim);
-  explained["result_dtype"] = dtype_name(output.dtype);
+  const bool has_result = call.result_count() > 0;
+  explained["result_shape"] = has_result ? shape_tuple(call.made(0).shape, call.made(0).ndim) : nb::make_tuple();
+  explained["result_dtype"] = has_result ? dtype_name(call.made(0).dtype) : std::string("none");
   explained["device"] = call.on_host() ? std::string("cpu") : device_text({kDLCUDA, call.device()});
   explained["stream"] = nb::none();
   if (!call.on_host()) explained["stream"] = reinterpret_cast<uintptr_t>(call.stream());
   explained["stream_reason"] = stream_reason(call);
   explained["waits"] = waits;
   explained["held"] = held;
-  explained["copies"] = explain_copies(call, output);
+  explained["copies"] = explain_copies(call);
   explained["allocator"] = allocator(call);
   return explained;
 }

@@ -1,8 +1,7 @@
 /// How the arrays of one type are read and made: one `Route` for each array library and protocol, found by type.
 #pragma once
 
-#include <interop/operand.h>
-
+#include "exchange/operand.h"
 #include "exchange/python.h"
 
 namespace interop::exchange {

@@ -18,7 +18,13 @@ def package() -> Path:
 
 
 def test_distribution_has_stub_marker_and_headers(package):
-    for name in ("_core.pyi", "py.typed", "include/dlpack/dlpack.h", "include/interop/call.h"):
+    for name in (
+        "_core.pyi",
+        "py.typed",
+        "include/dlpack/dlpack.h",
+        "include/interop/call.h",
+        "cmake/interopConfig.cmake",
+    ):
         assert (package / name).is_file(), name
 
 

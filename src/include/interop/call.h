@@ -1,26 +1,35 @@
 /// One call of an operation on arrays: the arrays, the device they are on, the stream the work goes on, the library
-/// that gets the result. Everything else is a function of it.
+/// that gets the result. Everything else is a function of it. Header-only, for nanobind modules.
 #pragma once
 
-#include <interop/cuda/driver.h>
-#include <interop/error.h>
-#include <interop/operand.h>
+#include <interop/api.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 
+#include <cstring>
 #include <initializer_list>
-#include <new>
-#include <optional>
 #include <utility>
-#include <vector>
+
+typedef struct CUstream_st* cudaStream_t;
 
 namespace interop {
 
-struct Argument {
-  const char* name;
-  nanobind::handle object;
-  bool is_written = false;        ///< the call writes to it too, as to `out`
-  bool may_be_out = false;        ///< `out` may be this very array, element for element
-  bool takes_conjugated = false;  ///< a lazily conjugated view is read as it is: `Operand::conjugated` says so
+/// What the call does with an argument, and what it may be. Combine with |.
+enum class Access : uint64_t {
+  read = 0,
+  write = INTEROP_WRITTEN,                      ///< what it held before does not matter
+  update = INTEROP_WRITTEN | INTEROP_READ_TOO,  ///< read, then written
+  may_be_out = INTEROP_MAY_BE_OUT,              ///< `out` may be this very array, element for element
+  takes_conjugated = INTEROP_TAKES_CONJUGATED   ///< a lazily conjugated view is left as it is: see `conjugated`
 };
+
+/// An array that a call takes, by the name that messages give it.
+struct Argument : InteropArgument {
+  Argument() = default;
+  Argument(const char* name, nanobind::handle object, Access access = Access::read)
+      : InteropArgument{name, object.ptr(), static_cast<uint64_t>(access)} {}
+};
+static_assert(sizeof(Argument) == sizeof(InteropArgument), "an array of the one is an array of the other");
 
 /// What the caller said beside the arrays; each may be None.
 struct CallOptions {
@@ -28,150 +37,163 @@ struct CallOptions {
   nanobind::handle stream;     ///< where to queue the work
   nanobind::handle execution;  ///< "cuda" or "cuda:N": compute host arrays on that GPU
   bool only_looks = false;     ///< for `explain`: decide all, but copy, allocate and queue nothing
-  bool may_overlap = false;    ///< `out` may share memory with an argument: the operation sees to what that means
+  bool may_overlap = false;    ///< what is written may share memory with an argument: the operation sees to that
   bool takes_scalars = false;  ///< a 0-d host array may join device arrays, and is left where it is: its value is read
-};
-
-/// Why a call goes on its stream.
-enum class StreamChoice {
-  none,     ///< a host call
-  given,    ///< `stream=`
-  own,      ///< interop's own, as neither the first array nor its library names one
-  named,    ///< named by the first array itself
-  library,  ///< the current one of the first array's library
-  legacy    ///< the legacy default stream, as nothing is known
-};
-
-/// The operands of one call: made one by one, never moved. For a few there is room without an allocation.
-class OperandList {
- public:
-  explicit OperandList(int most)
-      : at_(static_cast<Operand*>(most <= kInside ? static_cast<void*>(inside_)
-                                                  : ::operator new(sizeof(Operand) * static_cast<std::size_t>(most)))) {
-  }
-  ~OperandList() {
-    while (count_ > 0) at_[--count_].~Operand();
-    if (static_cast<void*>(at_) != inside_) ::operator delete(at_);
-  }
-  OperandList(const OperandList&) = delete;
-  OperandList& operator=(const OperandList&) = delete;
-
-  Operand& add() { return *new (at_ + count_++) Operand; }
-  Operand& operator[](int i) { return at_[i]; }
-  const Operand& operator[](int i) const { return at_[i]; }
-
- private:
-  static constexpr int kInside = 6;
-  alignas(Operand) unsigned char inside_[kInside * sizeof(Operand)];
-  Operand* at_;
-  int count_ = 0;
 };
 
 /// A call reads every argument, decides, makes the result, launches, and hands over:
 ///
-///     Call call("interop.row_sum", {{"x", x}}, {out, stream, execution});
-///     const auto result = ops::row_sum_result(call.tensor(0));
-///     const DLTensor& y = call.output(result.shape, result.dtype);
-///     const RowSum plan = ops::plan_row_sum(call.tensor(0), y);
-///     call.launch([&](cudaStream_t s) { cuda::row_sum(plan, s); });
+///     using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::device::cuda>;
+///     using Vector = nb::ndarray<float, nb::ndim<1>, nb::device::cuda>;
+///
+///     interop::Call call("package.row_sum", {{"x", x}}, {out, stream});
+///     const Matrix matrix = call.view<Matrix>(0);
+///     const Vector sums = call.output<Vector>({matrix.shape(0)});
+///     call.launch([&](cudaStream_t s) { row_sum(matrix.data(), ..., s); });
 ///     return call.hand_over();
 ///
 /// An error before `launch` leaves every array as it was: at most a stream waits for an event. The GIL is held, except
-/// inside `launch`.
+/// inside `launch`. A failure is thrown as `nanobind::python_error`: TypeError, ValueError, BufferError or
+/// interop.CudaError, with a message that names the function and the argument.
 class Call {
  public:
-  /// Reads the arguments and orders the call's stream behind them (if it `only_looks`, not: what shows itself only when
-  /// it is exported, is). Throws TypeError, ValueError, BufferError or CudaError, naming the argument.
-  Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options)
+  /// Reads the arguments, of which there is at least one, and orders the call's stream behind them (if it `only_looks`,
+  /// not: what shows itself only when it is exported, is). `function` and the names outlive the call.
+  Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options = {})
       : Call(function, arguments.begin(), static_cast<int>(arguments.size()), options) {}
-  Call(const char* function, const Argument* arguments, int count, const CallOptions& options);
-  ~Call();
+  Call(const char* function, const Argument* arguments, int count, const CallOptions& options) {
+    const InteropOptions given{options.out.ptr(), options.stream.ptr(), options.execution.ptr(),
+                               (options.only_looks ? INTEROP_ONLY_LOOKS : 0u) |
+                                   (options.may_overlap ? INTEROP_MAY_OVERLAP : 0u) |
+                                   (options.takes_scalars ? INTEROP_TAKES_SCALARS : 0u)};
+    call_ = required(api().call(function, arguments, count, &given));
+  }
+  ~Call() { api().release(call_); }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  /// Host arrays, to be computed by NumPy on `numpy(i)` and `numpy_output()`.
-  bool on_host() const { return device_ < 0; }
+  /// Host arrays: there is no stream, and the result is ready on return.
+  bool on_host() const { return call_->device < 0; }
   /// The CUDA device of the call, current for its lifetime.
-  int device() const { return device_; }
-  cudaStream_t stream() const { return stream_; }
-
-  /// Argument `i`, in the order given; `out` comes after the last.
-  const DLTensor& tensor(int i) const { return operands_[i].tensor; }
-  nanobind::object numpy(int i) const;
-  /// All that is known of argument `i`, for `explain`.
-  const Operand& operand(int i) const { return operands_[i]; }
-  int operand_count() const { return operand_count_; }
-  StreamChoice stream_choice() const { return stream_choice_; }
+  int device() const { return call_->device; }
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(call_->stream); }
+  /// The library of the first argument, whose arrays the results are: "numpy", "torch".
+  const char* library() const { return call_->library; }
+  bool has_out() const { return call_->out != nullptr; }
   /// Host arrays, computed on the GPU because `execution` asks for it.
-  bool staged() const { return staged_; }
-  bool has_out() const { return has_out_; }
-  /// The stream of another library that argument `i` must be joined with; null if there is none.
-  cudaStream_t other_stream(int i) const;
-  /// Is argument `i` kept until the work is done?
-  bool holds(int i) const;
+  bool staged() const { return call_->staged != 0; }
 
-  /// The array to write: `out` after checks, or a new one of the caller's library.
+  /// Argument `i`, in the order given; `out` comes after the last. Its strides are filled in, its offset is 0.
+  const DLTensor& tensor(int i) const { return *call_->arguments[i]; }
+
+  /// Are the values of argument `i`, which has `Access::takes_conjugated`, the conjugates of what lies in memory?
+  bool conjugated(int i) const { return api().is_conjugated(call_, i) != 0; }
+
+  /// Argument `i` as an `nb::ndarray`, valid until the call ends. What its template says of dtype, shape, order and
+  /// device is required: TypeError or ValueError. `nb::device::cuda` is any memory that the GPU of this call can use,
+  /// managed and pinned memory included. An array that is not of `const` elements must have
+  /// `Access::write` or `Access::update`.
+  template <class Array>
+  Array view(int i) const {
+    check<Array>(i);
+    return as_ndarray<Array>(tensor(i));
+  }
+  /// The same check, with what is known at run time only.
+  void check(int i, const InteropConstraint& constraint) const {
+    if (api().check(call_, i, &constraint) != 0) nanobind::raise_python_error();
+  }
+
+  /// The array to write: `out` after checks (where this is the first result), or a new one of the caller's library.
   /// Throws ValueError for a shape beyond all memory, for an `out` of another shape, or one that overlaps itself or
   /// (unless `may_overlap` was said) an argument; TypeError for another dtype or a read-only one.
-  const DLTensor& output(const Shape& shape, DLDataType dtype);
-  nanobind::object numpy_output() const;
-  /// NumPy computes for another library: its floating-point warnings are not that library's.
-  bool led_by_numpy() const;
+  const DLTensor& output(const int64_t* shape, int ndim, DLDataType dtype) {
+    ++outputs_;
+    return *required(api().output(call_, shape, ndim, dtype));
+  }
+  template <class Shape>  // interop::Shape
+  const DLTensor& output(const Shape& shape, DLDataType dtype) {
+    return output(shape.sizes, shape.ndim, dtype);
+  }
+  /// The same as an `nb::ndarray`, of the dtype and with the constraints of its template: those on the order hold for
+  /// `out`, too, as a new array is compact and row-major.
+  template <class Array>
+  Array output(std::initializer_list<size_t> shape) {
+    static_assert(!Array::ReadOnly, "a result is written");
+    static_assert(Array::Order != 'F', "a new array is row-major");
+    if (shape.size() > kMaxNdim) throw ValueError("interop: a result has more than 64 dimensions");
+    int64_t sizes[kMaxNdim];
+    int ndim = 0;
+    for (const size_t size : shape) sizes[ndim++] = static_cast<int64_t>(size);
+    check(0, {nullptr, {}, -1, Array::Config::DeviceType::value, 0, 0});  // the result lies where the arguments do
+    const bool is_out = call_->out && outputs_ == 0 && !staged();
+    const DLTensor& tensor = output(sizes, ndim, dlpack_dtype<typename Array::Scalar>());
+    if (is_out) check<Array>(call_->argument_count);
+    return as_ndarray<Array>(tensor);
+  }
 
   /// Device memory for this call alone, from the caller's allocator; null for 0 bytes.
-  void* workspace(std::size_t bytes);
+  void* workspace(std::size_t bytes) {
+    void* memory = nullptr;
+    if (api().workspace(call_, bytes, &memory) != 0) nanobind::raise_python_error();
+    return memory;
+  }
 
-  /// Runs `queue(stream)` without the GIL; it must queue its work on the stream and return.
+  /// Argument `i`, or the result, of a host call as a NumPy array on the same memory.
+  nanobind::object numpy(int i) const { return nanobind::steal(required(api().numpy(call_, i))); }
+  nanobind::object numpy_output(int i = 0) const { return nanobind::steal(required(api().numpy_output(call_, i))); }
+
+  /// Runs `queue(stream)` without the GIL; it must queue its work on the stream and return. In a host call it computes,
+  /// and the stream is null.
   template <class Queue>
   void launch(Queue&& queue) {
     const nanobind::gil_scoped_release no_gil;
-    queue(stream_);
+    queue(stream());
   }
 
-  /// Orders the other libraries behind the work, keeps what must be kept until it is done, and returns the result.
-  nanobind::object hand_over();
+  /// What the call would do, for `interop.explain`; once the output has been asked for.
+  nanobind::object explain() const { return nanobind::steal(required(api().explain(call_))); }
+
+  /// Orders the other libraries behind the work, keeps what must be kept until it is done, and returns the result; a
+  /// tuple of several, None where there is none.
+  nanobind::object hand_over() { return nanobind::steal(required(api().hand_over(call_))); }
 
  private:
-  void inspect(const Argument* arguments, int count, nanobind::handle out);
-  void choose_device(nanobind::handle execution);
-  void choose_stream(nanobind::handle stream);
-  void acquire();
-  void join(cudaStream_t other);
-  const Operand* find_device_operand();
-  void join_host_operand(Operand& operand, const Operand& on_device);
-  void stage();
-  void unstage();
-  void* device_copy(std::size_t bytes);
-  void check_out(const Shape& shape, DLDataType dtype);
-  void check_written(const Operand& written) const;
-  void check_overlap() const;
-  void check_overlap(const Operand& written) const;
-  const Operand& lead() const { return operands_[0]; }
+  static constexpr int kMaxNdim = 64;
 
-  const char* function_;
-  OperandList operands_;
-  int argument_count_ = 0;
-  int operand_count_ = 0;  // the arguments, then `out` if there is one
-  bool has_out_ = false;
-  int device_ = -1;      // -1: a host call
-  bool staged_ = false;  // host arrays, computed on the GPU because `execution` asked for it
-  bool stream_given_ = false;
-  bool only_looks_ = false;
-  bool may_overlap_ = false;
-  bool takes_scalars_ = false;
-  StreamChoice stream_choice_ = StreamChoice::none;
-  cudaStream_t stream_ = nullptr;
-  std::optional<cuda::DeviceGuard> guard_;
-  std::vector<cudaStream_t> joined_;  // other libraries' streams: they wait for the work in turn
+  template <class Pointer>
+  static Pointer required(Pointer pointer) {
+    if (!pointer) nanobind::raise_python_error();
+    return pointer;
+  }
 
-  nanobind::object result_;   // null where `out` is given
-  DLTensor result_tensor_{};  // the array that the caller gets
-  DLTensor output_{};         // what the kernel writes: the same, but for staged calls
-  Shape output_shape_;
-  int64_t output_strides_[kMaxDims];
-  nanobind::object workspace_;
-  std::vector<std::shared_ptr<void>> device_copies_;             // of staged host arrays
-  std::vector<std::pair<int, nanobind::object>> staged_writes_;  // written arguments, and NumPy's views of them
+  template <class Scalar>
+  static DLDataType dlpack_dtype() {
+    constexpr auto dtype = nanobind::dtype<Scalar>();
+    return {dtype.code, dtype.bits, dtype.lanes};
+  }
+
+  template <class Array>
+  void check(int i) const {
+    using Config = typename Array::Config;
+    int64_t shape[Config::N > 0 ? Config::N : 1];
+    if constexpr (Config::N > 0) Config::Shape::put(shape);
+    check(i, {Config::N > 0 ? shape : nullptr, dlpack_dtype<typename Array::Scalar>(), Config::N,
+              Config::DeviceType::value, static_cast<char>(Config::Order::value), !Array::ReadOnly});
+  }
+
+  template <class Array>
+  static Array as_ndarray(const DLTensor& tensor) {
+    static_assert(sizeof(size_t) == sizeof(int64_t), "sizes are 64-bit");
+    size_t shape[kMaxNdim];
+    std::memcpy(shape, tensor.shape, static_cast<size_t>(tensor.ndim) * sizeof(int64_t));
+    constexpr int device_type = Array::Config::DeviceType::value;
+    return Array(tensor.data, static_cast<size_t>(tensor.ndim), shape, nanobind::handle(), tensor.strides,
+                 {tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes},
+                 device_type ? device_type : static_cast<int>(tensor.device.device_type), tensor.device.device_id);
+  }
+
+  InteropCall* call_;
+  int outputs_ = 0;
 };
 
 }  // namespace interop

@@ -33,6 +33,8 @@ void require_driver();
 /// The CUDA version that the driver supports, such as 13000.
 int driver_version();
 int device_count();
+/// Throws the CudaError of a `cudaError_t` or `CUresult` other than 0 (their numbers agree) that other code returned.
+[[noreturn]] void throw_status(int status, const char* doing);
 struct DeviceInfo {
   std::string name;
   int compute_major = 0;

@@ -1,0 +1,81 @@
+import ctypes
+import importlib.util
+
+import numpy as np
+import pytest
+from row_sum import _core, row_sum
+
+X = np.arange(12, dtype="float32").reshape(3, 4)
+
+
+def has_gpu():
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    except OSError:
+        return False
+
+
+def test_numpy():
+    result = row_sum(X)
+    assert type(result) is np.ndarray
+    np.testing.assert_array_equal(result, [6, 22, 38])
+
+
+def test_views_are_read_where_they_are():
+    np.testing.assert_array_equal(row_sum(X.T), X.T.sum(1))
+    np.testing.assert_array_equal(row_sum(X[::-1, ::2]), X[::-1, ::2].sum(1))
+    np.testing.assert_array_equal(row_sum(X[:0]), np.empty(0))
+
+
+def test_out_is_written():
+    out = np.zeros(6, "float32")
+    view = out[::2]
+    assert row_sum(X, out=view) is view
+    np.testing.assert_array_equal(out, [6, 0, 22, 0, 38, 0])
+
+
+def test_torch_gives_torch():
+    torch = pytest.importorskip("torch")
+    result = row_sum(torch.from_numpy(X))
+    assert type(result) is torch.Tensor
+    assert result.tolist() == [6, 22, 38]
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (X.astype("float64"), TypeError, r"row_sum.row_sum: x is float64 of shape \(3, 4\).*accepted: a float32 array"),
+        (X[0], ValueError, r"x is float32 of shape \(4,\).*accepted: a float32 array of shape \(\*, \*\)"),
+        ([1.0], TypeError, "row_sum.row_sum: x is list"),
+    ],
+)
+def test_what_does_not_fit_is_named(x, error, message):
+    with pytest.raises(error, match=message):
+        row_sum(x)
+
+
+def test_out_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"row_sum.row_sum: out has shape \(4,\); accepted: .* \(3,\)"):
+        row_sum(X, out=np.empty(4, "float32"))
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_gpu(library):
+    if not has_gpu():
+        pytest.skip("no GPU")
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"no {library}")
+    assert _core.has_cuda, "the module was built without nvcc, on a machine with a GPU"
+    if library == "cupy":
+        import cupy
+
+        result = row_sum(cupy.asarray(X).T)
+        assert type(result) is cupy.ndarray
+        values = result.get()
+    else:
+        import torch
+
+        result = row_sum(torch.from_numpy(X).cuda().T)
+        assert result.is_cuda
+        values = result.cpu().numpy()
+    np.testing.assert_array_equal(values, X.sum(0))

@@ -1,0 +1,385 @@
+/// `interop.load`: C functions of a shared library, called with any arrays.
+#include <interop/call.h>
+#include <interop/cuda/driver.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "exchange/closing.h"
+#include "exchange/python.h"
+#include "exchange/route.h"
+#include "exchange/typestr.h"
+
+namespace interop::bindings {
+namespace {
+
+// ---- the machine's calling convention ----
+
+using Word = uint64_t;
+
+// Integers and floating-point numbers have registers of their own, in the order of the parameters among their kind;
+// what finds no register goes on the stack in 8 bytes. So one call with all registers filled stands for every
+// signature: what libffi does, too, at a quarter of its price.
+#if defined(__linux__) && defined(__x86_64__)
+constexpr int kIntegerRegisters = 6;  // System V AMD64
+#define INTEROP_INTEGER_REGISTERS(r) r[0], r[1], r[2], r[3], r[4], r[5]
+#define INTEROP_INTEGER_TYPES Word, Word, Word, Word, Word, Word
+#elif defined(__linux__) && defined(__aarch64__)
+constexpr int kIntegerRegisters = 8;  // AAPCS64
+#define INTEROP_INTEGER_REGISTERS(r) r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]
+#define INTEROP_INTEGER_TYPES Word, Word, Word, Word, Word, Word, Word, Word
+#else
+constexpr int kIntegerRegisters = 0;  // not known here
+#define INTEROP_INTEGER_REGISTERS(r) r[0]
+#define INTEROP_INTEGER_TYPES Word
+#endif
+constexpr int kFloatRegisters = 8;
+constexpr int kStackWords = 16;
+
+/// The arguments of one call, where the convention puts them.
+class Registers {
+ public:
+  void add_integer(Word value) {
+    if (integer_count_ < kIntegerRegisters) {
+      integers_[integer_count_++] = value;
+    } else {
+      stack_[stack_count_++] = value;
+    }
+  }
+  void add_float(Word bits) {
+    if (float_count_ < kFloatRegisters) {
+      std::memcpy(&floats_[float_count_++], &bits, sizeof bits);  // a float is in the low half
+    } else {
+      stack_[stack_count_++] = bits;
+    }
+  }
+
+  template <class Returned>
+  Returned call(void* symbol) const {
+    const auto& r = integers_;
+    const auto& f = floats_;
+    const auto& s = stack_;
+    if (stack_count_ == 0) {
+      using Function =
+          Returned (*)(INTEROP_INTEGER_TYPES, double, double, double, double, double, double, double, double);
+      return reinterpret_cast<Function>(symbol)(INTEROP_INTEGER_REGISTERS(r), f[0], f[1], f[2], f[3], f[4], f[5], f[6],
+                                                f[7]);
+    }
+    using Function =
+        Returned (*)(INTEROP_INTEGER_TYPES, double, double, double, double, double, double, double, double, Word, Word,
+                     Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
+    return reinterpret_cast<Function>(symbol)(INTEROP_INTEGER_REGISTERS(r), f[0], f[1], f[2], f[3], f[4], f[5], f[6],
+                                              f[7], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10],
+                                              s[11], s[12], s[13], s[14], s[15]);
+  }
+
+ private:
+  Word integers_[8] = {};
+  double floats_[kFloatRegisters] = {};
+  Word stack_[kStackWords] = {};
+  int integer_count_ = 0, float_count_ = 0, stack_count_ = 0;
+};
+
+// ---- declarations ----
+
+enum class Kind { device, host, scalar, stream };
+
+/// (kind, name, dtype, is written to): the dtype is "" for void*.
+using Declared = std::tuple<std::string, std::string, std::string, bool>;
+
+struct Parameter {
+  Kind kind;
+  std::string name;
+  DLDataType dtype;
+  bool written;
+
+  bool is_array() const { return kind == Kind::device || kind == Kind::host; }
+};
+
+DLDataType dtype_called(const std::string& name) {
+  if (name.empty()) return {};
+  const auto known = exchange::dtype_from_name(name);
+  if (!known) throw TypeError("interop.load: no dtype is called " + name);
+  return *known;
+}
+
+/// A C function and its declaration, which interop/_load.py has parsed.
+struct CFunction {
+  CFunction(std::string function_label, uintptr_t address, const std::vector<Declared>& declared, std::string returned)
+      : label(std::move(function_label)), symbol(reinterpret_cast<void*>(address)), result(std::move(returned)) {
+    if (kIntegerRegisters == 0) {
+      throw std::runtime_error("interop.load: C functions are called on Linux, on x86-64 and 64-bit ARM");
+    }
+    int integers = 0, floats = 0;
+    for (const auto& [kind, name, dtype, written] : declared) {
+      const Kind known = kind == "device"   ? Kind::device
+                         : kind == "host"   ? Kind::host
+                         : kind == "stream" ? Kind::stream
+                                            : Kind::scalar;
+      parameters.push_back({known, name, dtype_called(dtype), written});
+      ++(known == Kind::scalar && parameters.back().dtype.code == kDLFloat ? floats : integers);
+    }
+    const int on_stack = std::max(0, integers - kIntegerRegisters) + std::max(0, floats - kFloatRegisters);
+    if (on_stack > kStackWords) {
+      throw ValueError(label + " has " + std::to_string(declared.size()) + " parameters; accepted: up to " +
+                       std::to_string(kIntegerRegisters + kStackWords) + ", and 8 more of float or double");
+    }
+  }
+
+  std::string label;
+  void* symbol;
+  std::string result;  // "", "status" (a cudaError_t), or the dtype of a scalar
+  std::vector<Parameter> parameters;
+};
+
+// ---- scalars ----
+
+[[noreturn]] void out_of_range(const CFunction& function, const Parameter& parameter, nb::handle value) {
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold", function.label.c_str(),
+               parameter.name.c_str(), value.ptr(), dtype_name(parameter.dtype).c_str());
+  nb::raise_python_error();
+}
+
+[[noreturn]] void no_number(const CFunction& function, const Parameter& parameter, nb::handle value) {
+  throw TypeError(function.label + ": " + parameter.name + " is " + exchange::type_text(value) +
+                  "; accepted: " + (parameter.dtype.code == kDLFloat ? "a number" : "an integer") + ", as it is " +
+                  dtype_name(parameter.dtype));
+}
+
+Word integer_of(const CFunction& function, const Parameter& parameter, nb::handle value) {
+  nb::object owner;
+  if (!PyLong_Check(value.ptr())) {
+    if (exchange::find_route(value) || !PyIndex_Check(value.ptr())) no_number(function, parameter, value);
+    owner = nb::steal(PyNumber_Index(value.ptr()));
+    if (!owner.is_valid()) nb::raise_python_error();
+    value = owner;
+  }
+  const DLDataType dtype = parameter.dtype;
+  if (dtype.code == kDLUInt && dtype.bits == 64) {
+    const unsigned long long wide = PyLong_AsUnsignedLongLong(value.ptr());
+    if (PyErr_Occurred()) {
+      PyErr_Clear();
+      out_of_range(function, parameter, value);
+    }
+    return wide;
+  }
+  int overflow = 0;
+  const long long wide = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  const int bits = dtype.code == kDLBool ? 1 : dtype.bits;
+  const bool is_signed = dtype.code == kDLInt;
+  const long long low = is_signed ? -(1LL << (bits - 1) % 64) : 0;
+  const bool fits = is_signed && bits == 64 ? !overflow
+                    : is_signed             ? !overflow && wide >= low && wide < -low
+                                            : !overflow && wide >= 0 && wide >> bits == 0;
+  if (!fits) out_of_range(function, parameter, value);
+  return static_cast<Word>(wide);
+}
+
+Word float_of(const CFunction& function, const Parameter& parameter, nb::handle value) {
+  if (!PyFloat_Check(value.ptr()) && !PyLong_Check(value.ptr()) && exchange::find_route(value)) {
+    no_number(function, parameter, value);  // a device array's value would be waited for
+  }
+  const double wide = PyFloat_AsDouble(value.ptr());
+  if (wide == -1.0 && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
+    PyErr_Clear();
+    no_number(function, parameter, value);
+  }
+  Word bits = 0;
+  if (parameter.dtype == kFloat32) {
+    const float narrow = static_cast<float>(wide);
+    std::memcpy(&bits, &narrow, sizeof narrow);
+  } else {
+    std::memcpy(&bits, &wide, sizeof wide);
+  }
+  return bits;
+}
+
+// ---- the call ----
+
+/// Of one call of the exchange: where its arrays are among the parameters. Device and host pointers are two calls, as
+/// the arrays of one are all on a device, or all on the host.
+struct Side {
+  Kind kind;
+  std::vector<Argument> arguments;
+  std::vector<int> places;
+  std::optional<Call> call;
+};
+
+void check_pointers(const CFunction& function, const Side& side) {
+  for (size_t k = 0; k < side.places.size(); ++k) {
+    const Parameter& parameter = function.parameters[static_cast<size_t>(side.places[k])];
+    side.call->check(static_cast<int>(k), {nullptr, parameter.dtype, -1, side.kind == Kind::device ? kDLCUDA : kDLCPU,
+                                           'C', static_cast<uint8_t>(parameter.written)});
+  }
+}
+
+Shape shape_of(const CFunction& function, const Parameter& parameter, nb::handle sizes) {
+  Shape shape;
+  const nb::tuple tuple = nb::borrow<nb::tuple>(sizes);
+  shape.ndim = static_cast<int>(nb::len(tuple));
+  if (shape.ndim > kMaxDims) throw ValueError(function.label + ": the shape of " + parameter.name + " is too long");
+  for (int i = 0; i < shape.ndim; ++i) {
+    shape.sizes[i] = exchange::to_int64(tuple[i]);
+    if (shape.sizes[i] < 0) {
+      throw ValueError(function.label + ": the shape of " + parameter.name + " has a negative size");
+    }
+  }
+  return shape;
+}
+
+/// What a C function returns: the bits of an integer, or a number.
+struct Returned {
+  Word integer = 0;
+  double number = 0;
+};
+
+Returned call_symbol(const CFunction& function, const Registers& registers) {
+  Returned returned;
+  if (function.result.empty()) {
+    registers.call<void>(function.symbol);
+  } else if (function.result == "float32") {
+    returned.number = registers.call<float>(function.symbol);
+  } else if (function.result == "float64") {
+    returned.number = registers.call<double>(function.symbol);
+  } else {
+    returned.integer = registers.call<Word>(function.symbol);
+  }
+  return returned;
+}
+
+nb::object to_python(const CFunction& function, const Returned& returned) {
+  if (function.result.empty() || function.result == "status") return nb::none();
+  const DLDataType dtype = dtype_called(function.result);
+  if (dtype.code == kDLFloat) return nb::float_(returned.number);
+  const int unused = 64 - dtype.bits;  // the high bits are anything
+  if (dtype.code == kDLBool) return nb::bool_((returned.integer & 0xff) != 0);
+  if (dtype.code == kDLInt) return nb::int_(static_cast<int64_t>(returned.integer << unused) >> unused);
+  return nb::int_(returned.integer << unused >> unused);
+}
+
+void check_status(const CFunction& function, const Returned& returned) {
+  const int status = static_cast<int>(returned.integer);
+  if (function.result == "status" && status != 0) cuda::throw_status(status, function.label.c_str());
+}
+
+/// The results that the calls have made, in the order of the parameters.
+nb::list hand_over(const CFunction& function, Side (&sides)[2], const nb::dict& shapes) {
+  nb::list of_side[2];
+  for (int k = 0; k < 2; ++k) {
+    if (!sides[k].call) continue;
+    const nb::object made = sides[k].call->hand_over();
+    if (nb::isinstance<nb::tuple>(made)) {
+      of_side[k].extend(made);
+    } else {
+      of_side[k].append(made);
+    }
+  }
+  nb::list all;
+  size_t next[2] = {0, 0};
+  for (int i = 0; i < static_cast<int>(function.parameters.size()); ++i) {
+    const int k = function.parameters[static_cast<size_t>(i)].kind == Kind::host;
+    if (shapes.contains(nb::int_(i))) all.append(of_side[k][next[k]++]);
+  }
+  return all;
+}
+
+/// `arguments` has one for each parameter but the stream; `shapes` those of the results, by place among the parameters,
+/// where the argument is None.
+nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::handle stream,
+                  nb::handle execution, bool only_looks) {
+  const exchange::CallGuard guard;
+  Side sides[] = {{Kind::device, {}, {}, {}}, {Kind::host, {}, {}, {}}};
+  std::vector<nb::handle> given;  // by parameter
+  int next = 0;
+  for (int i = 0; i < static_cast<int>(function.parameters.size()); ++i) {
+    const Parameter& parameter = function.parameters[static_cast<size_t>(i)];
+    given.push_back(parameter.kind == Kind::stream ? nb::handle() : nb::handle(arguments[next++]));
+    if (!parameter.is_array() || shapes.contains(nb::int_(i))) continue;
+    Side& side = sides[parameter.kind == Kind::host];
+    side.arguments.emplace_back(parameter.name.c_str(), given.back(),
+                                parameter.written ? Access::update : Access::read);
+    side.places.push_back(i);
+  }
+
+  std::vector<const DLTensor*> tensors(given.size());
+  for (Side& side : sides) {
+    if (side.arguments.empty()) continue;
+    CallOptions options;
+    options.only_looks = only_looks;
+    options.may_overlap = true;  // as C functions do: their authors know
+    if (side.kind == Kind::device) {
+      options.stream = stream;
+      options.execution = execution;
+    }
+    side.call.emplace(function.label.c_str(), side.arguments.data(), static_cast<int>(side.arguments.size()), options);
+    check_pointers(function, side);
+    for (size_t k = 0; k < side.places.size(); ++k) {
+      tensors[static_cast<size_t>(side.places[k])] = &side.call->tensor(static_cast<int>(k));
+    }
+  }
+  if (!sides[0].call && !(stream.is_none() && execution.is_none())) {
+    throw ValueError(function.label + ": stream or execution is given, but the function takes no device pointer; " +
+                     "accepted: None");
+  }
+
+  Registers registers;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const Parameter& parameter = function.parameters[i];
+    if (parameter.is_array() && !tensors[i]) {
+      std::optional<Call>& call = sides[parameter.kind == Kind::host].call;
+      if (!call) {
+        throw ValueError(function.label + ": " + parameter.name + " is to be made, and no array argument says whose; " +
+                         "accepted: an array for it");
+      }
+      tensors[i] = &call->output(shape_of(function, parameter, shapes[nb::int_(static_cast<int>(i))]), parameter.dtype);
+    }
+    if (parameter.is_array()) {
+      registers.add_integer(reinterpret_cast<Word>(tensors[i]->data));
+    } else if (parameter.kind == Kind::stream) {
+      registers.add_integer(reinterpret_cast<Word>(sides[0].call->stream()));
+    } else if (parameter.dtype.code == kDLFloat) {
+      registers.add_float(float_of(function, parameter, given[i]));
+    } else {
+      registers.add_integer(integer_of(function, parameter, given[i]));
+    }
+  }
+  if (only_looks) {
+    const std::optional<Call>& call = sides[sides[0].call ? 0 : 1].call;
+    return call ? call->explain() : nb::none();
+  }
+
+  Returned returned;
+  const auto run = [&](cudaStream_t) { returned = call_symbol(function, registers); };
+  if (sides[0].call || sides[1].call) {
+    sides[sides[0].call ? 0 : 1].call->launch(run);
+  } else {
+    const nb::gil_scoped_release no_gil;
+    run(nullptr);
+  }
+  const nb::list made = hand_over(function, sides, shapes);
+  check_status(function, returned);  // whatever has been queued is in order by now
+  if (nb::len(shapes) == 0) return to_python(function, returned);
+  return nb::len(made) == 1 ? nb::object(made[0]) : nb::tuple(made);
+}
+
+}  // namespace
+
+void bind_load(nb::module_& m) {
+  nb::class_<CFunction>(m, "CFunction", "A C function and its declaration.")
+      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string>(), nb::arg("label"), nb::arg("address"),
+           nb::arg("parameters"), nb::arg("result"))
+      .def("__call__", &call_c, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+           nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, tuple[int, ...]], "
+                   "stream: typing.Any, execution: str | None, only_looks: bool, /) -> typing.Any"),
+           "Call it: with an argument for each parameter but the stream.");
+}
+
+}  // namespace interop::bindings

@@ -1,0 +1,160 @@
+/// The table of <interop/c_api.h>: each function runs a method of `exchange::Call`, and makes Python errors of C++
+/// ones.
+#include <interop/api.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "exchange/call.h"
+#include "exchange/closing.h"
+#include "exchange/explain.h"
+#include "exchange/python.h"
+#include "exchange/route.h"
+
+namespace interop {
+namespace exchange {
+namespace {
+
+/// A call, and what its module sees of it.
+struct SharedCall : InteropCall {
+  SharedCall(const char* function, const InteropArgument* arguments, int count, const InteropOptions& options)
+      : call(function, arguments, count, options) {
+    const int operands = call.operand_count();
+    if (operands > kFew) many = std::make_unique<const DLTensor*[]>(static_cast<size_t>(operands));
+    const DLTensor** tensors = many ? many.get() : few;
+    for (int i = 0; i < operands; ++i) tensors[i] = &call.tensor(i);
+    this->arguments = tensors;
+    out = call.has_out() ? tensors[count] : nullptr;
+    library = call.operand(0).route->library();
+    stream = call.stream();
+    device = call.on_host() ? -1 : call.device();
+    argument_count = count;
+    staged = call.staged();
+  }
+
+  static constexpr int kFew = 6;
+
+  const CallGuard guard;
+  Call call;
+  const DLTensor* few[kFew];
+  std::unique_ptr<const DLTensor*[]> many;
+};
+
+Call& call_of(InteropCall* call) { return static_cast<SharedCall*>(call)->call; }
+
+// The memory of a call that has ended, for the next one: 10 KB of malloc would take longer than all of this file.
+// Used with the GIL.
+void* spare = nullptr;
+
+struct GiveBack {
+  void operator()(void* memory) const {
+    if (spare) {
+      ::operator delete(memory);
+    } else {
+      spare = memory;
+    }
+  }
+};
+
+/// Runs `body`, whose result is `failed` where it throws: then the Python error is set.
+template <class Result, class Body>
+Result as_c(Result failed, Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    set_python_error();
+    return failed;
+  }
+}
+
+InteropCall* make_call(const char* function, const InteropArgument* arguments, int32_t count,
+                       const InteropOptions* options) {
+  return as_c<InteropCall*>(nullptr, [&] {
+    std::unique_ptr<void, GiveBack> memory(spare ? std::exchange(spare, nullptr) : ::operator new(sizeof(SharedCall)));
+    SharedCall* call = new (memory.get()) SharedCall(function, arguments, count, *options);
+    memory.release();
+    return call;
+  });
+}
+
+void release_call(InteropCall* call) {
+  static_cast<SharedCall*>(call)->~SharedCall();
+  GiveBack()(static_cast<SharedCall*>(call));
+}
+
+int check(InteropCall* call, int32_t i, const InteropConstraint* constraint) {
+  return as_c(-1, [&] {
+    call_of(call).check(i, *constraint);
+    return 0;
+  });
+}
+
+int is_conjugated(const InteropCall* call, int32_t i) {
+  return static_cast<const SharedCall*>(call)->call.operand(i).conjugated;
+}
+
+const DLTensor* output(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype) {
+  return as_c<const DLTensor*>(nullptr, [&] {
+    Shape sizes;
+    if (ndim < 0 || ndim > kMaxDims) {
+      throw ValueError(call_of(call).operand(0).function + std::string(": the result has ") + std::to_string(ndim) +
+                       " dimensions; accepted: up to " + std::to_string(kMaxDims));
+    }
+    sizes.ndim = ndim;
+    std::copy(shape, shape + ndim, sizes.sizes);
+    return &call_of(call).output(sizes, dtype);
+  });
+}
+
+int workspace(InteropCall* call, size_t bytes, void** memory) {
+  return as_c(-1, [&] {
+    *memory = call_of(call).workspace(bytes);
+    return 0;
+  });
+}
+
+PyObject* numpy(InteropCall* call, int32_t i) {
+  return as_c<PyObject*>(nullptr, [&] { return call_of(call).numpy(i).release().ptr(); });
+}
+
+PyObject* numpy_output(InteropCall* call, int32_t i) {
+  return as_c<PyObject*>(nullptr, [&] { return call_of(call).numpy_output(i).release().ptr(); });
+}
+
+PyObject* explain_call(InteropCall* call) {
+  return as_c<PyObject*>(nullptr, [&] { return explain(call_of(call)).release().ptr(); });
+}
+
+PyObject* hand_over(InteropCall* call) {
+  return as_c<PyObject*>(nullptr, [&] { return call_of(call).hand_over().release().ptr(); });
+}
+
+void set_error(InteropError kind, const char* message) {
+  as_c(0, [&]() -> int {
+    switch (kind) {
+      case INTEROP_TYPE_ERROR:
+        throw TypeError(message);
+      case INTEROP_VALUE_ERROR:
+        throw ValueError(message);
+      case INTEROP_BUFFER_ERROR:
+        throw BufferError(message);
+      case INTEROP_CUDA_ERROR:
+        throw CudaError(message);
+    }
+    throw std::runtime_error(message);
+  });
+}
+
+}  // namespace
+}  // namespace exchange
+
+const InteropApi core_api{INTEROP_API_VERSION,     sizeof(InteropApi),      &exchange::make_call,
+                          &exchange::release_call, &exchange::check,        &exchange::is_conjugated,
+                          &exchange::output,       &exchange::workspace,    &exchange::numpy,
+                          &exchange::numpy_output, &exchange::explain_call, &exchange::hand_over,
+                          &exchange::set_error};
+
+}  // namespace interop

@@ -1,0 +1,56 @@
+/// One argument of a call: a view of an array's memory, and what keeps that memory alive.
+#pragma once
+
+#include <interop/tensor.h>
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+
+typedef struct CUstream_st* cudaStream_t;
+
+namespace interop::exchange {
+
+class Route;
+
+/// Runs once, with the GIL, when an imported array is given back to its producer.
+using Release = std::unique_ptr<void, void (*)(void*)>;
+
+/// An array of any library as the call sees it. Made and filled by its `exchange::Route`; never moves, since `tensor`
+/// points into it.
+struct Operand {
+  const char* function = "";     ///< the public function, for messages: "interop.matmul"
+  const char* name = "";         ///< the parameter: "a", "out"
+  nanobind::handle object;       ///< the caller's object, alive for the whole call
+  const Route* route = nullptr;  ///< how its type is read
+  DLTensor tensor{};             ///< complete once the call is made; the device is known before that
+  int64_t shape[kMaxDims];
+  int64_t strides[kMaxDims];      ///< in elements, always filled
+  bool is_output = false;         ///< the call writes to it
+  bool is_read = true;            ///< what it holds before the call matters
+  bool may_be_out = false;        ///< `out` may be this very array, element for element
+  bool takes_conjugated = false;  ///< a lazily conjugated view is read as it is
+  bool conjugated = false;        ///< its elements are the conjugates of what lies in memory
+  bool read_only = false;
+  bool any_device = false;                ///< empty, with no pointer that would name its device
+  bool hold = false;                      ///< its memory is not ordered on the call's stream: hold it until done there
+  bool has_stream = false;                ///< `stream` is set: the array itself names the stream it is ready on
+  cudaStream_t stream = nullptr;          ///< never 0: the legacy default stream is 1
+  nanobind::object exported;              ///< what a registered library exports in place of `object`
+  const Route* exported_route = nullptr;  ///< how that is read
+  nanobind::object resolved;              ///< what stands in for `object` where that itself cannot be read
+  const char* copied = nullptr;           ///< why `resolved` has other memory than `object`; null where it has not
+  Release release{nullptr, [](void*) {}};
+
+  Operand() = default;
+  Operand(const Operand&) = delete;
+  Operand& operator=(const Operand&) = delete;
+
+  bool on_host() const { return tensor.device.device_type == kDLCPU; }
+  /// The object whose memory `tensor` is.
+  nanobind::handle memory() const { return resolved.is_valid() ? nanobind::handle(resolved) : object; }
+  /// "interop.matmul: a", the beginning of a message about this argument.
+  std::string label() const { return std::string(function) + ": " + name; }
+};
+
+}  // namespace interop::exchange
