@@ -54,6 +54,7 @@ void check_alignment(const char* name, const void* pointer, int item) {
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
 ///   what cuBLASLt cannot take, as make_key says       tiled
+///   measured, by `tune_matmul`                        the quicker one
 ///   all else                                          cublas
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   check_alignment("a", gemm.a, gemm.dtype.bits / 8);
@@ -69,7 +70,10 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   }
   if (!suits_cublas(gemm, options) || !cublas::installed()) return {};
   cublas::Planned planned = cublas::plan(gemm, options);
-  if (planned.algorithm) return {MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
+  if (planned.algorithm && !by_name && planned.tuned && planned.tiled_is_quicker) return {};
+  if (planned.algorithm) {
+    return {MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm), !planned.tuned};
+  }
   if (!by_name) return {};
   refuse(planned.why_not);
 }
