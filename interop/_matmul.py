@@ -37,7 +37,7 @@ def matmul(
     aux: Any = None,
     scale_a: Any = None,
     scale_b: Any = None,
-    precision: Literal["tf32"] | None = None,
+    precision: Literal["tf32", "tf32x3"] | None = None,
     backend: Literal["tiled", "cublas"] | None = None,
     autotune: bool | None = None,
     stream: StreamLike | None = None,
@@ -82,9 +82,11 @@ def matmul(
         What a float8 `a` stands for is its values times this.
     scale_b : scalar, or array of one float32, optional
         The same for `b`.
-    precision : "tf32", optional
-        Lets a GPU round float32 operands to TF32. By default float32 is exact: every product is rounded to float32
-        or better. Computed exactly where no TF32 kernel serves (host arrays, no cuBLAS).
+    precision : "tf32" or "tf32x3", optional
+        Lets a GPU round float32 operands to TF32, of 11 significant bits; or to the sum of two such numbers, which is
+        about as exact as float32 and on Hopper about twice as fast. By default float32 is exact: every product is
+        rounded to float32 or better. Computed exactly where no such kernel serves (host arrays, another GPU than Hopper
+        without cuBLAS or for "tf32x3").
     backend : "tiled" or "cublas", optional
         Our own kernel, or cuBLASLt. By default the faster one of those that are installed and can do it. For device
         arrays.
@@ -112,7 +114,7 @@ def matmul(
     ValueError
         The shapes do not fit, an operand is 0-d, or the result is beyond all memory; the arrays are on two devices;
         `out` or `aux` has another shape, or overlaps itself or an operand; an option has no such value, or stands
-        without the one it goes with; ``backend="cublas"`` has no such product.
+        without the one it goes with; ``backend="cublas"`` has no such product, or not in that precision.
     OverflowError
         An integer factor that the product's dtype cannot hold.
     BufferError
@@ -125,8 +127,8 @@ def matmul(
     Products are added up in their own dtype, 16-bit floats and float8 in float32 (and rounded once, after the
     epilogue). Integers wrap around; of bool it is or-of-ands. The same call on the same card gives the same bits every
     time, on any stream. On a GPU, an operand whose dtype is not the product's is converted into a workspace first,
-    unless both are 8 or 16 bits wide; `interop.explain` says so. `interop.matmul` of host arrays is computed by NumPy
-    on views of their memory.
+    unless both are 8 or 16 bits wide, and one that the TF32 kernel cannot read is packed there; `interop.explain` says
+    so. `interop.matmul` of host arrays is computed by NumPy on views of their memory.
 
     Examples
     --------

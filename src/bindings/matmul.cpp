@@ -57,13 +57,18 @@ cuda::MatmulOptions read_options(nb::handle backend, nb::handle precision) {
     }
   }
   if (!precision.is_none()) {
-    if (!equals(precision, "tf32")) bad_choice("precision", precision, "None (exact), 'tf32'");
-    if (options.backend == cuda::MatmulBackend::tiled) {
-      throw ValueError(std::string(kFunction) +
-                       ": precision is 'tf32', which backend='tiled' does not serve; accepted: " +
-                       "precision=None, or backend None or 'cublas'");
+    if (equals(precision, "tf32")) {
+      options.precision = cuda::MatmulPrecision::tf32;
+    } else if (equals(precision, "tf32x3")) {
+      options.precision = cuda::MatmulPrecision::tf32x3;
+    } else {
+      bad_choice("precision", precision, "None (exact), 'tf32', 'tf32x3'");
     }
-    options.allow_tf32 = true;
+    if (options.precision == cuda::MatmulPrecision::tf32x3 && options.backend == cuda::MatmulBackend::cublas) {
+      throw ValueError(std::string(kFunction) +
+                       ": precision is 'tf32x3', which backend='cublas' does not serve; accepted: " +
+                       "precision None or 'tf32', or backend None or 'tiled'");
+    }
   }
   return options;
 }

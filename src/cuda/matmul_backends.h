@@ -9,10 +9,14 @@
 
 namespace interop::cuda::tiled {
 
+/// How a product is computed here: as TF32, where that is asked for, the device has it and it is the quicker way.
+MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options);
+/// The most workspace that such a plan can have, wherever the matrices lie.
+std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
 /// Any dtypes that `Gemm` allows, strides and batch; nothing to do: no launch.
-void launch(const Gemm& gemm, cudaStream_t stream);
+void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
 /// "tiled 128x128x8, float32".
-std::string describe(const Gemm& gemm);
+std::string describe(const Gemm& gemm, const MatmulPlan& plan);
 
 }  // namespace interop::cuda::tiled
 

@@ -197,7 +197,8 @@ std::optional<lt::DataType> lt_type(DLDataType dtype) {
 /// The mask holds whatever the environment says. A float32 product is exact unless the caller allows TF32: the compute
 /// type asks for that, and the mask sees to it where NVIDIA_TF32_OVERRIDE=1 is set. No float64 product is emulated on
 /// integer units, no 16-bit float is added up in 16 bits, and no complex product takes three real ones (Gauss).
-std::optional<Types> types_of(const Gemm& gemm, bool allow_tf32) {
+std::optional<Types> types_of(const Gemm& gemm, MatmulPrecision precision) {
+  const bool allow_tf32 = precision == MatmulPrecision::tf32;  // of tf32x3 it has nothing: exact
   const auto a = lt_type(gemm.dtype), b = lt_type(gemm.b_dtype), result = lt_type(gemm.out_dtype);
   if (!a || !b || !result) return std::nullopt;
   const auto types = [&](lt::ComputeType compute, lt::DataType scale, uint64_t allowed) {
@@ -654,11 +655,11 @@ std::string why_not_installed() { return library().why_not; }
 const char* const kNoDtypes = "it has no product of these dtypes";
 
 const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options) {
-  return types_of(gemm, options.allow_tf32) ? nullptr : kNoDtypes;
+  return types_of(gemm, options.precision) ? nullptr : kNoDtypes;
 }
 
 Planned plan(const Gemm& gemm, const MatmulOptions& options) {
-  const std::optional<Types> types = types_of(gemm, options.allow_tf32);
+  const std::optional<Types> types = types_of(gemm, options.precision);
   if (!types) return {nullptr, 0, kNoDtypes};
   const int device = current_device(kPlanning);
   Key key;

@@ -14,20 +14,31 @@ namespace interop::cuda {
 
 enum class MatmulBackend { automatic, tiled, cublas };
 
+/// How far float32 products may round their operands. Computed at least as exactly where no kernel serves it.
+enum class MatmulPrecision {
+  exact,
+  tf32,   ///< to TF32: 11 significant bits
+  tf32x3  ///< each to the sum of two of TF32, of whose products three are added up: about as exact as float32
+};
+
 /// What the caller asks for.
 struct MatmulOptions {
   MatmulBackend backend = MatmulBackend::automatic;
-  bool allow_tf32 = false;       ///< float32 products may round their operands to TF32
+  MatmulPrecision precision = MatmulPrecision::exact;
   unsigned int alignment = 256;  ///< plan as for pointers aligned to this and no more; a power of two, at most 256
   bool uses_choices = true;      ///< what `tune_matmul` found, or `keep_choice` was told, comes before all rules
+  /// The most device memory that operands are packed into. Beyond it a product is computed exactly.
+  std::size_t most_packed_bytes = std::size_t{4} << 30;
 };
 
 /// What will run for one `Gemm` on the current device. Made by `plan_matmul`, valid as long as the process lives.
 struct MatmulPlan {
-  MatmulBackend backend = MatmulBackend::tiled;  ///< never `automatic`
-  std::size_t workspace_bytes = 0;               ///< device memory, 256-byte aligned, that the launch needs
-  std::shared_ptr<const void> algorithm;         ///< the cuBLASLt plan, shared with its cache; null for `tiled`
-  bool tunable = false;                          ///< is there a choice to be made, and none known?
+  MatmulBackend backend = MatmulBackend::tiled;        ///< never `automatic`
+  std::size_t workspace_bytes = 0;                     ///< device memory, 256-byte aligned, that the launch needs
+  std::shared_ptr<const void> algorithm;               ///< the cuBLASLt plan, shared with its cache; null for `tiled`
+  MatmulPrecision precision = MatmulPrecision::exact;  ///< of `tiled`
+  bool packs_a = false, packs_b = false;               ///< of `tiled`: into the workspace, as its TF32 kernels read it
+  bool tunable = false;                                ///< is there a choice to be made, and none known?
 };
 
 /// Choose what runs for `gemm` on the current device. Touches no device memory and queues nothing.
@@ -35,8 +46,9 @@ struct MatmulPlan {
 /// CudaError if cuBLASLt was asked for by name and is not installed.
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options);
 
-/// The most `workspace_bytes` that a plan for `gemm` can have, wherever its matrices lie: for a caller that must ask
-/// for the memory before it knows that. Needs no GPU; reads no pointer.
+/// The most `workspace_bytes` that a plan for `gemm`, whose matrices are compact, needs wherever they lie: for a caller
+/// that must ask for the memory before it knows that, and plans with `most_packed_bytes` no larger then. Needs no GPU;
+/// reads no pointer.
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
 
 /// Queue `gemm` on `stream` and return at once. `workspace` holds `plan.workspace_bytes` (null if that is 0).
