@@ -56,6 +56,7 @@ from interop._elementwise import (
 )
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._expression import Expression, elementwise
+from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
@@ -71,6 +72,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Explanation",
     "Expression",
     "Function",
+    "Kernel",
     "Library",
     "__version__",
     "abs",
@@ -86,6 +88,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "get_include",
     "greater",
     "greater_equal",
+    "kernel",
     "less",
     "less_equal",
     "load",

@@ -58,6 +58,7 @@ std::string describe(const Elementwise&) { unavailable(); }
 
 std::vector<Kernel*> load_kernels(const void*, const std::vector<std::string>&) { unavailable(); }
 std::string architecture_name(int) { unavailable(); }
+void launch_kernel(Kernel&, const Launch&, const char*, void**, int, cudaStream_t) { unavailable(); }
 ExpressionShape expression_shape(const Expression&) { unavailable(); }
 void launch_expression(const Expression&, const ExpressionShape&, Kernel&, cudaStream_t) { unavailable(); }
 std::string describe(const Expression&) { unavailable(); }
