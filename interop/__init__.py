@@ -57,6 +57,7 @@ from interop._elementwise import (
 )
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._expression import Expression, elementwise
+from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
@@ -72,6 +73,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Explanation",
     "Expression",
     "Function",
+    "Kernel",
     "Library",
     "__version__",
     "abs",
@@ -88,6 +90,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "get_include",
     "greater",
     "greater_equal",
+    "kernel",
     "less",
     "less_equal",
     "load",

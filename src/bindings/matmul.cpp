@@ -424,7 +424,7 @@ class DeviceProduct {
   void launch(Call& call, bool tunes) {
     char* memory = static_cast<char*>(call.workspace(workspace_bytes()));
     tunes = tunes && plan_.tunable && !cuda::is_capturing(call.stream());
-    void* const tuning = tunes ? call.workspace(cuda::tuning_bytes(gemm_)) : nullptr;
+    void* const tuning = tunes ? call.workspace(cuda::tuning_bytes(gemm_, options_)) : nullptr;
     std::optional<Elementwise> copies[2];
     for (int i = 0; i < 2; ++i) {
       if (!converted_[i]) continue;

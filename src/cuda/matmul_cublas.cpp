@@ -722,7 +722,7 @@ void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream
 void tune(const Gemm& gemm, const MatmulOptions& options, void* workspace, cudaStream_t stream,
           const std::function<double(const std::function<void()>&)>& time, double tiled_microseconds) {
   constexpr int kTrials = 16;
-  const Types types = *types_of(gemm, options.allow_tf32);
+  const Types types = *types_of(gemm, options.precision);
   const int device = current_device(kPlanning);
   Key key;
   make_key(gemm, options, types, device, key);

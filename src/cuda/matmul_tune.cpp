@@ -44,6 +44,11 @@ bool reads_its_result(const Gemm& gemm) { return gemm.addend == gemm.c; }
 
 std::size_t aligned(int64_t bytes) { return static_cast<std::size_t>(bytes + 255) / 256 * 256; }
 
+/// Of one of our plans and all of cuBLASLt's.
+std::size_t largest_workspace_of(const MatmulPlan& ours) {
+  return std::max(cublas::kMaxWorkspace, aligned(static_cast<int64_t>(ours.workspace_bytes)));
+}
+
 class TimingEvent {
  public:
   TimingEvent() { check(driver().cuEventCreate(&event_, CU_EVENT_BLOCKING_SYNC), kTuning); }
@@ -93,22 +98,23 @@ class Timer {
 
 }  // namespace
 
-std::size_t tuning_bytes(const Gemm& gemm) {
+std::size_t tuning_bytes(const Gemm& gemm, const MatmulOptions& options) {
   const Span span = span_of_c(gemm);
-  return cublas::kMaxWorkspace + flushed_bytes() +
+  return largest_workspace_of(tiled::plan(gemm, options)) + flushed_bytes() +
          (reads_its_result(gemm) ? aligned(span.before) + aligned(span.after) : 0);
 }
 
 void tune_matmul(const Gemm& asked, const MatmulOptions& options, void* memory, cudaStream_t stream) {
+  const MatmulPlan ours = tiled::plan(asked, options);
   char* const workspace = static_cast<char*>(memory);
-  char* const flushed = workspace + cublas::kMaxWorkspace;
+  char* const flushed = workspace + largest_workspace_of(ours);
   const std::size_t bytes = flushed_bytes();
   Gemm gemm = asked;
   if (reads_its_result(gemm)) gemm.c = flushed + bytes + aligned(span_of_c(gemm).before);
 
   RelaxedCapture relaxed(driver());  // another thread may be capturing
   Timer timer(stream, reinterpret_cast<CUdeviceptr>(flushed), bytes);
-  const double tiled = timer([&] { tiled::launch(gemm, stream); });
+  const double tiled = timer([&] { tiled::launch(gemm, ours, workspace, stream); });
   cublas::tune(gemm, options, workspace, stream, [&](const auto& launch) { return timer(launch); }, tiled);
 }
 

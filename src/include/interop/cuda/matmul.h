@@ -60,13 +60,12 @@ std::string describe(const Gemm& gemm, const MatmulPlan& plan);
 
 // ---- choices made by measuring ----
 
-/// How much memory `tune_matmul` needs for `gemm` on the current device.
-std::size_t tuning_bytes(const Gemm& gemm);
+/// How much memory `tune_matmul` needs for `gemm` on the current device; the plan that it chooses needs no more.
+std::size_t tuning_bytes(const Gemm& gemm, const MatmulOptions& options);
 
 /// Times cuBLASLt's algorithms for `gemm`, and our own kernel, on `stream`, with a cold L2 cache, and keeps the
-/// quickest for every later plan of such a product. `memory` holds `tuning_bytes(gemm)`; c and aux are written, all
-/// else is read. For a `gemm` whose plan is tunable, on a stream that is not captured. The host waits. Throws
-/// CudaError.
+/// quickest for every later plan of such a product. `memory` holds `tuning_bytes`; c and aux are written. For a `gemm`
+/// whose plan is tunable, on a stream that is not captured. The host waits. Throws CudaError.
 void tune_matmul(const Gemm& gemm, const MatmulOptions& options, void* memory, cudaStream_t stream);
 
 /// What was chosen for one product; as text where it means something to cuBLASLt alone.
