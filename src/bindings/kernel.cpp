@@ -110,21 +110,19 @@ std::optional<unsigned> to_size(nb::handle value, int64_t least) {
 
 /// Sizes along x, y, z: an int, or a tuple of up to three.
 void to_sizes(const Kernel& kernel, const char* option, nb::handle value, int64_t least, unsigned (&sizes)[3]) {
-  const std::string accepted = std::string("an int of at least ") + std::to_string(least) +
-                               " (below 2**31), or a tuple of one to three of them, along x, y, z";
   std::fill(sizes, sizes + 3, 1u);
-  if (!PyTuple_Check(value.ptr())) {
-    const auto size = to_size(value, least);
-    if (!size) refuse(kernel, option, value, accepted);
-    sizes[0] = *size;
-    return;
+  const bool is_tuple = PyTuple_Check(value.ptr());
+  const Py_ssize_t count = is_tuple ? PyTuple_GET_SIZE(value.ptr()) : 1;
+  bool fits = count >= 1 && count <= 3;
+  for (Py_ssize_t i = 0; fits && i < count; ++i) {
+    const auto size = to_size(is_tuple ? PyTuple_GET_ITEM(value.ptr(), i) : value.ptr(), least);
+    fits = size.has_value();
+    if (fits) sizes[i] = *size;
   }
-  const Py_ssize_t count = PyTuple_GET_SIZE(value.ptr());
-  if (count < 1 || count > 3) refuse(kernel, option, value, accepted);
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    const auto size = to_size(PyTuple_GET_ITEM(value.ptr(), i), least);
-    if (!size) refuse(kernel, option, value, accepted);
-    sizes[i] = *size;
+  if (!fits) {
+    refuse(kernel, option, value,
+           "an int of at least " + std::to_string(least) +
+               " (below 2**31), or a tuple of one to three of them, along x, y, z");
   }
 }
 
