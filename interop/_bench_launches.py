@@ -122,7 +122,7 @@ def _by_ctypes(torch: Any, x: Any, out: Any) -> Call:
 
 def _by_warp(torch: Any, x: Any, out: Any) -> Call:
     wp = importlib.import_module("warp")
-    wp.config.quiet = True
+    wp.init()
 
     def add(a, b, c):  # type: ignore[no-untyped-def]
         i = wp.tid()

@@ -79,6 +79,8 @@ def kernel(
         The source declares no such kernel, or its parameters are not understood; a launch option is none. In a call:
         the array of a pointer is not C-contiguous, or that of a view has other dimensions; the launch is larger than
         the device or the kernel allows.
+    OSError
+        The file `source` cannot be read.
     OverflowError
         In a call: a number does not fit its parameter.
     CudaError
@@ -114,9 +116,9 @@ def kernel(
 
     On a GPU, ``scale(x, 2.0, x.size)`` is now an array of the library of ``x``.
     """
-    path = None if isinstance(source, str) else os.fspath(source)
-    if path is not None and not isinstance(path, str):
+    if not isinstance(source, str | os.PathLike):
         raise TypeError(f"interop.kernel: source is {type(source).__name__}; accepted: a str, or a path object")
+    path = None if isinstance(source, str) else os.fspath(source)
     if not isinstance(name, str):
         raise TypeError(f"interop.kernel: name is {type(name).__name__}; accepted: a str")
     if NAME.fullmatch(name) is None:
