@@ -193,7 +193,12 @@ Kernel::Kernel(const std::string& label_, const std::vector<Declared>& declared,
   apply(*this, plan, options_of(options));
 }
 
-unsigned ceil_div(int64_t count, unsigned by) { return static_cast<unsigned>((count + by - 1) / by); }
+/// The blocks along one direction for so many threads: whole clusters of them.
+unsigned blocks_of(int64_t threads, const cuda::Launch& launch, int direction) {
+  const int64_t block = launch.block[direction], cluster = std::max(launch.cluster[direction], 1u);
+  const int64_t blocks = (threads + block - 1) / block;
+  return static_cast<unsigned>((blocks + cluster - 1) / cluster * cluster);
+}
 
 /// The launch of one call.
 cuda::Launch launch_of(const Kernel& kernel, const Plan& plan, const DLTensor* const* tensors) {
@@ -207,7 +212,7 @@ cuda::Launch launch_of(const Kernel& kernel, const Plan& plan, const DLTensor* c
       std::copy(plan.sizes, plan.sizes + 3, launch.grid);
       break;
     case Plan::Extent::threads:
-      for (int i = 0; i < 3; ++i) launch.grid[i] = ceil_div(plan.sizes[i], launch.block[i]);
+      for (int i = 0; i < 3; ++i) launch.grid[i] = blocks_of(plan.sizes[i], launch, i);
       break;
     case Plan::Extent::elements: {
       const int64_t count = element_count(*tensors[plan.elements_of]);
@@ -218,7 +223,7 @@ cuda::Launch launch_of(const Kernel& kernel, const Plan& plan, const DLTensor* c
                          std::to_string(count) + " elements, and threads= gives each a thread; accepted: up to " +
                          std::to_string(most) + ", or grid=");
       }
-      launch.grid[0] = ceil_div(count, launch.block[0]);
+      for (int i = 0; i < 3; ++i) launch.grid[i] = blocks_of(i == 0 ? count : 1, launch, i);
     }
   }
   return launch;

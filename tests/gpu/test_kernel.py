@@ -343,6 +343,9 @@ def test_clusters(cupy):
     assert y.tolist() == [*range(800, 808)] * 2
     ranks(y, cluster=16)  # more than is portable
     assert y.tolist() == [*range(1600, 1616)]
+    y.fill(-1)
+    ranks(y, threads=5 * 32, cluster=4)  # 5 blocks are 2 clusters
+    assert y.tolist() == [*range(400, 404)] * 2 + [-1] * 8
     with pytest.raises(ValueError, match=r"grid is \(16, 1, 1\); accepted: whole clusters, of \(3, 1, 1\) blocks"):
         ranks(y, cluster=3)
     with pytest.raises(ValueError, match=r"cluster is \(32, 1, 1\); accepted: up to 8 blocks"):
