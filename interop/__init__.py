@@ -33,6 +33,7 @@ if _core.version != __version__:
         "Install the package again: 'pip install --force-reinstall interop-dlpack', or 'pip install .' in its sources."
     )
 
+from interop._autotune import autotune
 from interop._convert import asarray, convert
 from interop._core import Array, CudaError
 from interop._elementwise import (
@@ -78,6 +79,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "abs",
     "add",
     "asarray",
+    "autotune",
     "convert",
     "divide",
     "elementwise",

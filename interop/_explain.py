@@ -147,11 +147,12 @@ def _explain_matmul(
     scale_b: Any = None,
     precision: str | None = None,
     backend: str | None = None,
+    autotune: bool | None = None,
     stream: Any = None,
     execution: str | None = None,
 ) -> Explanation:
     factor = None if isinstance(alpha, int) and alpha == 1 else alpha
-    terms = (dtype, c, factor, beta, bias, epilogue, aux, scale_a, scale_b)
+    terms = (dtype, c, factor, beta, bias, epilogue, aux, scale_a, scale_b, autotune)
     found = _core.explain_matmul(a, b, out, stream, backend, precision, execution, terms)
     if found is None:
         _refuse_out("interop.matmul", out)

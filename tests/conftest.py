@@ -147,6 +147,15 @@ def device_view_library(request: pytest.FixtureRequest) -> libraries.Library:
     return _loaded(request)
 
 
+_ANY = [*libraries.HOST, *(pytest.param(library, marks=pytest.mark.gpu) for library in libraries.DEVICE)]
+
+
+@pytest.fixture(params=_ANY, ids=repr)
+def any_library(request: pytest.FixtureRequest) -> libraries.Library:
+    """A library on the host or on the GPU."""
+    return _loaded(request)
+
+
 @pytest.fixture(params=products.DTYPES)
 def dtype(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -19,6 +19,7 @@ struct DriverApi {
   X(cuStreamCreate) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent)                                 \
   X(cuThreadExchangeStreamCaptureMode)                                                                           \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
+  X(cuEventElapsedTime) X(cuMemsetD8Async)                                                                       \
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)            \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
   X(cuLibraryLoadData) X(cuLibraryGetKernel)                                                                      \

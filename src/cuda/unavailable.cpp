@@ -67,6 +67,11 @@ MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
 std::size_t largest_workspace(const Gemm&, const MatmulOptions&) { return 0; }
 void launch_matmul(const Gemm&, const MatmulPlan&, void*, cudaStream_t) { unavailable(); }
 std::string describe(const Gemm&, const MatmulPlan&) { unavailable(); }
+std::size_t tuning_bytes(const Gemm&, const MatmulOptions&) { unavailable(); }
+void tune_matmul(const Gemm&, const MatmulOptions&, void*, cudaStream_t) { unavailable(); }
+std::vector<MatmulChoice> choices(int) { unavailable(); }
+bool keep_choice(int, const MatmulChoice&) { unavailable(); }
+std::string cublas_version() { return ""; }
 std::string cublas_status() { return "not used: built without CUDA (-DINTEROP_CUDA=OFF)"; }
 void set_cublas_paths(const char* const*, int) {}
 
