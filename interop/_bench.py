@@ -385,7 +385,7 @@ class _Product:
     a: tuple[int, ...]
     b: tuple[int, ...]
     layout: str = "NN"
-    tf32: bool = False
+    precision: Literal["tf32", "tf32x3"] | None = None
     result: str | None = None  #: another dtype than the operands'
 
     @property
@@ -397,7 +397,7 @@ class _Product:
     @property
     def name(self) -> str:
         shapes = "@".join("x".join(map(str, shape)) for shape in (self.a, self.b))
-        return f"{'tf32' if self.tf32 else self.dtype} {shapes} {self.layout}"
+        return f"{self.precision or self.dtype} {shapes} {self.layout}"
 
 
 def _products() -> Iterable[_Product]:
@@ -411,7 +411,8 @@ def _products() -> Iterable[_Product]:
                 yield _Product("square", dtype, (n, n), (n, n), layout, **options)
 
     yield from squares("float32", (512, 1024, 2048, 4096, 8192))
-    yield from squares("float32", (1024, 2048, 4096, 8192), tf32=True)
+    for precision in ("tf32", "tf32x3"):
+        yield from squares("float32", (1024, 2048, 4096, 8192), precision=precision)
     for dtype in ("float16", "bfloat16"):
         yield from squares(dtype, (512, 1024, 2048, 4096, 8192))
     yield from squares("float64", (1024, 2048, 4096))
@@ -477,9 +478,8 @@ def _check_rows(torch: Any, product: _Product, backend: str, operands: Operands)
         wide = torch.complex128 if a.dtype.is_complex else torch.float64
         expected = rows.to(wide) @ b.to(wide)
         error = float((out[..., :8, :].to(wide) - expected).norm() / expected.norm())
-        bound = (
-            1e-3 if product.tf32 else _BOUNDS[product.dtype] + 1e-7 * product.a[-1] ** 0.5 * (out.element_size() == 4)
-        )
+        bound = _BOUNDS[product.dtype] + 1e-7 * product.a[-1] ** 0.5 * (out.element_size() == 4)
+        bound = 1e-3 if product.precision == "tf32" else bound
     if not error <= bound:
         raise AssertionError(f"interop bench: {product.name}, {backend}: error {error:.1e} is above {bound:.1e}")
 
@@ -499,10 +499,8 @@ def _own_products(product: _Product, operands: list[Operands], repeats: int) -> 
     backends: list[Literal["tiled", "cublas"] | None] = [None, "tiled"]
     if not _core.cublas_status().startswith("not found"):
         backends.insert(1, "cublas")
-    options: dict[str, Any] = {"precision": "tf32" if product.tf32 else None, "dtype": product.result}
+    options: dict[str, Any] = {"precision": product.precision, "dtype": product.result}
     for backend in backends:
-        if backend == "tiled" and product.tf32:
-            continue  # which it does not serve
         a, b, out = operands[0]
         try:
             interop.matmul(a, b, out=out.fill_(77), backend=backend, **options)
@@ -521,10 +519,10 @@ def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int
     a, b, _ = operands[0]
     seconds: dict[str, float] = {}
     calls: dict[str, Callable[[], Any]] = {}
-    if (cupy := try_import("cupy")) and product.dtype != "bfloat16" and not product.tf32 and product.result is None:
+    if (cupy := try_import("cupy")) and product.dtype != "bfloat16" and not product.precision and product.result is None:
         x, y = cupy.from_dlpack(a), cupy.from_dlpack(b)
         calls["cupy"] = lambda: cupy.matmul(x, y)
-    if product.dtype in ("float32", "float16", "bfloat16", "float64") and not product.tf32 and len(product.a) == 2:
+    if product.dtype in ("float32", "float16", "bfloat16", "float64") and not product.precision and len(product.a) == 2:
         try:
             plan = importlib.import_module("nvmath.linalg.advanced").Matmul(a, b)
             plan.plan()
@@ -542,7 +540,9 @@ def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int
         with jax.enable_x64(True):
             x, y = jax.dlpack.from_dlpack(a.contiguous()), jax.dlpack.from_dlpack(b.contiguous())
             jitted = jax.jit(
-                functools.partial(jax.numpy.matmul, precision="tensorfloat32" if product.tf32 else "highest")
+                functools.partial(
+                    jax.numpy.matmul, precision="tensorfloat32" if product.precision == "tf32" else "highest"
+                )
             )
             jitted(x, y).block_until_ready()
             started = time.perf_counter()
@@ -588,7 +588,7 @@ def _matmul(torch: Any, only: str = "") -> Iterable[Row]:
         for name, rate in rates.items():
             for peer in ("torch", "cupy"):
                 if name.startswith("interop") and peer in rates:
-                    key = ("tf32" if product.tf32 else product.dtype, name, peer)
+                    key = (product.precision or product.dtype, name, peer)
                     ratios.setdefault(key, []).append(rate / rates[peer])
             yield {
                 "group": product.group,
@@ -605,7 +605,7 @@ def _matmul(torch: Any, only: str = "") -> Iterable[Row]:
 
 def _rates(torch: Any, product: _Product) -> dict[str, float]:
     """Return the 10^12 operations a second of a product by each library and backend."""
-    torch.backends.cuda.matmul.allow_tf32 = product.tf32
+    torch.backends.cuda.matmul.allow_tf32 = product.precision == "tf32"
     for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
         setattr(torch.backends.cuda.matmul, name, False)
     item = getattr(torch, product.dtype).itemsize

@@ -69,12 +69,24 @@ int64_t batch_size(const Gemm& gemm) {
 
 bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || batch_size(gemm) == 0; }
 
-/// What wgmma serves, unless it is so small that the general kernels, which start sooner, are as quick.
-bool suits_wgmma(const Gemm& gemm) {
+double multiplications(const Gemm& gemm) { return static_cast<double>(gemm.m) * gemm.n * gemm.k * batch_size(gemm); }
+
+/// Is the product so small that the general kernels, which start sooner, are as quick as wgmma?
+bool is_small(const Gemm& gemm) {
   constexpr int64_t kSmall = 128;
-  const double outputs = static_cast<double>(gemm.m) * gemm.n * batch_size(gemm);
-  const bool is_small = gemm.k <= kSmall && outputs * gemm.k <= kSmall * kSmall * kSmall;
-  return !is_small && wgmma::serves(gemm);
+  return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
+}
+
+bool suits_wgmma(const Gemm& gemm) { return !is_small(gemm) && wgmma::serves(gemm); }
+
+/// Is a TF32 plan worth what it packs? By the rates of an H100: of multiplications, of copies, and a launch.
+bool is_quicker_than_exact(const Gemm& gemm, const MatmulPlan& plan) {
+  const bool in_two = plan.precision == MatmulPrecision::tf32x3;
+  const double exact_us = multiplications(gemm) / 24e6;
+  const double tf32_us = multiplications(gemm) / (in_two ? 55e6 : 160e6);
+  const double bytes = static_cast<double>(plan.workspace_bytes) * (in_two ? 1.5 : 2);  // read and written
+  const double packing_us = bytes == 0 ? 0 : 4 + bytes / 2.5e6;
+  return tf32_us + packing_us < exact_us;
 }
 
 /// The variant whose busiest SM should finish first.
@@ -272,22 +284,44 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
   }
 }
 
-void launch(const Gemm& asked, cudaStream_t stream) {
+MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
+  const MatmulPlan exact;
+  if (options.precision == MatmulPrecision::exact || is_empty(gemm) || is_small(gemm)) return exact;
+  const MatmulPlan plan = wgmma::plan_tf32(gemm, options.precision, options.most_packed_bytes);
+  return is_quicker_than_exact(gemm, plan) ? plan : exact;
+}
+
+std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
+  if (is_empty(gemm) || is_small(gemm)) return 0;
+  return wgmma::largest_packing(gemm, options.precision, options.most_packed_bytes);
+}
+
+void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (is_empty(asked)) return;
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (suits_wgmma(gemm)) {
-    wgmma::launch(gemm, stream);
+  if (plan.precision != MatmulPrecision::exact) {
+    MatmulPlan own = plan;
+    if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
+    wgmma::launch(gemm, own, workspace, stream);
+  } else if (suits_wgmma(gemm)) {
+    wgmma::launch(gemm, plan, nullptr, stream);
   } else {
     launch_general(gemm, stream);
   }
 }
 
-std::string describe(const Gemm& asked) {
+std::string describe(const Gemm& asked, const MatmulPlan& plan) {
   if (is_empty(asked)) return "nothing to compute";
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (suits_wgmma(gemm)) return "tiled " + wgmma::describe(gemm);
+  if (plan.precision != MatmulPrecision::exact || suits_wgmma(gemm)) {
+    const char* const packed = plan.packs_a && plan.packs_b ? "; a and b are packed first, in the workspace"
+                               : plan.packs_a               ? "; a is packed first, in the workspace"
+                               : plan.packs_b               ? "; b is packed first, in the workspace"
+                                                            : "";
+    return "tiled " + wgmma::describe(gemm, plan.precision) + packed;
+  }
   return std::string("tiled ") + choose(gemm).name + ", " + dtype_name(gemm.dtype);
 }
 

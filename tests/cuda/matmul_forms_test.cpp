@@ -284,7 +284,7 @@ bool check_case(const Case& x, MatmulBackend backend) {
   }
 
   try {
-    const MatmulPlan plan = plan_matmul(gemm, {backend, false});
+    const MatmulPlan plan = plan_matmul(gemm, {backend});
     void* workspace = plan.workspace_bytes ? allocate(plan.workspace_bytes, own_stream()) : nullptr;
     launch_matmul(gemm, plan, workspace, own_stream());
     if (workspace) release(workspace, 0, own_stream());

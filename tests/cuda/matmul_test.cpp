@@ -169,7 +169,7 @@ void check_case(const Case& x, MatmulBackend backend, const T* value = nullptr) 
 
   const std::string what = std::string(sizeof(T) == 4 ? "float32 " : "float64 ") + name_of(backend) + " " + text(x);
   try {
-    run(gemm, {backend, false}, own_stream());
+    run(gemm, {backend}, own_stream());
     synchronize(own_stream());
   } catch (const std::exception& error) {
     expect(false, what + ": " + error.what());
@@ -344,10 +344,9 @@ void test_repeats_bit_for_bit() {
   DeviceArray<float> a({{size, size}, {size, 1}}, g_random), b({{size, size}, {size, 1}}, g_random);
   for (const MatmulBackend backend : {MatmulBackend::tiled, MatmulBackend::cublas}) {
     if (backend == MatmulBackend::cublas && !g_cublas) continue;
-    const auto first = product<float>(size, {backend, false}, own_stream(), a.data(), b.data());
+    const auto first = product<float>(size, {backend}, own_stream(), a.data(), b.data());
     bool same = true;
-    for (int i = 0; i < 5; ++i)
-      same &= product<float>(size, {backend, false}, kLegacyStream, a.data(), b.data()) == first;
+    for (int i = 0; i < 5; ++i) same &= product<float>(size, {backend}, kLegacyStream, a.data(), b.data()) == first;
     expect(same, std::string(name_of(backend)) + ": the same bits every run");
   }
 }
@@ -358,7 +357,7 @@ void test_tf32() {
   if (!g_cublas) return;
   const int64_t size = 512;
   DeviceArray<float> a({{size, size}, {size, 1}}, g_random), b({{size, size}, {size, 1}}, g_random);
-  const auto exact = product<float>(size, {MatmulBackend::tiled, false}, own_stream(), a.data(), b.data());
+  const auto exact = product<float>(size, {MatmulBackend::tiled}, own_stream(), a.data(), b.data());
   const auto distance = [&](const std::vector<float>& x) {
     double difference = 0, size2 = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -367,9 +366,9 @@ void test_tf32() {
     }
     return std::sqrt(difference / size2);
   };
-  const double strict =
-      distance(product<float>(size, {MatmulBackend::cublas, false}, own_stream(), a.data(), b.data()));
-  const double tf32 = distance(product<float>(size, {MatmulBackend::cublas, true}, own_stream(), a.data(), b.data()));
+  const double strict = distance(product<float>(size, {MatmulBackend::cublas}, own_stream(), a.data(), b.data()));
+  const double tf32 =
+      distance(product<float>(size, {MatmulBackend::cublas, MatmulPrecision::tf32}, own_stream(), a.data(), b.data()));
   std::printf("relative distance of cublas float32 from tiled: %.2g exact, %.2g with TF32 allowed\n", strict, tf32);
   expect(strict < 2e-6, "cublas float32 is exact");
   expect(tf32 < 1e-3 && tf32 > 2e-5, "cublas uses TF32 where it is allowed");
@@ -383,7 +382,7 @@ void test_refusals() {
   gemm.a = gemm.b = gemm.c = &x;  // never touched: planning only
   gemm.a_strides = gemm.b_strides = gemm.c_strides = {8, 1};
   if (g_cublas) {
-    const MatmulOptions cublas{MatmulBackend::cublas, false};
+    const MatmulOptions cublas{MatmulBackend::cublas};
     Gemm bad = gemm;
     bad.a_strides = {16, 2};
     expect_throw<ValueError>("a strided twice", "a has no unit stride", [&] { plan_matmul(bad, cublas); });
@@ -423,7 +422,7 @@ void test_refusals() {
   if (!g_cublas) return;
   gemm.dtype = gemm.b_dtype = gemm.out_dtype = DLDataType{kDLInt, 32, 1};
   expect_throw<ValueError>("int32", "it has no product of these dtypes",
-                           [&] { plan_matmul(gemm, {MatmulBackend::cublas, false}); });
+                           [&] { plan_matmul(gemm, {MatmulBackend::cublas}); });
 }
 
 /// Many shapes from many threads: the plan cache is shared, and overflows.
@@ -444,7 +443,7 @@ void test_threads() {
         gemm.a = gemm.b = gemm.c = &x;
         gemm.a_strides = {66, 1};
         gemm.b_strides = gemm.c_strides = {gemm.n, 1};
-        if (plan_matmul(gemm, {MatmulBackend::cublas, false}).backend != MatmulBackend::cublas) ++wrong;
+        if (plan_matmul(gemm, {MatmulBackend::cublas}).backend != MatmulBackend::cublas) ++wrong;
       }
     });
   }
@@ -468,7 +467,7 @@ void test_huge_grid() {
   gemm.c = c;
   gemm.batch_ndim = 1;
   gemm.batch[0] = {count, 0, 0, 1};
-  run(gemm, {MatmulBackend::tiled, false}, own_stream());
+  run(gemm, {MatmulBackend::tiled}, own_stream());
   synchronize(own_stream());
   std::vector<float> part(1 << 20);
   bool right = true;
@@ -503,7 +502,7 @@ void test_capture_of_first_call(MatmulBackend backend) {
   MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   try {
     expect(is_capturing(stream), what + "is_capturing");
-    launch_matmul(gemm, plan_matmul(gemm, {backend, false}), workspace, stream);
+    launch_matmul(gemm, plan_matmul(gemm, {backend}), workspace, stream);
   } catch (const std::exception& error) {
     expect(false, what + error.what());
   }
@@ -540,7 +539,7 @@ void test_streams() {
   gemm.a = gemm.b = a.data();
   gemm.c = c;
   MUST(cudaMemsetAsync(c, 0xFF, size * size * sizeof(float), x));
-  for (int i = 0; i < 5; ++i) run(gemm, {MatmulBackend::tiled, false}, x);
+  for (int i = 0; i < 5; ++i) run(gemm, {MatmulBackend::tiled}, x);
   Event event(x);
   expect(!event.done(), "an event of a busy stream is not done");
   wait_stream(y, x);
