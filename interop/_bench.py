@@ -519,7 +519,12 @@ def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int
     a, b, _ = operands[0]
     seconds: dict[str, float] = {}
     calls: dict[str, Callable[[], Any]] = {}
-    if (cupy := try_import("cupy")) and product.dtype != "bfloat16" and not product.precision and product.result is None:
+    if (
+        (cupy := try_import("cupy"))
+        and product.dtype != "bfloat16"
+        and not product.precision
+        and product.result is None
+    ):
         x, y = cupy.from_dlpack(a), cupy.from_dlpack(b)
         calls["cupy"] = lambda: cupy.matmul(x, y)
     if product.dtype in ("float32", "float16", "bfloat16", "float64") and not product.precision and len(product.a) == 2:

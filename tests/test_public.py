@@ -26,7 +26,17 @@ from interop import _conformance, _libraries
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(interop._core.elementwise_operations())
 FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "register", *ELEMENTWISE]
-CLASSES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "Expression", "Function", "Kernel", "Library", "autotune"]
+CLASSES = [
+    "Array",
+    "CudaError",
+    "ExplainedArgument",
+    "Explanation",
+    "Expression",
+    "Function",
+    "Kernel",
+    "Library",
+    "autotune",
+]
 PATHS = ["get_cmake_dir", "get_include"]
 NAMES = [*CLASSES, "__version__", *PATHS, *FUNCTIONS]  # `jax` on first use
 
