@@ -11,6 +11,7 @@
 
 #include "cuda/driver_api.h"
 #include "cuda/matmul_backends.h"
+#include "cuda/matmul_mma.h"
 #include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
 
@@ -71,13 +72,14 @@ bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || batch_siz
 
 double multiplications(const Gemm& gemm) { return static_cast<double>(gemm.m) * gemm.n * gemm.k * batch_size(gemm); }
 
-/// Is the product so small that the general kernels, which start sooner, are as quick as wgmma?
+/// Is the product so small that the general kernels, which start sooner, are as quick as the tensor cores?
 bool is_small(const Gemm& gemm) {
   constexpr int64_t kSmall = 128;
   return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
 }
 
 bool suits_wgmma(const Gemm& gemm) { return !is_small(gemm) && wgmma::serves(gemm); }
+bool suits_mma(const Gemm& gemm) { return !is_small(gemm) && mma::serves(gemm); }
 
 /// Is a TF32 plan worth what it packs? By the rates of an H100: of multiplications, of copies, and a launch.
 bool is_quicker_than_exact(const Gemm& gemm, const MatmulPlan& plan) {
@@ -306,6 +308,8 @@ void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStre
     wgmma::launch(gemm, own, workspace, stream);
   } else if (suits_wgmma(gemm)) {
     wgmma::launch(gemm, plan, nullptr, stream);
+  } else if (suits_mma(gemm)) {
+    mma::launch(gemm, stream);
   } else {
     launch_general(gemm, stream);
   }
@@ -322,6 +326,7 @@ std::string describe(const Gemm& asked, const MatmulPlan& plan) {
                                                             : "";
     return "tiled " + wgmma::describe(gemm, plan.precision) + packed;
   }
+  if (suits_mma(gemm)) return "tiled " + mma::describe(gemm);
   return std::string("tiled ") + choose(gemm).name + ", " + dtype_name(gemm.dtype);
 }
 
