@@ -25,7 +25,7 @@ import numpy as np
 import interop
 from interop import _core, _nvrtc, _plot
 
-__all__ = ["run"]
+__all__ = ["Candidates", "Row", "host_times", "run", "try_import"]
 
 Row = dict[str, Any]
 Candidates = dict[str, Callable[[], Any]]
@@ -41,7 +41,7 @@ def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None =
     if plot_path and what != "elementwise":
         print("interop bench: --plot is of elementwise alone")
         return 1
-    if plot_path and not _import("matplotlib"):
+    if plot_path and not try_import("matplotlib"):
         print("interop bench: --plot needs matplotlib: pip install matplotlib")
         return 1
     try:
@@ -55,8 +55,11 @@ def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None =
         print("interop bench needs torch, for its events, graphs and random data: pip install 'interop-dlpack[bench]'")
         return 1
     print(_header(torch, card))
+    from interop import _bench_examples  # which uses what is here
+
     benchmarks: dict[str, Callable[[Any], Iterable[Row]]] = {
         "overhead": _overhead,
+        "examples": _bench_examples.run,
         "matmul": functools.partial(_matmul, only=only),
         "elementwise": _elementwise,
     }
@@ -76,14 +79,14 @@ def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None =
 def _header(torch: Any, card: str) -> str:
     versions = [f"interop {interop.__version__}", f"torch {torch.__version__}"]
     for name in ("cupy", "jax"):
-        module = _import(name)
+        module = try_import(name)
         if module:
             versions.append(f"{name} {module.__version__}")
     driver = _core.driver_version()
     return f"{card}, driver for CUDA {driver // 1000}.{driver % 1000 // 10}; {', '.join(versions)}\n"
 
 
-def _import(name: str) -> Any:
+def try_import(name: str) -> Any:
     try:
         return __import__(name)
     except ImportError:
@@ -95,7 +98,7 @@ def _import(name: str) -> Any:
 _WARM_UP, _BLOCKS, _CALLS, _PAIRS = 200, 7, 500, 3000
 
 
-def _host_times(candidates: Candidates, synchronize: Callable[[], None]) -> dict[str, float]:
+def host_times(candidates: Candidates, synchronize: Callable[[], None]) -> dict[str, float]:
     """Return microseconds per call of each candidate: the best of seven blocks, the candidates interleaved."""
     best = dict.fromkeys(candidates, math.inf)
     for function in candidates.values():
@@ -186,7 +189,7 @@ def _contest_rows(
     """Check the calls of a contest, time them, print and yield their rows; return microseconds per call."""
     for name, peer in contest.peers.items():
         _check(contest.calls[name](), contest.calls[peer]())
-    times = _host_times(contest.calls, synchronize)
+    times = host_times(contest.calls, synchronize)
     print(f"{'host time per call, 16 x 16 float32':<40}{'us':>8}{'ratio':>8}   beside the launch, us")
     yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)
     for name, microseconds in times.items():
@@ -226,11 +229,11 @@ def _contest(torch: Any, x: Any, out: Any, launch: Callable[[], float]) -> _Cont
         name = "interop.matmul on torch, cublas"
         contest.calls[name] = lambda: interop.matmul(x, x, backend="cublas")
         contest.peers[name] = "torch.matmul"
-    if cupy := _import("cupy"):
+    if cupy := try_import("cupy"):
         c = cupy.random.rand(16, 16, dtype=cupy.float32)
         own = "interop.matmul on CuPy"
         contest.add("cupy.matmul", lambda: cupy.matmul(c, c), own, lambda: interop.matmul(c, c), launch)
-    if (jax := _import("jax")) and _has_cuda(jax):
+    if (jax := try_import("jax")) and _has_cuda(jax):
         j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
         # "highest", as JAX's default for float32 on such cards is TF32.
         jitted = jax.jit(functools.partial(jax.numpy.matmul, precision="highest"))
@@ -256,10 +259,10 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
         f = interop.elementwise("x * y + a")
         own = "interop.elementwise('x * y + a') on torch"
         contest.add("torch.mul, then torch.add", lambda: torch.add(torch.mul(x, x), x), own, lambda: f(x, x, x))
-    if cupy := _import("cupy"):
+    if cupy := try_import("cupy"):
         c = cupy.random.rand(16, 16, dtype=cupy.float32)
         contest.add("cupy.add", lambda: cupy.add(c, c), "interop.add on CuPy", lambda: interop.add(c, c), launch)
-    if (jax := _import("jax")) and _has_cuda(jax):
+    if (jax := try_import("jax")) and _has_cuda(jax):
         j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
         jitted = jax.jit(jax.numpy.add)
         contest.add("jitted jnp.add", lambda: jitted(j, j), "interop.add on JAX", lambda: interop.add(j, j))
@@ -516,7 +519,12 @@ def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int
     a, b, _ = operands[0]
     seconds: dict[str, float] = {}
     calls: dict[str, Callable[[], Any]] = {}
-    if (cupy := _import("cupy")) and product.dtype != "bfloat16" and not product.precision and product.result is None:
+    if (
+        (cupy := try_import("cupy"))
+        and product.dtype != "bfloat16"
+        and not product.precision
+        and product.result is None
+    ):
         x, y = cupy.from_dlpack(a), cupy.from_dlpack(b)
         calls["cupy"] = lambda: cupy.matmul(x, y)
     if product.dtype in ("float32", "float16", "bfloat16", "float64") and not product.precision and len(product.a) == 2:
@@ -533,7 +541,7 @@ def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int
                 seconds[name] = _event_time(torch, call, repeats)
         except Exception as error:
             print(f"  {name}: skipped: {type(error).__name__}: {str(error).splitlines()[0]}")
-    if (jax := _import("jax")) and _has_cuda(jax) and product.result is None and product.operations > 2e9:
+    if (jax := try_import("jax")) and _has_cuda(jax) and product.result is None and product.operations > 2e9:
         with jax.enable_x64(True):
             x, y = jax.dlpack.from_dlpack(a.contiguous()), jax.dlpack.from_dlpack(b.contiguous())
             jitted = jax.jit(
@@ -683,7 +691,7 @@ def _copy_rate(torch: Any) -> float:
 
 def _elementwise(torch: Any) -> Iterable[Row]:
     """GB/s of sums and of an expression of large arrays, beside a copy, torch and CuPy."""
-    cupy = _import("cupy")
+    cupy = try_import("cupy")
     _warm_up(torch)
     ceiling = _copy_rate(torch)
     print(f"copy of 1 GiB: {ceiling:.0f} GB/s, read and written\n")

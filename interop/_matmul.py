@@ -39,6 +39,7 @@ def matmul(
     scale_b: Any = None,
     precision: Literal["tf32", "tf32x3"] | None = None,
     backend: Literal["tiled", "cublas"] | None = None,
+    autotune: bool | None = None,
     stream: StreamLike | None = None,
     execution: str | None = None,
 ) -> ArrayT:
@@ -89,6 +90,9 @@ def matmul(
     backend : "tiled" or "cublas", optional
         Our own kernel, or cuBLASLt. By default the faster one of those that are installed and can do it. For device
         arrays.
+    autotune : bool, optional
+        True times cuBLAS's algorithms, and our own kernel, for a product that has not been tuned yet, and keeps the
+        quickest: see `interop.autotune`. False passes over what was kept. For device arrays, and not for JAX's.
     stream : int handle or stream object, optional
         Where the work is queued and the result is ready; by default the current stream of the library of `a`. Objects
         with ``__cuda_stream__``, ``.cuda_stream`` (torch) or ``.ptr`` (CuPy) are accepted. For device arrays.
@@ -139,6 +143,10 @@ def matmul(
     array([[20000]], dtype=int32)
     """
     terms: tuple[Any, ...] | None = None
-    if not (alpha is _ONE and dtype is c is beta is bias is None and epilogue is aux is scale_a is scale_b is None):
-        terms = (dtype, c, None if alpha is _ONE else alpha, beta, bias, epilogue, aux, scale_a, scale_b)
+    if not (
+        alpha is _ONE
+        and dtype is c is beta is bias is None
+        and epilogue is aux is scale_a is scale_b is autotune is None
+    ):
+        terms = (dtype, c, None if alpha is _ONE else alpha, beta, bias, epilogue, aux, scale_a, scale_b, autotune)
     return _core.matmul(a, b, out, stream, backend, precision, execution, terms)  # type: ignore[no-any-return]

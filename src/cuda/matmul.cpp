@@ -57,6 +57,7 @@ void check_alignment(const char* name, const void* pointer, int item) {
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
 ///   what cuBLASLt cannot take, as make_key says       tiled
+///   measured, by `tune_matmul`                        the quicker one
 ///   all else                                          cublas
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   check_alignment("a", gemm.a, gemm.dtype.bits / 8);
@@ -76,7 +77,12 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   }
   if (!suits_cublas(gemm, options) || !cublas::installed()) return tiled::plan(gemm, options);
   cublas::Planned planned = cublas::plan(gemm, options);
-  if (planned.algorithm) return {MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
+  const bool ours = planned.tuned && planned.tiled_is_quicker;
+  if (planned.algorithm && (by_name || !ours)) {
+    MatmulPlan plan{MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
+    plan.tunable = !planned.tuned;
+    return plan;
+  }
   if (!by_name) return tiled::plan(gemm, options);
   refuse(planned.why_not);
 }

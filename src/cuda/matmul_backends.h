@@ -3,6 +3,7 @@
 
 #include <interop/cuda/matmul.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,8 @@ struct Planned {
   std::shared_ptr<const void> algorithm;
   std::size_t workspace_bytes = 0;
   const char* why_not = nullptr;  // set if and only if `algorithm` is null
+  bool tuned = false;             // by measuring
+  bool tiled_is_quicker = false;  // as was measured
 };
 
 /// Is the library there? Opens it on the first call. Never throws.
@@ -40,6 +43,10 @@ const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options);
 /// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
 Planned plan(const Gemm& gemm, const MatmulOptions& options);
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);
+/// Times its algorithms for a product that it can plan, and keeps the quickest. `time` returns the microseconds of what
+/// it is given to launch; ours take `tiled_microseconds`. The workspace holds kMaxWorkspace.
+void tune(const Gemm& gemm, const MatmulOptions& options, void* workspace, cudaStream_t stream,
+          const std::function<double(const std::function<void()>&)>& time, double tiled_microseconds);
 /// "cuBLASLt 13.1.0 algorithm 21, tile 20, stages 8, split-k 1, float32".
 std::string describe(const void* algorithm);
 

@@ -398,7 +398,7 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
     gemm.aux = got_aux;
     gemm.aux_strides = {pu.x.row_stride, pu.x.column_stride};
   }
-  gemm.activation = x.activation;
+  gemm.activation = how.activation = x.activation;
   reference_kernel<T, C>
       <<<2048, 256, 0, g_stream>>>(a, b, want + kGuard + x.c_offset, pa.x, pb.x, pc.x, matrices, x.k, how);
   MUST(cudaGetLastError());
