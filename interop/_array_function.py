@@ -37,7 +37,11 @@ class ArrayFunction:
         self._shapes = {name: shapes[name] for name in self._places if name in shapes}
         self._given = [name for name in self._places if name not in shapes]
         #: The rules that are known before the call: the place of the array with the same shape.
-        self._like = {self._places[name]: self._places[x] for name, x in self._shapes.items() if isinstance(x, str)}
+        self._like: dict[int, Any] = {
+            self._places[name]: self._places[rule] for name, rule in self._shapes.items() if isinstance(rule, str)
+        }
+        #: Are these all? Then `_run`, for so many arguments and no results by keyword, is core(args, self._like).
+        self._is_direct, self._count = len(self._like) == len(self._shapes), len(self._given)
 
     def returning(self, **shapes: ShapeRule) -> Self:
         """Return the same function with some of its arrays made by the call, and returned.
@@ -86,13 +90,13 @@ class ArrayFunction:
 
         `results` are the arrays to write to that were given by keyword. `looks`: return what `core` does.
         """
-        if len(args) != len(self._given):
+        if len(args) != self._count:
             raise TypeError(
-                f"{self._label} takes {len(self._given)} arguments ({', '.join(self._given) or 'none'}), "
+                f"{self._label} takes {self._count} arguments ({', '.join(self._given) or 'none'}), "
                 f"{len(args)} were given"
             )
-        shapes: dict[int, Any] = self._like
-        if len(shapes) != len(self._shapes):
+        shapes = self._like
+        if not self._is_direct:
             called = {name: x for name, x in self._shapes.items() if callable(x) and results.get(name) is None}
             shapes = shapes | {self._places[name]: tuple(rule(*args)) for name, rule in called.items()}
         if not results:

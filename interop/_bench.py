@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 import interop
-from interop import _core, _nvrtc, _plot
+from interop import _bench_launches, _core, _nvrtc, _plot
 
 __all__ = ["Candidates", "Row", "host_times", "run", "try_import"]
 
@@ -180,6 +180,8 @@ def _overhead(torch: Any) -> Iterable[Row]:
 
     sums = _contest_of_sums(torch, x, out, launch_sum)
     yield from _contest_rows(sums, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
+    kernels = _contest_of_kernels(torch, launch_sum)
+    yield from _contest_rows(kernels, "one launch of the kernel of sums, again", launch_sum, synchronize)
     gc.enable()
 
 
@@ -188,7 +190,8 @@ def _contest_rows(
 ) -> Generator[Row, None, dict[str, float]]:
     """Check the calls of a contest, time them, print and yield their rows; return microseconds per call."""
     for name, peer in contest.peers.items():
-        _check(contest.calls[name](), contest.calls[peer]())
+        if (result := contest.calls[name]()) is not None:
+            _check(result, contest.calls[peer]())
     times = host_times(contest.calls, synchronize)
     print(f"{'host time per call, 16 x 16 float32':<40}{'us':>8}{'ratio':>8}   beside the launch, us")
     yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)
@@ -267,6 +270,15 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
         jitted = jax.jit(jax.numpy.add)
         contest.add("jitted jnp.add", lambda: jitted(j, j), "interop.add on JAX", lambda: interop.add(j, j))
     return contest
+
+
+def _contest_of_kernels(torch: Any, launch: Callable[[], float]) -> _Contest:
+    """Return launches of one small kernel of a user's, by all that can make them here, beside CuPy's RawKernel."""
+    x = torch.rand(_bench_launches.COUNT, device="cuda")
+    calls = _bench_launches.launches(torch, x, torch.empty_like(x))
+    ours = [name for name in calls if name.startswith("interop")]
+    peer = _bench_launches.RAW_KERNEL
+    return _Contest(calls, dict.fromkeys(ours, peer) if peer in calls else {}, dict.fromkeys(ours, launch))
 
 
 def _has_compiler() -> bool:

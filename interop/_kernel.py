@@ -49,10 +49,11 @@ def kernel(
         The kernel's parameters as in C++, ``"const float* x, float* y, int n"``, where they cannot be read from the
         source: for a kernel that a macro or a header declares, or types that have other names there.
     grid : int, tuple of up to three, or callable, optional
-        The blocks along x, y, z. A callable is called with the arguments of the call, as they were passed.
+        The blocks along x, y, z, of all clusters together. A callable is called with the arguments of the call, as they
+        were passed.
     threads : str, int, tuple of up to three, or callable, optional
-        In the place of `grid`: the threads to be launched in all, rounded up to whole blocks. The name of a parameter
-        stands for as many as its array has elements.
+        In the place of `grid`: the threads to be launched in all, rounded up to whole blocks and clusters. The name of
+        a parameter stands for as many as its array has elements.
     block : int or tuple of up to three, optional
         The threads of a block along x, y, z.
     shared : int, optional
@@ -79,6 +80,8 @@ def kernel(
         The source declares no such kernel, or its parameters are not understood; a launch option is none. In a call:
         the array of a pointer is not C-contiguous, or that of a view has other dimensions; the launch is larger than
         the device or the kernel allows.
+    OSError
+        The file `source` cannot be read.
     OverflowError
         In a call: a number does not fit its parameter.
     CudaError
@@ -114,9 +117,9 @@ def kernel(
 
     On a GPU, ``scale(x, 2.0, x.size)`` is now an array of the library of ``x``.
     """
-    path = None if isinstance(source, str) else os.fspath(source)
-    if path is not None and not isinstance(path, str):
+    if not isinstance(source, str | os.PathLike):
         raise TypeError(f"interop.kernel: source is {type(source).__name__}; accepted: a str, or a path object")
+    path = None if isinstance(source, str) else os.fspath(source)
     if not isinstance(name, str):
         raise TypeError(f"interop.kernel: name is {type(name).__name__}; accepted: a str")
     if NAME.fullmatch(name) is None:
@@ -198,9 +201,11 @@ class Kernel(ArrayFunction):
         """Launch the kernel; see the class."""
         launch = None
         if not (grid is threads is block is shared is cluster is cooperative is None) or self._has_extent:
-            launch = self._launch(args, (grid, threads, block, shared, cluster, cooperative))
-        if not self._shapes and not results and len(args) == len(self._given):  # as `_run` would
-            return self._core(args, {}, launch, stream, execution, False)
+            launch = (grid, threads, block, shared, cluster, cooperative)
+            if self._has_extent or callable(grid) or callable(threads):
+                launch = self._launch(args, launch)
+        if self._is_direct and not results and len(args) == self._count:
+            return self._core(args, self._like, launch, stream, execution, False)
         return self._call(args, results, launch, stream, execution, False)
 
     def _launch(self, args: tuple[Any, ...], given: Launch) -> Launch:

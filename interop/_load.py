@@ -140,6 +140,8 @@ class Function(ArrayFunction):
         self, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **results: Any
     ) -> Any:
         """Call the C function; see the class."""
+        if self._is_direct and not results and len(args) == self._count:
+            return self._core(args, self._like, stream, execution, False)
         return self._call(args, results, stream, execution, False)
 
     def _call(self, args: tuple[Any, ...], results: dict[str, Any], stream: Any, execution: Any, looks: bool) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from helpers import libraries, machine
 
 import interop
-from interop import _bench, _bench_examples, _core, _plot
+from interop import _bench, _bench_examples, _bench_launches, _core, _plot
 
 
 def test_without_a_gpu_it_says_so(capsys):
@@ -66,6 +66,24 @@ def test_a_wrong_product_is_not_timed(torch, monkeypatch, capsys):
     assert _bench._NVMATH not in contest.calls
 
 
+def test_launches_that_cannot_be_made_say_so(torch, monkeypatch, capsys):
+    def add(torch, x, out):
+        return lambda: torch.add(x, x, out=out)
+
+    def subtract(torch, x, out):
+        return lambda: torch.sub(x, x, out=out)
+
+    def absent(torch, x, out):
+        raise ImportError("no such library\nbut this")
+
+    monkeypatch.setattr(_bench_launches, "WAYS", {"right": add, "wrong": subtract, "absent": absent})
+    x = torch.rand(_bench_launches.COUNT)
+    assert list(_bench_launches.launches(torch, x, torch.empty_like(x))) == ["right"]
+    assert capsys.readouterr().out == (
+        "wrong: skipped: AssertionError: the result is wrong\nabsent: skipped: ImportError: no such library\n"
+    )
+
+
 @pytest.fixture
 def cuda_torch(cuda_device):
     return libraries.by_name("torch", "cuda").module
@@ -91,7 +109,11 @@ def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp
     for name in ("one launch of the kernel, from C++", "torch.matmul", _bench._TORCH, f"{_bench._TORCH}: launch"):
         assert float(rows[name]["microseconds"]) > 0
     assert float(rows[_bench._TORCH]["ratio"]) > 0
-    assert "of which, us: import " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    for name in _bench_launches.WAYS:
+        assert (name in rows) != (f"{name}: skipped: " in printed)
+        assert name not in rows or float(rows[name]["microseconds"]) > 0
+    assert "of which, us: import " in printed
 
 
 @pytest.mark.gpu

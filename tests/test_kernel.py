@@ -185,6 +185,7 @@ def test_what_is_refused_at_construction(source, name, options, message):
     ("source", "name", "options", "message"),
     [
         (SCALE, 3, {}, "interop.kernel: name is int; accepted: a str"),
+        (SCALE.encode(), "scale", {}, "interop.kernel: source is bytes; accepted: a str, or a path object"),
         (
             SCALE,
             "scale",
@@ -198,10 +199,8 @@ def test_what_is_of_another_type(source, name, options, message):
         interop.kernel(source, name, **options)
 
 
-def test_a_source_that_is_no_text_and_no_path():
-    with pytest.raises(TypeError, match="expected str, bytes or os.PathLike object, not int"):
-        interop.kernel(3, "scale")
-    with pytest.raises(FileNotFoundError):
+def test_a_source_that_cannot_be_read():
+    with pytest.raises(FileNotFoundError, match="no_such_file.cu"):
         interop.kernel(Path("no_such_file.cu"), "scale")
 
 
@@ -261,6 +260,17 @@ def test_a_read_only_array_is_not_written(scale):
 def test_an_immutable_array_is_not_written(scale, host_jax):
     with pytest.raises(TypeError, match=r"interop.kernel\('scale'\): y is .*, which is immutable"):
         scale(X, host_jax.numpy.zeros(5, "float32"), 1.0, 5)
+
+
+def test_in_jit_it_is_refused(scale, host_jax):
+    made = scale.returning(y="x")
+    with pytest.raises(TypeError, match="x is a JAX tracer .*, and kernels of your own are called outside"):
+        host_jax.jit(lambda x: made(x, 1.0, 5))(host_jax.numpy.zeros(5))
+
+
+def test_a_gradient_is_not_lost(scale, torch):
+    with pytest.raises(BufferError, match=r"interop.kernel\('scale'\): x requires grad"):
+        scale(torch.zeros(5, requires_grad=True), torch.zeros(5), 1.0, 5)
 
 
 def test_rules_of_results(scale):

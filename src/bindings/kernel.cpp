@@ -110,21 +110,19 @@ std::optional<unsigned> to_size(nb::handle value, int64_t least) {
 
 /// Sizes along x, y, z: an int, or a tuple of up to three.
 void to_sizes(const Kernel& kernel, const char* option, nb::handle value, int64_t least, unsigned (&sizes)[3]) {
-  const std::string accepted = std::string("an int of at least ") + std::to_string(least) +
-                               " (below 2**31), or a tuple of one to three of them, along x, y, z";
   std::fill(sizes, sizes + 3, 1u);
-  if (!PyTuple_Check(value.ptr())) {
-    const auto size = to_size(value, least);
-    if (!size) refuse(kernel, option, value, accepted);
-    sizes[0] = *size;
-    return;
+  const bool is_tuple = PyTuple_Check(value.ptr());
+  const Py_ssize_t count = is_tuple ? PyTuple_GET_SIZE(value.ptr()) : 1;
+  bool fits = count >= 1 && count <= 3;
+  for (Py_ssize_t i = 0; fits && i < count; ++i) {
+    const auto size = to_size(is_tuple ? PyTuple_GET_ITEM(value.ptr(), i) : value.ptr(), least);
+    fits = size.has_value();
+    if (fits) sizes[i] = *size;
   }
-  const Py_ssize_t count = PyTuple_GET_SIZE(value.ptr());
-  if (count < 1 || count > 3) refuse(kernel, option, value, accepted);
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    const auto size = to_size(PyTuple_GET_ITEM(value.ptr(), i), least);
-    if (!size) refuse(kernel, option, value, accepted);
-    sizes[i] = *size;
+  if (!fits) {
+    refuse(kernel, option, value,
+           "an int of at least " + std::to_string(least) +
+               " (below 2**31), or a tuple of one to three of them, along x, y, z");
   }
 }
 
@@ -195,7 +193,12 @@ Kernel::Kernel(const std::string& label_, const std::vector<Declared>& declared,
   apply(*this, plan, options_of(options));
 }
 
-unsigned ceil_div(int64_t count, unsigned by) { return static_cast<unsigned>((count + by - 1) / by); }
+/// The blocks along one direction for so many threads: whole clusters of them.
+unsigned blocks_of(int64_t threads, const cuda::Launch& launch, int direction) {
+  const int64_t block = launch.block[direction], cluster = std::max(launch.cluster[direction], 1u);
+  const int64_t blocks = (threads + block - 1) / block;
+  return static_cast<unsigned>((blocks + cluster - 1) / cluster * cluster);
+}
 
 /// The launch of one call.
 cuda::Launch launch_of(const Kernel& kernel, const Plan& plan, const DLTensor* const* tensors) {
@@ -209,7 +212,7 @@ cuda::Launch launch_of(const Kernel& kernel, const Plan& plan, const DLTensor* c
       std::copy(plan.sizes, plan.sizes + 3, launch.grid);
       break;
     case Plan::Extent::threads:
-      for (int i = 0; i < 3; ++i) launch.grid[i] = ceil_div(plan.sizes[i], launch.block[i]);
+      for (int i = 0; i < 3; ++i) launch.grid[i] = blocks_of(plan.sizes[i], launch, i);
       break;
     case Plan::Extent::elements: {
       const int64_t count = element_count(*tensors[plan.elements_of]);
@@ -220,7 +223,7 @@ cuda::Launch launch_of(const Kernel& kernel, const Plan& plan, const DLTensor* c
                          std::to_string(count) + " elements, and threads= gives each a thread; accepted: up to " +
                          std::to_string(most) + ", or grid=");
       }
-      launch.grid[0] = ceil_div(count, launch.block[0]);
+      for (int i = 0; i < 3; ++i) launch.grid[i] = blocks_of(i == 0 ? count : 1, launch, i);
     }
   }
   return launch;

@@ -1,7 +1,7 @@
 """A module that is built with another nanobind than interop's own works with the installed interop, and shares it.
 
-The module is sorted.cpp: two results, and scratch memory. The compiler is called without CMake, as any other build system
-may do it.
+The module is sorted.cpp: two results, and scratch memory. The compiler is called without CMake, as other build systems
+do it.
 """
 
 from __future__ import annotations

@@ -343,6 +343,9 @@ def test_clusters(cupy):
     assert y.tolist() == [*range(800, 808)] * 2
     ranks(y, cluster=16)  # more than is portable
     assert y.tolist() == [*range(1600, 1616)]
+    y.fill(-1)
+    ranks(y, threads=5 * 32, cluster=4)  # 5 blocks are 2 clusters
+    assert y.tolist() == [*range(400, 404)] * 2 + [-1] * 8
     with pytest.raises(ValueError, match=r"grid is \(16, 1, 1\); accepted: whole clusters, of \(3, 1, 1\) blocks"):
         ranks(y, cluster=3)
     with pytest.raises(ValueError, match=r"cluster is \(32, 1, 1\); accepted: up to 8 blocks"):
@@ -454,7 +457,7 @@ def test_explain(add, cupy):
 
 def test_a_fault_is_reported_as_what_it_is(tmp_path, cupy):
     code = textwrap.dedent("""
-        import time, cupy, interop
+        import os, time, cupy, interop
         source = 'extern "C" __global__ void bad(long long* x) { *(int*)1234567890123456ll = 1; }'
         bad = interop.kernel(source, "bad", grid=1, block=1)
         good = interop.kernel("__global__ void good(long long* x) { *x = 3; }", "good", grid=1, block=1)
@@ -462,7 +465,7 @@ def test_a_fault_is_reported_as_what_it_is(tmp_path, cupy):
         good(x)
         bad(x)
         time.sleep(0.5)
-        for call in (lambda: good(x), lambda: interop.add(x, x)):
+        for call in (lambda: good(x), lambda: interop.add(x, x, out=x)):
             try:
                 call()
             except interop.CudaError as error:
@@ -474,7 +477,6 @@ def test_a_fault_is_reported_as_what_it_is(tmp_path, cupy):
             else:
                 raise AssertionError("no error")
         print("reported", flush=True)
-        import os
         os._exit(0)
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
