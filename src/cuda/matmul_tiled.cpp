@@ -12,6 +12,7 @@
 
 #include "cuda/driver_api.h"
 #include "cuda/matmul_backends.h"
+#include "cuda/matmul_mma.h"
 #include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
 #include "cuda/matmul_wgmma_integers.h"
@@ -73,7 +74,7 @@ bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || batch_siz
 
 double multiplications(const Gemm& gemm) { return static_cast<double>(gemm.m) * gemm.n * gemm.k * batch_size(gemm); }
 
-/// Is the product so small that the general kernels, which start sooner, are as quick as wgmma?
+/// Is the product so small that the general kernels, which start sooner, are as quick as the tensor cores?
 bool is_small(const Gemm& gemm) {
   constexpr int64_t kSmall = 128;
   return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
@@ -85,6 +86,8 @@ double general_rate(DLDataType dtype) {
   return dtype.bits == 32 ? 24e6 : 18e6;
 }
 
+bool suits_mma(const Gemm& gemm) { return !is_small(gemm) && mma::serves(gemm); }
+
 /// How long a plan for the tensor cores of sm_90 takes an H100: to multiply, to copy what it packs, and to start.
 double tensor_core_microseconds(const Gemm& gemm, const MatmulPlan& plan) {
   const bool in_two = plan.precision == MatmulPrecision::tf32x3;
@@ -94,10 +97,13 @@ double tensor_core_microseconds(const Gemm& gemm, const MatmulPlan& plan) {
   return multiplying + (bytes == 0 ? 0 : 4 + bytes / 2.5e6);
 }
 
-bool is_quicker_than_general(const Gemm& gemm, const MatmulPlan& plan) {
+/// Is it quicker than mma.sync and the general kernels, which need no workspace?
+bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
   const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
   if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
-  return tensor_core_microseconds(gemm, plan) < multiplications(gemm) / general_rate(gemm.dtype);
+  constexpr double kMmaRate = 150e6;
+  const double rate = is_half && mma::serves(gemm) ? kMmaRate : general_rate(gemm.dtype);
+  return tensor_core_microseconds(gemm, plan) < multiplications(gemm) / rate;
 }
 
 /// The variant whose busiest SM should finish first.
@@ -300,7 +306,7 @@ MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
   const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
                                              ? wgmma::plan_integers(gemm, options.most_packed_bytes)
                                              : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
-  return plan && is_quicker_than_general(gemm, *plan) ? *plan : MatmulPlan();
+  return plan && is_quickest(gemm, *plan) ? *plan : MatmulPlan();
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
@@ -313,7 +319,7 @@ void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStre
   if (is_empty(asked)) return;
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (!plan.tensor_cores) return launch_general(gemm, stream);
+  if (!plan.tensor_cores) return suits_mma(gemm) ? mma::launch(gemm, stream) : launch_general(gemm, stream);
   MatmulPlan own = plan;
   if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
   (is_integral(gemm.dtype) ? wgmma::launch_integers : wgmma::launch)(gemm, own, workspace, stream);
@@ -323,7 +329,10 @@ std::string describe(const Gemm& asked, const MatmulPlan& plan) {
   if (is_empty(asked)) return "nothing to compute";
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (!plan.tensor_cores) return std::string("tiled ") + choose(gemm).name + ", " + dtype_name(gemm.dtype);
+  if (!plan.tensor_cores) {
+    if (suits_mma(gemm)) return "tiled " + mma::describe(gemm);
+    return std::string("tiled ") + choose(gemm).name + ", " + dtype_name(gemm.dtype);
+  }
   const char* const packed = plan.packs_a && plan.packs_b ? "; a and b are packed first, in the workspace"
                              : plan.packs_a               ? "; a is packed first, in the workspace"
                              : plan.packs_b               ? "; b is packed first, in the workspace"

@@ -15,7 +15,7 @@
 
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
-#include "cuda/matmul_finish.cuh"
+#include "cuda/matmul_finish_four.cuh"
 #include "cuda/matmul_pack.h"
 #include "cuda/matmul_wgmma.cuh"
 #include "cuda/sm90.cuh"
@@ -66,7 +66,7 @@ struct Shape {
   // Arrivals that free a stage: every warp that reads it, in every block of the cluster.
   static constexpr int kReaders = (kPingPong ? 4 : 8) * kCluster;
   static_assert(kShared <= 227 * 1024 && kM <= 256 && kN <= 256 && kShareB % 64 == 0 && kReaders <= 128);
-  static_assert(!InTwo || (kRowBlocks == 1 && kN <= 128 && !kPingPong), "registers for the sums twice");
+  static_assert(kPasses == 1 || (kRowBlocks == 1 && kN <= 128 && !kPingPong), "registers for the sums twice");
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -198,20 +198,6 @@ __device__ __forceinline__ void multiply_in_two(int k_tiles, const Memory<S>& me
 
 // ---- storing ----
 
-template <typename T>
-constexpr Format kFormatOf = std::is_same_v<T, __half> ? Format::float16 : Format::bfloat16;
-
-template <typename T>
-__device__ __forceinline__ uint32_t rounded_pair(float x, float y) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 pair = __floats2half2_rn(x, y);
-    return reinterpret_cast<const uint32_t&>(pair);
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-    return reinterpret_cast<const uint32_t&>(pair);
-  }
-}
-
 /// One warpgroup's 64 x N outputs as they are, by TMA, 64 columns a time. `buffer` alternates between 0 and 1.
 template <typename S, typename T>
 __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
@@ -228,8 +214,9 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
     for (int j = 0; j < 4; ++j) {
       const float* const x = &sums[box * 32 + j * 8];
       const int chunk = 2 * j + lane / 16;  // of 16 bytes, swizzled as TMA has it
-      sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, rounded_pair<T>(x[0], x[1]),
-                           rounded_pair<T>(x[2], x[3]), rounded_pair<T>(x[4], x[5]), rounded_pair<T>(x[6], x[7]));
+      sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, tiled::rounded_pair<T>(x[0], x[1]),
+                           tiled::rounded_pair<T>(x[2], x[3]), tiled::rounded_pair<T>(x[4], x[5]),
+                           tiled::rounded_pair<T>(x[6], x[7]));
     }
     sm90::fence_async_reads();
     sm90::named_barrier(1 + warpgroup, 128);
@@ -242,89 +229,6 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
     }
     buffer ^= 1;
   }
-}
-
-/// The first `count` of four values, of T or float32.
-template <typename T>
-__device__ __forceinline__ void load_four(float (&values)[4], const Place& from, int count, bool is_float32) {
-  if (from.is_vector(count, is_float32 ? 4 : 2)) {
-    if (is_float32) {
-      const float4 four = *reinterpret_cast<const float4*>(from.data);
-      values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
-    } else {
-      const ushort4 four = *reinterpret_cast<const ushort4*>(from.data);
-      const uint16_t bits[] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) values[i] = tiled::widen(bits[i], kFormatOf<T>, 0.f);
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    values[i] = 0;
-    if (i < count) {
-      values[i] = tiled::load_as<float>(from.data + i * from.step, is_float32 ? Format::plain : kFormatOf<T>);
-    }
-  }
-}
-
-template <typename T>
-__device__ __forceinline__ void store_four(const Place& to, const float (&values)[4], int count, bool is_float32) {
-  if (to.is_vector(count, is_float32 ? 4 : 2)) {
-    if (is_float32) {
-      *reinterpret_cast<float4*>(to.data) = make_float4(values[0], values[1], values[2], values[3]);
-    } else {
-      *reinterpret_cast<uint2*>(to.data) =
-          make_uint2(rounded_pair<T>(values[0], values[1]), rounded_pair<T>(values[2], values[3]));
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (i < count) {
-      tiled::store_as<float>(to.data + i * to.step, is_float32 ? Format::plain : kFormatOf<T>, values[i]);
-    }
-  }
-}
-
-/// The factors of a product. Those that are not there are 1, which changes no bit.
-struct Factors {
-  float first, second, alpha, beta;
-
-  __device__ __forceinline__ explicit Factors(const FinishArgs& how)
-      : first(how.factors[0] ? *how.factors[0] : 1),
-        second(how.factors[1] ? *how.factors[1] : 1),
-        alpha(how.scales ? *reinterpret_cast<const float*>(how.alpha) : 1),
-        beta(how.scales ? *reinterpret_cast<const float*>(how.beta) : 1) {}
-};
-
-/// Finishes four neighbours of a row, of which `count` exist, as the general kernels do, and stores them.
-template <typename T>
-__device__ __forceinline__ void finish_four(const KernelArgs& args, const Factors& factors, float (&values)[4],
-                                            const Tile& tile, int row, int column, int count) {
-  const FinishArgs& how = args.finish;
-  const bool is_float32 = sizeof(T) == 4 || how.format == Format::plain;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) values[i] = factors.alpha * (values[i] * factors.first * factors.second);
-  float added[4];
-  if (const Place addend = place_in(how.addend, tile, row, column); addend.data) {
-    load_four<T>(added, addend, count, is_float32);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = fmaf(factors.beta, added[i], values[i]);
-  }
-  if (const Place bias = place_in(how.bias, tile, row, column); bias.data) {
-    load_four<T>(added, bias, count, is_float32);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] += added[i];
-  }
-  if (const Place aux = place_in(how.aux, tile, row, column); aux.data) {
-    store_four<T>(aux, values, count, is_float32);
-  }
-  if (how.activation) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = tiled::activate(values[i], how.activation);
-  }
-  store_four<T>(place_in(args.c, tile, row, column), values, count, is_float32);
 }
 
 /// One warpgroup's outputs, finished as `FinishArgs` says: 64 x 64 of them a time go through shared memory as float32,
@@ -340,7 +244,7 @@ __device__ __forceinline__ void store_finished(const KernelArgs& args, const Mem
   const auto vector = [buffer](int box_row, int index) {
     return buffer + box_row * 256 + (index ^ box_row % 4 * 2) * 16;
   };
-  const Factors factors(args.finish);
+  const tiled::Factors factors(args.finish);
 #pragma unroll 1
   for (int box = 0; box < S::kRowBlocks * kBoxes; ++box) {
     const int first_row = row + box / kBoxes * 64, first_column = tile.column + box % kBoxes * 64;
@@ -366,7 +270,7 @@ __device__ __forceinline__ void store_finished(const KernelArgs& args, const Mem
       float values[4];
       sm90::load_four(values, vector(box_row, thread % 16));
       if (first_row + box_row < args.grid.m && count > 0) {
-        finish_four<T>(args, factors, values, tile, first_row + box_row, column, count);
+        tiled::finish_four<T>(args.finish, args.c, factors, values, tile.batch, first_row + box_row, column, count);
       }
     }
   }
@@ -707,8 +611,10 @@ std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std:
 void launch_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   Gemm gemm = asked;
   pack(gemm, plan.packs_a, plan.packs_b, packed_as(plan.precision), workspace, stream);
-  walk_batch(gemm, item_bytes(gemm.dtype), [&](const Gemm& part, int first) {
-    launch_batch(part, first, plan.precision, variants(plan.precision).first[variant], stream);
+  // Batch dimensions beyond what a tensor map takes are walked here, one launch for each of their matrices.
+  const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
+  tiled::walk_batch(gemm, walked, [&](const Gemm& part) {
+    launch_batch(part, walked, plan.precision, variants(plan.precision).first[variant], stream);
   });
 }
 

@@ -121,25 +121,6 @@ __device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {
   }
 }
 
-/// Where neighbours of a row of the result begin in an array of its shape; null if that is not there.
-struct Place {
-  char* data;
-  int64_t step;  // in bytes
-
-  /// Are all four there, and one aligned vector?
-  __device__ __forceinline__ bool is_vector(int count, int item) const {
-    return count == 4 && step == item && reinterpret_cast<uintptr_t>(data) % (4 * item) == 0;
-  }
-};
-
-__device__ __forceinline__ Place place_in(const OutputArgs& array, const Tile& tile, int row, int column) {
-  if (!array.data) return {};
-  char* data = array.data + row * array.row_stride + column * array.column_stride;
-#pragma unroll
-  for (int i = 0; i < kBatchDims; ++i) data += tile.batch[i] * array.batch_stride[i];
-  return {data, array.column_stride};
-}
-
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // ---- TMA ----
@@ -251,35 +232,6 @@ inline void launch_tiles(Kernel& kernel, void* args, const Grid& grid, int clust
   check(driver().cuLaunchKernel(function, blocks, 1, 1, kThreads, 1, 1, static_cast<unsigned>(shared_bytes), stream,
                                 parameters, nullptr),
         "launching a product");
-}
-
-/// Batch dimensions beyond what a tensor map takes are walked here: `launch(gemm, first)` is called once for each of
-/// their matrices, to launch those of dimensions [first, batch_ndim).
-template <typename Launch>
-void walk_batch(Gemm gemm, int64_t item, Launch launch) {
-  const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
-  const int64_t out_item = item_bytes(gemm.out_dtype);
-  const auto moved = [](const void* data, int64_t bytes) {
-    return data ? static_cast<const char*>(data) + bytes : data;
-  };
-  int64_t at[kMaxDims];
-  std::fill_n(at, walked, 0);
-  for (;;) {
-    launch(gemm, walked);
-    int dim = walked - 1;
-    for (; dim >= 0; --dim) {
-      const BatchDim& step = gemm.batch[dim];
-      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
-      gemm.a = moved(gemm.a, steps * step.a_stride * item);
-      gemm.b = moved(gemm.b, steps * step.b_stride * item);
-      gemm.c = const_cast<void*>(moved(gemm.c, steps * step.c_stride * out_item));
-      gemm.addend = moved(gemm.addend, steps * step.addend_stride * out_item);
-      gemm.aux = const_cast<void*>(moved(gemm.aux, steps * step.aux_stride * out_item));
-      if (steps == 1) break;
-      at[dim] = 0;
-    }
-    if (dim < 0) return;
-  }
 }
 
 }  // namespace

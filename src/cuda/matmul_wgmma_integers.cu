@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "cuda/matmul_finish.cuh"
+#include "cuda/matmul_finish_four.cuh"
 #include "cuda/matmul_pack.h"
 #include "cuda/matmul_wgmma.cuh"
 
@@ -156,7 +156,7 @@ __device__ __forceinline__ void multiply_all(const IntegerArgs& args, const Memo
 
 /// The first `count` values of a row of an array of the result's shape.
 template <typename Sum, int Count>
-__device__ __forceinline__ void load_values(Sum (&values)[Count], const Place& from, int count, Format format) {
+__device__ __forceinline__ void load_values(Sum (&values)[Count], const tiled::Place& from, int count, Format format) {
 #pragma unroll
   for (int i = 0; i < Count; ++i) {
     values[i] = i < count ? tiled::load_as<Sum>(from.data + i * from.step, format) : 0;
@@ -164,7 +164,8 @@ __device__ __forceinline__ void load_values(Sum (&values)[Count], const Place& f
 }
 
 template <typename Sum, int Count>
-__device__ __forceinline__ void store_values(const Place& to, const Sum (&values)[Count], int count, Format format) {
+__device__ __forceinline__ void store_values(const tiled::Place& to, const Sum (&values)[Count], int count,
+                                             Format format) {
   if (format == Format::plain && count == Count && to.step == sizeof(Sum) &&
       reinterpret_cast<uintptr_t>(to.data) % 16 == 0) {
     *reinterpret_cast<uint4*>(to.data) = reinterpret_cast<const uint4&>(values);
@@ -223,17 +224,17 @@ __device__ __forceinline__ void store_integers(const IntegerArgs& args, const Me
       Sum added[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) values[i] *= alpha;
-      if (const Place addend = place_in(how.addend, tile, row + box_row, column); addend.data) {
+      if (const tiled::Place addend = tiled::place_in(how.addend, tile.batch, row + box_row, column); addend.data) {
         load_values(added, addend, count, how.format);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) values[i] += beta * added[i];
       }
-      if (const Place bias = place_in(how.bias, tile, row + box_row, column); bias.data) {
+      if (const tiled::Place bias = tiled::place_in(how.bias, tile.batch, row + box_row, column); bias.data) {
         load_values(added, bias, count, how.format);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) values[i] += added[i];
       }
-      store_values(place_in(args.c, tile, row + box_row, column), values, count, how.format);
+      store_values(tiled::place_in(args.c, tile.batch, row + box_row, column), values, count, how.format);
     }
   }
 }
@@ -410,30 +411,26 @@ int choose(const Gemm& gemm) {
   return best;
 }
 
-/// `gemm` is of bytes: its operands are packed, or bytes by themselves.
-void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStream_t stream) {
-  IntegerArgs args{};
+/// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them. `gemm` is of bytes, with
+/// `k` of them in a row; `args` has the passes.
+void launch_batch(IntegerArgs args, const Gemm& gemm, int first, int64_t k, const Variant& variant,
+                  cudaStream_t stream) {
   args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.finish = tiled::finish_args(gemm, false);
-  args.passes = set_passes(args.pass, gemm);
-  const Packing packed = packing_of_a(gemm, Packed::bytes);
-  args.plane = static_cast<int>(packed.plane());
   MapSpec specs[3];
-  auto& [a, b, c] = specs;
   set_grid(args.grid, specs, args.c, args.finish, gemm, first, kM, variant.n, 1);
   args.grid.k_tiles = static_cast<int>(k_tiles_of(gemm));
-  const int64_t k = packed.planes == 1 ? gemm.k : packed.row();
-  const auto rows = [k](MapSpec& spec, const void* data, int64_t mn, int64_t stride, int box) {
+  const auto set_rows = [k](MapSpec& spec, const void* data, int64_t mn, int64_t stride, int box) {
     spec.data = data;
     spec.inner = k;
     spec.outer = mn;
     spec.outer_stride = mn > 1 ? stride : 16;
     spec.box_outer = box;
   };
-  rows(a, gemm.a, gemm.m, gemm.a_strides.row, kM);
-  rows(b, gemm.b, gemm.n, gemm.b_strides.column, variant.n);
-  encode(args.a, a, CU_TENSOR_MAP_DATA_TYPE_UINT8);
-  encode(args.b, b, CU_TENSOR_MAP_DATA_TYPE_UINT8);
+  set_rows(specs[0], gemm.a, gemm.m, gemm.a_strides.row, kM);
+  set_rows(specs[1], gemm.b, gemm.n, gemm.b_strides.column, variant.n);
+  encode(args.a, specs[0], CU_TENSOR_MAP_DATA_TYPE_UINT8);
+  encode(args.b, specs[1], CU_TENSOR_MAP_DATA_TYPE_UINT8);
   launch_tiles(*variant.kernels[has_signed(args.pass, args.passes)], &args, args.grid, 1, variant.shared_bytes, stream);
 }
 
@@ -463,10 +460,17 @@ double integer_microseconds(const Gemm& gemm) {
 
 void launch_integer_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void* workspace,
                             cudaStream_t stream) {
+  IntegerArgs args{};
+  args.passes = set_passes(args.pass, asked);
+  const Packing packed = packing_of_a(asked, Packed::bytes);
+  args.plane = static_cast<int>(packed.plane());
+  const int64_t k = packed.planes == 1 ? asked.k : packed.row();
   Gemm gemm = asked;
   pack(gemm, plan.packs_a, plan.packs_b, Packed::bytes, workspace, stream);
-  walk_batch(gemm, 1, [&](const Gemm& part, int first) {
-    launch_batch(part, first, integer_variants(gemm).first[variant], stream);
+  gemm.dtype = gemm.b_dtype = {kDLUInt, 8, 1};
+  const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
+  tiled::walk_batch(gemm, walked, [&](const Gemm& part) {
+    launch_batch(args, part, walked, k, integer_variants(asked).first[variant], stream);
   });
 }
 
