@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -407,8 +408,14 @@ bool is_built_for(int capability) {
 }
 
 bool is_served_here() {
+  constexpr int kCapabilities = 256;
+  static const auto is_built = [] {
+    std::array<bool, kCapabilities> built{};
+    for (int i = 80; i < kCapabilities; ++i) built[i] = is_built_for(i);
+    return built;
+  }();
   const int capability = compute_capability(current_device("launching a product"));
-  return capability >= 80 && is_built_for(capability);
+  return capability < kCapabilities && is_built[capability];
 }
 
 /// One of a and b as a (mn, k) matrix.
@@ -478,7 +485,7 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
   int64_t count = 1;
   for (int i = 0; i < kKernelBatchDims; ++i) {
     const int from = gemm.batch_ndim - kKernelBatchDims + i;
-    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0};
+    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0, 0, 0};
     count *= dim.size;
     args.batch_size[i] = dim.size;
     args.a.batch_stride[i] = dim.a_stride * 2;

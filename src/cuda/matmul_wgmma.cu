@@ -676,7 +676,7 @@ void launch_batch(const Gemm& gemm, int first, MatmulPrecision precision, const 
   int64_t count = 1;
   for (int i = 0; i < kBatchDims; ++i) {
     const int from = gemm.batch_ndim - kBatchDims + i;
-    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0};
+    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0, 0, 0};
     count *= dim.size;
     args.batch_size[i] = static_cast<int>(dim.size);
     args.a_varies[i] = dim.a_stride != 0;

@@ -733,12 +733,12 @@ void test_refusals() {
   expect(!gemm([](Gemm& g) { g.a = reinterpret_cast<void*>(4098); }), "a not aligned");
   expect(!gemm([](Gemm& g) {
     g.batch_ndim = 1;
-    g.batch[0] = {2, 4096, -4096, 4096};
+    g.batch[0] = {2, 4096, -4096, 4096, 0, 0};
   }),
          "batch of b backwards");
   expect(gemm([](Gemm& g) {
            g.batch_ndim = 1;
-           g.batch[0] = {2, 4096, 0, 4096};
+           g.batch[0] = {2, 4096, 0, 4096, 0, 0};
          }),
          "broadcast b is served");
 
@@ -826,7 +826,7 @@ class Cublas {
     const bool a_t = gemm.a_strides.column != 1, b_t = gemm.b_strides.column != 1;
     const int type = gemm.dtype == kSingle ? 0 : gemm.dtype == kHalf ? 2 : 14;  // CUDA_R_32F, _16F, _16BF
     const float one = 1, zero = 0;
-    const BatchDim dim = gemm.batch_ndim ? gemm.batch[0] : BatchDim{1, 0, 0, 0};
+    const BatchDim dim = gemm.batch_ndim ? gemm.batch[0] : BatchDim{1, 0, 0, 0, 0, 0};
     must_be_0(gemm_(handle_, b_t, a_t, gemm.n, gemm.m, gemm.k, &one, gemm.b, type,
                     b_t ? gemm.b_strides.column : gemm.b_strides.row, dim.b_stride, gemm.a, type,
                     a_t ? gemm.a_strides.column : gemm.a_strides.row, dim.a_stride, &zero, gemm.c, type,
@@ -940,7 +940,7 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     gemm.c_strides = {n, 1};
     if (batch > 1) {
       gemm.batch_ndim = 1;
-      gemm.batch[0] = {batch, m * k, b_broadcast ? 0 : k * n, m * n};
+      gemm.batch[0] = {batch, m * k, b_broadcast ? 0 : k * n, m * n, 0, 0};
     }
     return gemm;
   };
