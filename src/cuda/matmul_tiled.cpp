@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "cuda/matmul_mma.h"
 #include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
+#include "cuda/matmul_wgmma_integers.h"
 
 namespace interop::cuda {
 namespace {
@@ -78,17 +80,30 @@ bool is_small(const Gemm& gemm) {
   return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
 }
 
-bool suits_wgmma(const Gemm& gemm) { return !is_small(gemm) && wgmma::serves(gemm); }
+/// Multiplications in a microsecond by the general kernels, on an H100.
+double general_rate(DLDataType dtype) {
+  if (is_integral(dtype)) return dtype.bits == 64 ? 3.1e6 : dtype.bits == 32 ? 15e6 : 13e6;
+  return dtype.bits == 32 ? 24e6 : 18e6;
+}
+
 bool suits_mma(const Gemm& gemm) { return !is_small(gemm) && mma::serves(gemm); }
 
-/// Is a TF32 plan worth what it packs? By the rates of an H100: of multiplications, of copies, and a launch.
-bool is_quicker_than_exact(const Gemm& gemm, const MatmulPlan& plan) {
+/// How long a plan for the tensor cores of sm_90 takes an H100: to multiply, to copy what it packs, and to start.
+double tensor_core_microseconds(const Gemm& gemm, const MatmulPlan& plan) {
   const bool in_two = plan.precision == MatmulPrecision::tf32x3;
-  const double exact_us = multiplications(gemm) / 24e6;
-  const double tf32_us = multiplications(gemm) / (in_two ? 55e6 : 160e6);
+  const double rate = plan.precision == MatmulPrecision::exact ? 300e6 : in_two ? 48e6 : 150e6;
+  const double multiplying = is_integral(gemm.dtype) ? wgmma::integer_microseconds(gemm) : multiplications(gemm) / rate;
   const double bytes = static_cast<double>(plan.workspace_bytes) * (in_two ? 1.5 : 2);  // read and written
-  const double packing_us = bytes == 0 ? 0 : 4 + bytes / 2.5e6;
-  return tf32_us + packing_us < exact_us;
+  return multiplying + (bytes == 0 ? 0 : 4 + bytes / 2.5e6);
+}
+
+/// Is it quicker than mma.sync and the general kernels, which need no workspace?
+bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
+  const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
+  if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
+  constexpr double kMmaRate = 150e6;
+  const double rate = is_half && mma::serves(gemm) ? kMmaRate : general_rate(gemm.dtype);
+  return tensor_core_microseconds(gemm, plan) < multiplications(gemm) / rate;
 }
 
 /// The variant whose busiest SM should finish first.
@@ -287,47 +302,43 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
 }
 
 MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
-  const MatmulPlan exact;
-  if (options.precision == MatmulPrecision::exact || is_empty(gemm) || is_small(gemm)) return exact;
-  const MatmulPlan plan = wgmma::plan_tf32(gemm, options.precision, options.most_packed_bytes);
-  return is_quicker_than_exact(gemm, plan) ? plan : exact;
+  if (is_empty(gemm) || is_small(gemm)) return {};
+  const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
+                                             ? wgmma::plan_integers(gemm, options.most_packed_bytes)
+                                             : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
+  return plan && is_quickest(gemm, *plan) ? *plan : MatmulPlan();
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
   if (is_empty(gemm) || is_small(gemm)) return 0;
-  return wgmma::largest_packing(gemm, options.precision, options.most_packed_bytes);
+  return is_integral(gemm.dtype) ? wgmma::largest_integer_packing(gemm, options.most_packed_bytes)
+                                 : wgmma::largest_packing(gemm, options.precision, options.most_packed_bytes);
 }
 
 void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (is_empty(asked)) return;
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (plan.precision != MatmulPrecision::exact) {
-    MatmulPlan own = plan;
-    if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
-    wgmma::launch(gemm, own, workspace, stream);
-  } else if (suits_wgmma(gemm)) {
-    wgmma::launch(gemm, plan, nullptr, stream);
-  } else if (suits_mma(gemm)) {
-    mma::launch(gemm, stream);
-  } else {
-    launch_general(gemm, stream);
-  }
+  if (!plan.tensor_cores) return suits_mma(gemm) ? mma::launch(gemm, stream) : launch_general(gemm, stream);
+  MatmulPlan own = plan;
+  if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
+  (is_integral(gemm.dtype) ? wgmma::launch_integers : wgmma::launch)(gemm, own, workspace, stream);
 }
 
 std::string describe(const Gemm& asked, const MatmulPlan& plan) {
   if (is_empty(asked)) return "nothing to compute";
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (plan.precision != MatmulPrecision::exact || suits_wgmma(gemm)) {
-    const char* const packed = plan.packs_a && plan.packs_b ? "; a and b are packed first, in the workspace"
-                               : plan.packs_a               ? "; a is packed first, in the workspace"
-                               : plan.packs_b               ? "; b is packed first, in the workspace"
-                                                            : "";
-    return "tiled " + wgmma::describe(gemm, plan.precision) + packed;
+  if (!plan.tensor_cores) {
+    if (suits_mma(gemm)) return "tiled " + mma::describe(gemm);
+    return std::string("tiled ") + choose(gemm).name + ", " + dtype_name(gemm.dtype);
   }
-  if (suits_mma(gemm)) return "tiled " + mma::describe(gemm);
-  return std::string("tiled ") + choose(gemm).name + ", " + dtype_name(gemm.dtype);
+  const char* const packed = plan.packs_a && plan.packs_b ? "; a and b are packed first, in the workspace"
+                             : plan.packs_a               ? "; a is packed first, in the workspace"
+                             : plan.packs_b               ? "; b is packed first, in the workspace"
+                                                          : "";
+  return "tiled " + (is_integral(gemm.dtype) ? wgmma::describe_integers(gemm) : wgmma::describe(gemm, plan.precision)) +
+         packed;
 }
 
 }  // namespace tiled

@@ -5,6 +5,7 @@
 
 #include <interop/gemm.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/kernel.h"
@@ -74,7 +75,8 @@ void walk_batch(Gemm gemm, int walked, Launch launch) {
   const auto moved = [](const void* data, int64_t bytes) {
     return data ? static_cast<const char*>(data) + bytes : data;
   };
-  int64_t at[kMaxDims] = {};
+  int64_t at[kMaxDims];
+  std::fill_n(at, walked, 0);
   for (;;) {
     launch(gemm);
     int dim = walked - 1;

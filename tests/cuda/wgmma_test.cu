@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <tuple>
 
@@ -422,15 +423,17 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
   }
   const Kernels kernels{"", x.precision, x.by_mma};
   MatmulPlan plan;
-  if (x.precision == MatmulPrecision::exact) {
-    if (!expect(x.by_mma ? mma::serves(gemm) : wgmma::serves(gemm), text(x) + ": is not served")) return;
+  if (x.by_mma) {
+    if (!expect(mma::serves(gemm), text(x) + ": is not served")) return;
   } else {
-    plan = wgmma::plan_tf32(gemm, x.precision, std::size_t{1} << 30);
-    if (!expect(plan.precision == x.precision, text(x) + ": is not served")) return;
+    const std::optional<MatmulPlan> made = wgmma::plan(gemm, x.precision, std::size_t{1} << 30);
+    if (!expect(made.has_value(), text(x) + ": is not served")) return;
+    plan = *made;
+    const bool k_only = x.precision != MatmulPrecision::exact;
     const bool both = x.precision == MatmulPrecision::tf32x3 || x.unaligned != 0;
     if (x.m > 1 && x.n > 1 && x.k > 1) {
-      expect(plan.packs_a == (both || x.a_transposed), text(x) + ": packing of a");
-      expect(plan.packs_b == (both || !x.b_transposed), text(x) + ": packing of b");
+      expect(plan.packs_a == (both || (k_only && x.a_transposed)), text(x) + ": packing of a");
+      expect(plan.packs_b == (both || (k_only && !x.b_transposed)), text(x) + ": packing of b");
     }
     expect(plan.workspace_bytes <= wgmma::largest_packing(gemm, x.precision, std::size_t{1} << 30),
            text(x) + ": the workspace has a bound");
@@ -718,28 +721,29 @@ void test_refusals() {
     g.c = reinterpret_cast<void*>(8192);
     g.a_strides = g.b_strides = g.c_strides = {64, 1};
     change(g);
-    return wgmma::serves(g);
+    const std::optional<MatmulPlan> made = wgmma::plan(g, MatmulPrecision::exact, std::size_t{1} << 20);
+    return made ? made->packs_a + 2 * made->packs_b : -1;
   };
-  expect(gemm([](Gemm&) {}), "the plain product is served");
-  expect(!gemm([](Gemm& g) { g.dtype = g.b_dtype = g.out_dtype = kSingle; }), "float32");
-  expect(gemm([](Gemm& g) { g.out_dtype = kSingle; }), "a float32 result is served");
-  expect(!gemm([](Gemm& g) { g.out_dtype = kHalf; }), "a float16 result of bfloat16");
-  expect(!gemm([](Gemm& g) { g.b_dtype = kHalf; }), "float16 beside bfloat16");
-  expect(!gemm([](Gemm& g) { g.k = 0; }), "k = 0");
-  expect(!gemm([](Gemm& g) { g.a_strides = {65, 1}; }), "odd rows of a");
-  expect(!gemm([](Gemm& g) { g.a_strides = {-64, 1}; }), "rows of a backwards");
-  expect(!gemm([](Gemm& g) { g.a_strides = {0, 1}; }), "one row of a for all");
-  expect(!gemm([](Gemm& g) { g.b_strides = {128, 2}; }), "no unit stride in b");
-  expect(!gemm([](Gemm& g) { g.a = reinterpret_cast<void*>(4098); }), "a not aligned");
-  expect(!gemm([](Gemm& g) {
-    g.batch_ndim = 1;
-    g.batch[0] = {2, 4096, -4096, 4096, 0, 0};
-  }),
-         "batch of b backwards");
+  expect(gemm([](Gemm&) {}) == 0, "the plain product is served");
+  expect(gemm([](Gemm& g) { g.dtype = g.b_dtype = g.out_dtype = kSingle; }) == -1, "float32");
+  expect(gemm([](Gemm& g) { g.out_dtype = kSingle; }) == 0, "a float32 result is served");
+  expect(gemm([](Gemm& g) { g.out_dtype = kHalf; }) == -1, "a float16 result of bfloat16");
+  expect(gemm([](Gemm& g) { g.b_dtype = kHalf; }) == -1, "float16 beside bfloat16");
+  expect(gemm([](Gemm& g) { g.k = 0; }) == -1, "k = 0");
+  expect(gemm([](Gemm& g) { g.a_strides = {65, 1}; }) == 1, "odd rows of a are packed");
+  expect(gemm([](Gemm& g) { g.a_strides = {-64, 1}; }) == 1, "rows of a backwards are packed");
+  expect(gemm([](Gemm& g) { g.a_strides = {0, 1}; }) == 1, "one row of a for all is packed");
+  expect(gemm([](Gemm& g) { g.b_strides = {128, 2}; }) == 2, "b without a unit stride is packed");
+  expect(gemm([](Gemm& g) { g.a = reinterpret_cast<void*>(4098); }) == 1, "an unaligned a is packed");
+  expect(gemm([](Gemm& g) {
+           g.batch_ndim = 1;
+           g.batch[0] = {2, 4096, -4096, 4096, 0, 0};
+         }) == 2,
+         "a batch of b backwards is packed");
   expect(gemm([](Gemm& g) {
            g.batch_ndim = 1;
            g.batch[0] = {2, 4096, 0, 4096, 0, 0};
-         }),
+         }) == 0,
          "broadcast b is served");
 
   const auto plan = [](MatmulPrecision precision, auto change) {
@@ -751,11 +755,11 @@ void test_refusals() {
     g.a_strides = g.c_strides = {64, 1};
     g.b_strides = {1, 64};
     change(g);
-    return wgmma::plan_tf32(g, precision, std::size_t{1} << 20);
+    return wgmma::plan(g, precision, std::size_t{1} << 20);
   };
   const auto packs = [&](auto change) {
-    const MatmulPlan made = plan(MatmulPrecision::tf32, change);
-    return made.precision != MatmulPrecision::tf32 ? -1 : made.packs_a + 2 * made.packs_b;
+    const std::optional<MatmulPlan> made = plan(MatmulPrecision::tf32, change);
+    return made ? made->packs_a + 2 * made->packs_b : -1;
   };
   expect(packs([](Gemm&) {}) == 0, "TF32 of aligned rows of k: nothing is packed");
   expect(packs([](Gemm& g) { g.a_strides = {1, 64}; }) == 1, "columns of a are packed");
@@ -765,11 +769,11 @@ void test_refusals() {
   expect(packs([](Gemm& g) { g.a_strides = {0, 1}; }) == 1, "one row of a for all is packed");
   expect(packs([](Gemm& g) { g.dtype = g.b_dtype = kBrain; }) == -1, "bfloat16 is not TF32's");
   expect(packs([](Gemm& g) { g.k = 0; }) == -1, "nothing to add up is not TF32's");
-  expect(plan(MatmulPrecision::exact, [](Gemm&) {}).precision == MatmulPrecision::exact, "exact is exact");
-  const MatmulPlan in_two = plan(MatmulPrecision::tf32x3, [](Gemm&) {});
+  expect(!plan(MatmulPrecision::exact, [](Gemm&) {}), "exact is exact");
+  const MatmulPlan in_two = plan(MatmulPrecision::tf32x3, [](Gemm&) {}).value();
   expect(in_two.packs_a && in_two.packs_b && in_two.workspace_bytes == 2 * 2 * 64 * 64 * 4, "TF32x3 packs both in two");
   const auto large = [](Gemm& g) { g.m = g.n = g.k = 512, g.a_strides = {512, 1}, g.b_strides = {512, 1}; };
-  expect(plan(MatmulPrecision::tf32x3, large).precision == MatmulPrecision::exact, "no more memory than is allowed");
+  expect(!plan(MatmulPrecision::tf32x3, large), "no more memory than is allowed");
 }
 
 void test_refusals_of_mma() {
@@ -946,11 +950,9 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
   };
   const bool is_tf32 = precision != MatmulPrecision::exact;
   const auto plan = [=](const Gemm& gemm) {
-    return is_tf32 ? wgmma::plan_tf32(gemm, precision, workspace_bytes) : MatmulPlan{};
+    return kernels.by_mma ? std::optional(MatmulPlan()) : wgmma::plan(gemm, precision, workspace_bytes);
   };
-  const bool is_served = is_tf32          ? plan(make(0)).precision == precision
-                         : kernels.by_mma ? mma::serves(make(0))
-                                          : wgmma::serves(make(0));
+  const bool is_served = kernels.by_mma ? mma::serves(make(0)) : plan(make(0)).has_value();
   const std::string chosen = !is_served       ? "none"
                              : kernels.by_mma ? mma::describe(make(0))
                                               : wgmma::describe(make(0), precision);
@@ -978,7 +980,7 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     const std::string name = std::to_string(variant) + " " + kernels.variant_name(variant);
     rows.push_back(std::make_unique<Repeats>(name, repeats, [&, variant](int i) {
       const Gemm gemm = make(i);
-      kernels.launch(variant, gemm, plan(gemm), workspace);
+      kernels.launch(variant, gemm, *plan(gemm), workspace);
     }));
   }
   if (bench_options.general_too) {
