@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -407,8 +408,14 @@ bool is_built_for(int capability) {
 }
 
 bool is_served_here() {
+  constexpr int kCapabilities = 256;
+  static const auto is_built = [] {
+    std::array<bool, kCapabilities> built{};
+    for (int i = 80; i < kCapabilities; ++i) built[i] = is_built_for(i);
+    return built;
+  }();
   const int capability = compute_capability(current_device("launching a product"));
-  return capability >= 80 && is_built_for(capability);
+  return capability < kCapabilities && is_built[capability];
 }
 
 /// One of a and b as a (mn, k) matrix.
