@@ -82,7 +82,7 @@ class Attempt {
         CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z};
     static constexpr CUdevice_attribute kMostBlocks[] = {
         CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
-    if (is_earlier_error(status)) check(status, doing().c_str());
+    if (is_earlier_error(status)) throw_status(status, doing().c_str());
     unsigned most[3], blocks[3];
     for (int i = 0; i < 3; ++i) {
       most[i] = static_cast<unsigned>(of_device(kMostThreads[i]));
@@ -107,13 +107,12 @@ class Attempt {
                "up to " + std::to_string(resident) + ", which run at once, as the launch is cooperative");
       }
     }
-    if (launch_.cluster[0] != 0) {
+    if (launch_.cluster[0] != 0 && (status == CUDA_ERROR_INVALID_VALUE || status == CUDA_ERROR_INVALID_CLUSTER_SIZE)) {
       refuse("cluster is " + text(launch_.cluster),
              "up to 8 blocks, 16 on some devices, as far as they run at once with block, shared and the kernel's "
              "registers");
     }
-    check(status, doing().c_str());
-    throw CudaError(doing() + ": refused");  // not reached: the status is an error
+    throw_status(status, doing().c_str());
   }
 
   std::string doing() const { return std::string("launching ") + name_; }
