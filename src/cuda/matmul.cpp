@@ -42,6 +42,9 @@ void check_alignment(const char* name, const void* pointer, int item) {
                    std::to_string(item) + " bytes, which the GPU cannot read; copy it first");
 }
 
+/// The tiled backend, with the workspace that it asks for.
+MatmulPlan plan_tiled(const Gemm& gemm) { return {MatmulBackend::tiled, tiled::workspace_bytes(gemm), nullptr}; }
+
 [[noreturn]] void refuse(const char* why_not) {
   throw ValueError(std::string("interop.matmul: backend=\"cublas\" cannot take this product: ") + why_not +
                    "; use backend=\"tiled\", or leave the choice to interop");
@@ -53,6 +56,7 @@ void check_alignment(const char* name, const void* pointer, int item) {
 ///   nothing to add up (k == 0), or nothing at all     tiled (finishes zeros, or returns)
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
+///   few rows or columns that are read in vectors      tiled
 ///   what cuBLASLt cannot take, as make_key says       tiled
 ///   all else                                          cublas
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
@@ -67,31 +71,33 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
     throw CudaError("interop.matmul: backend=\"cublas\", but cuBLASLt does not load (" + cublas::why_not_installed() +
                     "); install nvidia-cublas (pip) or the CUDA toolkit, or use backend=\"tiled\"");
   }
-  if (!suits_cublas(gemm, options) || !cublas::installed()) return {};
+  if (!suits_cublas(gemm, options) || !cublas::installed()) return plan_tiled(gemm);
+  if (!by_name && !options.allow_tf32 && tiled::is_skinny(gemm)) return plan_tiled(gemm);
   cublas::Planned planned = cublas::plan(gemm, options);
   if (planned.algorithm) return {MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
-  if (!by_name) return {};
+  if (!by_name) return plan_tiled(gemm);
   refuse(planned.why_not);
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
-  if (!suits_cublas(gemm, options)) return 0;
+  if (!suits_cublas(gemm, options)) return is_empty(gemm) ? 0 : tiled::largest_workspace(gemm);
   if (options.backend == MatmulBackend::cublas) {
     if (const char* why_not = cublas::why_not_dtypes(gemm, options)) refuse(why_not);
   }
-  return cublas::kMaxWorkspace;
+  return cublas::kMaxWorkspace;  // tiled::largest_workspace is no more
 }
 
 void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (plan.backend == MatmulBackend::cublas) {
     cublas::launch(gemm, plan.algorithm.get(), workspace, stream);
   } else {
-    tiled::launch(gemm, stream);
+    tiled::launch(gemm, workspace, plan.workspace_bytes, stream);
   }
 }
 
 std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
-  return plan.backend == MatmulBackend::cublas ? cublas::describe(plan.algorithm.get()) : tiled::describe(gemm);
+  return plan.backend == MatmulBackend::cublas ? cublas::describe(plan.algorithm.get())
+                                               : tiled::describe(gemm, plan.workspace_bytes);
 }
 
 }  // namespace interop::cuda

@@ -3,15 +3,22 @@
 
 #include <interop/cuda/matmul.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
 namespace interop::cuda::tiled {
 
+/// What the launch should have for the sums of parts of k; with less it divides k less.
+std::size_t workspace_bytes(const Gemm& gemm);
+/// No product of these shapes and dtypes asks for more, wherever its matrices lie.
+std::size_t largest_workspace(const Gemm& gemm);
+/// Is it a product of few rows or columns that takes as long as reading the larger operand?
+bool is_skinny(const Gemm& gemm);
 /// Any dtypes that `Gemm` allows, strides and batch; nothing to do: no launch.
-void launch(const Gemm& gemm, cudaStream_t stream);
-/// "tiled 128x128x8, float32".
-std::string describe(const Gemm& gemm);
+void launch(const Gemm& gemm, void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
+/// "tiled 128x128x8, float32, split-k 4", with so much workspace.
+std::string describe(const Gemm& gemm, std::size_t workspace_bytes);
 
 }  // namespace interop::cuda::tiled
 

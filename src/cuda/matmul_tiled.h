@@ -66,6 +66,11 @@ struct FinishArgs {
 OutputArgs output_args(const void* data, const MatrixStrides& strides, int64_t item);
 /// `vectors`: could the sums be stored as vectors, if as they are?
 FinishArgs finish_args(const Gemm& gemm, bool vectors);
+/// Puts the batch dimensions from `first` on into `sizes` and the arguments of all that has the result's shape.
+void set_output_batch(const Gemm& gemm, int first, int64_t (&sizes)[kKernelBatchDims], OutputArgs& c,
+                      FinishArgs& finish);
+/// c^T = b^T a^T.
+void transpose(Gemm& gemm);
 
 /// Launches one of the general kernels. `gemm` is not empty. Quickest where c's rows have the unit stride.
 void launch_general(const Gemm& gemm, cudaStream_t stream);

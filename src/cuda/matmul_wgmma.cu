@@ -655,23 +655,25 @@ bool is_built_for_sm90a() {
   return is_built;
 }
 
+/// A variant, and when its busiest SM should be done.
+struct Choice {
+  int variant;
+  double us;
+};
+
 /// The variant whose busiest SM should finish first.
-int choose(const Gemm& gemm) {
+Choice choose(const Gemm& gemm) {
   const int sms = multiprocessors(current_device("launching a product"));
   const int64_t count = matrices(gemm);
   const auto k_tiles = static_cast<double>(ceil_div(gemm.k, 64));
-  int best = kVariants - 1;
-  double best_us = std::numeric_limits<double>::infinity();
+  Choice best{kVariants - 1, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < kVariants; ++i) {
     const Variant& variant = variants()[i];
     const int64_t tiles =
         ceil_div(gemm.m, variant.m * variant.cluster) * variant.cluster * ceil_div(gemm.n, variant.n) * count;
     if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
     const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
-    if (us < best_us) {
-      best_us = us;
-      best = i;
-    }
+    if (us < best.us) best = {i, us};
   }
   return best;
 }
@@ -790,11 +792,11 @@ void launch_variant(int variant, const Gemm& asked, cudaStream_t stream) {
   }
 }
 
-void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm), gemm, stream); }
+void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm).variant, gemm, stream); }
 
-std::string describe(const Gemm& gemm) {
-  return std::string("wgmma ") + variants()[choose(gemm)].name + ", " + dtype_name(gemm.dtype);
-}
+double estimated_us(const Gemm& gemm) { return choose(gemm).us; }
+
+std::string describe(const Gemm& gemm) { return std::string("wgmma ") + variants()[choose(gemm).variant].name; }
 
 int variant_count() { return kVariants; }
 

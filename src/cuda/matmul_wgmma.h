@@ -15,7 +15,9 @@ bool serves(const Gemm& gemm);
 
 /// `serves(gemm)` is true. Accumulates in float32, in one fixed order.
 void launch(const Gemm& gemm, cudaStream_t stream);
-/// "wgmma 128x256x64, bfloat16".
+/// About how long that takes on an H100, in microseconds.
+double estimated_us(const Gemm& gemm);
+/// "wgmma 128x256x64".
 std::string describe(const Gemm& gemm);
 
 /// The tiles to choose from, by name, for tests: all of them compute any product that is served.
