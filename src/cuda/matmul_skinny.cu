@@ -626,6 +626,7 @@ bool serves(const Gemm& gemm) {
 }
 
 int parts(const Gemm& asked, std::size_t most_bytes) {
+  if (!tiled::may_divide(asked)) return 1;
   Gemm flipped;
   bool k_fast;
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
@@ -641,7 +642,7 @@ int parts(const Gemm& asked, std::size_t most_bytes) {
   };
   int best = 1;
   double best_us = time(grid_of(gemm, k_fast, 1));
-  if (best_us < kSumUs || gemm.k < tiled::kLeastDividedK) return best;
+  if (best_us < kSumUs) return best;
   for (int count = 2; count <= tiled::kMostParts; count *= 2) {
     const Grid grid = grid_of(gemm, k_fast, count);
     if (tiled::partial_bytes(gemm, grid.parts) > most_bytes) break;

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <limits>
+
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
 #include "cuda/matmul_finish.cuh"
@@ -67,6 +69,12 @@ int64_t count_outputs(const Gemm& gemm) {
 }
 
 }  // namespace
+
+bool may_divide(const Gemm& gemm) {
+  constexpr int64_t kLeast = 2048, kMost = std::numeric_limits<int>::max();
+  constexpr int64_t kMostOutputs = 80 * 128 * 128;  // tiles for 0.6 of an H100's SMs
+  return gemm.k >= kLeast && gemm.k <= kMost && count_outputs(gemm) <= kMostOutputs;
+}
 
 std::size_t partial_bytes(const Gemm& gemm, int parts) {
   return static_cast<std::size_t>(count_outputs(gemm)) * parts * item_bytes(sum_dtype(gemm));

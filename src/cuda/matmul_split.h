@@ -12,9 +12,10 @@ namespace interop::cuda::tiled {
 /// The most memory that the sums of the parts may take: they should stay in L2.
 inline constexpr std::size_t kMostPartialBytes = std::size_t{32} << 20;
 
-/// A shorter k is not divided, and none into more parts.
-inline constexpr int64_t kLeastDividedK = 512;
 inline constexpr int kMostParts = 64;
+
+/// Is k long enough to be divided, and are the outputs so few that their tiles may leave SMs idle?
+bool may_divide(const Gemm& gemm);
 
 /// What a product is added up in: the dtype of the sums of its parts.
 inline DLDataType sum_dtype(const Gemm& gemm) { return factor_dtype(gemm.out_dtype); }

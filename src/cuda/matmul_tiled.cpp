@@ -172,20 +172,16 @@ Gemm sums_of(const Gemm& gemm, const Parts& parts, void* sums) {
 /// up.
 template <typename Estimate>
 Parts choose_parts(const Gemm& gemm, std::size_t most_bytes, Estimate estimated_us) {
-  constexpr int64_t kMost = std::numeric_limits<int>::max();  // of k
-  constexpr int kBatchDims = 2;                               // that one more may stand beside in every kernel
-  constexpr double kLaunchUs = 3, kRate = 2.8e6;              // of H100's memory, in bytes a microsecond
-  if (gemm.k < kLeastDividedK || gemm.k > kMost || gemm.batch_ndim > kBatchDims) return {};
-  if (partial_bytes(gemm, 2) > most_bytes) return {};
-  const int sms = multiprocessors(current_device("launching a product"));
-  const double outputs = static_cast<double>(gemm.m) * gemm.n * batch_size(gemm);
-  if (outputs > 0.6 * sms * 128 * 128) return {};  // tiles enough
+  constexpr int kBatchDims = 2;                   // that one more may stand beside in every kernel
+  constexpr int64_t kLeast = 256;                 // of k in a part
+  constexpr double kLaunchUs = 3, kRate = 2.8e6;  // of H100's memory, in bytes a microsecond
+  if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return {};
   Parts best;
   double best_us = 0.9 * estimated_us(gemm);
   for (const int count : {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, kMostParts}) {
     const Parts parts = divided(gemm.k, count);
     const std::size_t bytes = partial_bytes(gemm, parts.sums());
-    if (parts.k < kLeastDividedK / 2 || bytes > most_bytes) break;
+    if (parts.k < kLeast || bytes > most_bytes) break;
     double us = estimated_us(sums_of(gemm, parts, nullptr)) + kLaunchUs + 2 * bytes / kRate;
     if (parts.rest > 0) us += kLaunchUs + estimated_us(sums_of(gemm, 0, parts.rest, nullptr));
     if (us < best_us) {
@@ -413,7 +409,7 @@ std::size_t workspace_bytes(const Gemm& asked) {
 }
 
 std::size_t largest_workspace(const Gemm& gemm) {
-  return gemm.k < kLeastDividedK ? 0 : std::min(kMostPartialBytes, partial_bytes(gemm, kMostParts + 1));
+  return may_divide(gemm) ? std::min(kMostPartialBytes, partial_bytes(gemm, kMostParts + 1)) : 0;  // and a rest
 }
 
 void launch(const Gemm& asked, void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
