@@ -33,6 +33,7 @@ if _core.version != __version__:
         "Install the package again: 'pip install --force-reinstall interop-dlpack', or 'pip install .' in its sources."
     )
 
+from interop._autotune import autotune
 from interop._convert import asarray, convert
 from interop._core import Array, CudaError
 from interop._elementwise import (
@@ -56,6 +57,7 @@ from interop._elementwise import (
 )
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._expression import Expression, elementwise
+from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
@@ -71,11 +73,13 @@ __all__ = [  # not "jax": a star import would load JAX
     "Explanation",
     "Expression",
     "Function",
+    "Kernel",
     "Library",
     "__version__",
     "abs",
     "add",
     "asarray",
+    "autotune",
     "convert",
     "divide",
     "elementwise",
@@ -86,6 +90,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "get_include",
     "greater",
     "greater_equal",
+    "kernel",
     "less",
     "less_equal",
     "load",

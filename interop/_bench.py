@@ -23,9 +23,9 @@ from typing import Any, Literal
 import numpy as np
 
 import interop
-from interop import _core, _nvrtc, _plot
+from interop import _bench_launches, _core, _nvrtc, _plot
 
-__all__ = ["run"]
+__all__ = ["Candidates", "Row", "host_times", "run", "try_import"]
 
 Row = dict[str, Any]
 Candidates = dict[str, Callable[[], Any]]
@@ -41,7 +41,7 @@ def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None =
     if plot_path and what != "elementwise":
         print("interop bench: --plot is of elementwise alone")
         return 1
-    if plot_path and not _import("matplotlib"):
+    if plot_path and not try_import("matplotlib"):
         print("interop bench: --plot needs matplotlib: pip install matplotlib")
         return 1
     try:
@@ -55,8 +55,11 @@ def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None =
         print("interop bench needs torch, for its events, graphs and random data: pip install 'interop-dlpack[bench]'")
         return 1
     print(_header(torch, card))
+    from interop import _bench_examples  # which uses what is here
+
     benchmarks: dict[str, Callable[[Any], Iterable[Row]]] = {
         "overhead": _overhead,
+        "examples": _bench_examples.run,
         "matmul": functools.partial(_matmul, only=only),
         "elementwise": _elementwise,
     }
@@ -76,14 +79,14 @@ def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None =
 def _header(torch: Any, card: str) -> str:
     versions = [f"interop {interop.__version__}", f"torch {torch.__version__}"]
     for name in ("cupy", "jax"):
-        module = _import(name)
+        module = try_import(name)
         if module:
             versions.append(f"{name} {module.__version__}")
     driver = _core.driver_version()
     return f"{card}, driver for CUDA {driver // 1000}.{driver % 1000 // 10}; {', '.join(versions)}\n"
 
 
-def _import(name: str) -> Any:
+def try_import(name: str) -> Any:
     try:
         return __import__(name)
     except ImportError:
@@ -95,7 +98,7 @@ def _import(name: str) -> Any:
 _WARM_UP, _BLOCKS, _CALLS, _PAIRS = 200, 7, 500, 3000
 
 
-def _host_times(candidates: Candidates, synchronize: Callable[[], None]) -> dict[str, float]:
+def host_times(candidates: Candidates, synchronize: Callable[[], None]) -> dict[str, float]:
     """Return microseconds per call of each candidate: the best of seven blocks, the candidates interleaved."""
     best = dict.fromkeys(candidates, math.inf)
     for function in candidates.values():
@@ -177,6 +180,8 @@ def _overhead(torch: Any) -> Iterable[Row]:
 
     sums = _contest_of_sums(torch, x, out, launch_sum)
     yield from _contest_rows(sums, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
+    kernels = _contest_of_kernels(torch, launch_sum)
+    yield from _contest_rows(kernels, "one launch of the kernel of sums, again", launch_sum, synchronize)
     gc.enable()
 
 
@@ -185,8 +190,9 @@ def _contest_rows(
 ) -> Generator[Row, None, dict[str, float]]:
     """Check the calls of a contest, time them, print and yield their rows; return microseconds per call."""
     for name, peer in contest.peers.items():
-        _check(contest.calls[name](), contest.calls[peer]())
-    times = _host_times(contest.calls, synchronize)
+        if (result := contest.calls[name]()) is not None:
+            _check(result, contest.calls[peer]())
+    times = host_times(contest.calls, synchronize)
     print(f"{'host time per call, 16 x 16 float32':<40}{'us':>8}{'ratio':>8}   beside the launch, us")
     yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)
     for name, microseconds in times.items():
@@ -226,11 +232,11 @@ def _contest(torch: Any, x: Any, out: Any, launch: Callable[[], float]) -> _Cont
         name = "interop.matmul on torch, cublas"
         contest.calls[name] = lambda: interop.matmul(x, x, backend="cublas")
         contest.peers[name] = "torch.matmul"
-    if cupy := _import("cupy"):
+    if cupy := try_import("cupy"):
         c = cupy.random.rand(16, 16, dtype=cupy.float32)
         own = "interop.matmul on CuPy"
         contest.add("cupy.matmul", lambda: cupy.matmul(c, c), own, lambda: interop.matmul(c, c), launch)
-    if (jax := _import("jax")) and _has_cuda(jax):
+    if (jax := try_import("jax")) and _has_cuda(jax):
         j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
         # "highest", as JAX's default for float32 on such cards is TF32.
         jitted = jax.jit(functools.partial(jax.numpy.matmul, precision="highest"))
@@ -256,14 +262,23 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
         f = interop.elementwise("x * y + a")
         own = "interop.elementwise('x * y + a') on torch"
         contest.add("torch.mul, then torch.add", lambda: torch.add(torch.mul(x, x), x), own, lambda: f(x, x, x))
-    if cupy := _import("cupy"):
+    if cupy := try_import("cupy"):
         c = cupy.random.rand(16, 16, dtype=cupy.float32)
         contest.add("cupy.add", lambda: cupy.add(c, c), "interop.add on CuPy", lambda: interop.add(c, c), launch)
-    if (jax := _import("jax")) and _has_cuda(jax):
+    if (jax := try_import("jax")) and _has_cuda(jax):
         j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
         jitted = jax.jit(jax.numpy.add)
         contest.add("jitted jnp.add", lambda: jitted(j, j), "interop.add on JAX", lambda: interop.add(j, j))
     return contest
+
+
+def _contest_of_kernels(torch: Any, launch: Callable[[], float]) -> _Contest:
+    """Return launches of one small kernel of a user's, by all that can make them here, beside CuPy's RawKernel."""
+    x = torch.rand(_bench_launches.COUNT, device="cuda")
+    calls = _bench_launches.launches(torch, x, torch.empty_like(x))
+    ours = [name for name in calls if name.startswith("interop")]
+    peer = _bench_launches.RAW_KERNEL
+    return _Contest(calls, dict.fromkeys(ours, peer) if peer in calls else {}, dict.fromkeys(ours, launch))
 
 
 def _has_compiler() -> bool:
@@ -382,7 +397,7 @@ class _Product:
     a: tuple[int, ...]
     b: tuple[int, ...]
     layout: str = "NN"
-    tf32: bool = False
+    precision: Literal["tf32", "tf32x3"] | None = None
     result: str | None = None  #: another dtype than the operands'
 
     @property
@@ -394,7 +409,7 @@ class _Product:
     @property
     def name(self) -> str:
         shapes = "@".join("x".join(map(str, shape)) for shape in (self.a, self.b))
-        return f"{'tf32' if self.tf32 else self.dtype} {shapes} {self.layout}"
+        return f"{self.precision or self.dtype} {shapes} {self.layout}"
 
 
 def _products() -> Iterable[_Product]:
@@ -408,7 +423,8 @@ def _products() -> Iterable[_Product]:
                 yield _Product("square", dtype, (n, n), (n, n), layout, **options)
 
     yield from squares("float32", (512, 1024, 2048, 4096, 8192))
-    yield from squares("float32", (1024, 2048, 4096, 8192), tf32=True)
+    for precision in ("tf32", "tf32x3"):
+        yield from squares("float32", (1024, 2048, 4096, 8192), precision=precision)
     for dtype in ("float16", "bfloat16"):
         yield from squares(dtype, (512, 1024, 2048, 4096, 8192))
     yield from squares("float64", (1024, 2048, 4096))
@@ -474,9 +490,8 @@ def _check_rows(torch: Any, product: _Product, backend: str, operands: Operands)
         wide = torch.complex128 if a.dtype.is_complex else torch.float64
         expected = rows.to(wide) @ b.to(wide)
         error = float((out[..., :8, :].to(wide) - expected).norm() / expected.norm())
-        bound = (
-            1e-3 if product.tf32 else _BOUNDS[product.dtype] + 1e-7 * product.a[-1] ** 0.5 * (out.element_size() == 4)
-        )
+        bound = _BOUNDS[product.dtype] + 1e-7 * product.a[-1] ** 0.5 * (out.element_size() == 4)
+        bound = 1e-3 if product.precision == "tf32" else bound
     if not error <= bound:
         raise AssertionError(f"interop bench: {product.name}, {backend}: error {error:.1e} is above {bound:.1e}")
 
@@ -496,10 +511,8 @@ def _own_products(product: _Product, operands: list[Operands], repeats: int) -> 
     backends: list[Literal["tiled", "cublas"] | None] = [None, "tiled"]
     if not _core.cublas_status().startswith("not found"):
         backends.insert(1, "cublas")
-    options: dict[str, Any] = {"precision": "tf32" if product.tf32 else None, "dtype": product.result}
+    options: dict[str, Any] = {"precision": product.precision, "dtype": product.result}
     for backend in backends:
-        if backend == "tiled" and product.tf32:
-            continue  # which it does not serve
         a, b, out = operands[0]
         try:
             interop.matmul(a, b, out=out.fill_(77), backend=backend, **options)
@@ -518,10 +531,15 @@ def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int
     a, b, _ = operands[0]
     seconds: dict[str, float] = {}
     calls: dict[str, Callable[[], Any]] = {}
-    if (cupy := _import("cupy")) and product.dtype != "bfloat16" and not product.tf32 and product.result is None:
+    if (
+        (cupy := try_import("cupy"))
+        and product.dtype != "bfloat16"
+        and not product.precision
+        and product.result is None
+    ):
         x, y = cupy.from_dlpack(a), cupy.from_dlpack(b)
         calls["cupy"] = lambda: cupy.matmul(x, y)
-    if product.dtype in ("float32", "float16", "bfloat16", "float64") and not product.tf32 and len(product.a) == 2:
+    if product.dtype in ("float32", "float16", "bfloat16", "float64") and not product.precision and len(product.a) == 2:
         try:
             plan = importlib.import_module("nvmath.linalg.advanced").Matmul(a, b)
             plan.plan()
@@ -535,11 +553,13 @@ def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int
                 seconds[name] = _event_time(torch, call, repeats)
         except Exception as error:
             print(f"  {name}: skipped: {type(error).__name__}: {str(error).splitlines()[0]}")
-    if (jax := _import("jax")) and _has_cuda(jax) and product.result is None and product.operations > 2e9:
+    if (jax := try_import("jax")) and _has_cuda(jax) and product.result is None and product.operations > 2e9:
         with jax.enable_x64(True):
             x, y = jax.dlpack.from_dlpack(a.contiguous()), jax.dlpack.from_dlpack(b.contiguous())
             jitted = jax.jit(
-                functools.partial(jax.numpy.matmul, precision="tensorfloat32" if product.tf32 else "highest")
+                functools.partial(
+                    jax.numpy.matmul, precision="tensorfloat32" if product.precision == "tf32" else "highest"
+                )
             )
             jitted(x, y).block_until_ready()
             started = time.perf_counter()
@@ -585,7 +605,7 @@ def _matmul(torch: Any, only: str = "") -> Iterable[Row]:
         for name, rate in rates.items():
             for peer in ("torch", "cupy"):
                 if name.startswith("interop") and peer in rates:
-                    key = ("tf32" if product.tf32 else product.dtype, name, peer)
+                    key = (product.precision or product.dtype, name, peer)
                     ratios.setdefault(key, []).append(rate / rates[peer])
             yield {
                 "group": product.group,
@@ -602,7 +622,7 @@ def _matmul(torch: Any, only: str = "") -> Iterable[Row]:
 
 def _rates(torch: Any, product: _Product) -> dict[str, float]:
     """Return the 10^12 operations a second of a product by each library and backend."""
-    torch.backends.cuda.matmul.allow_tf32 = product.tf32
+    torch.backends.cuda.matmul.allow_tf32 = product.precision == "tf32"
     for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
         setattr(torch.backends.cuda.matmul, name, False)
     item = getattr(torch, product.dtype).itemsize
@@ -683,7 +703,7 @@ def _copy_rate(torch: Any) -> float:
 
 def _elementwise(torch: Any) -> Iterable[Row]:
     """GB/s of sums and of an expression of large arrays, beside a copy, torch and CuPy."""
-    cupy = _import("cupy")
+    cupy = try_import("cupy")
     _warm_up(torch)
     ceiling = _copy_rate(torch)
     print(f"copy of 1 GiB: {ceiling:.0f} GB/s, read and written\n")

@@ -22,7 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("demo", help="run interop.matmul on every array library and device that is here")
     bench = commands.add_parser("bench", help="measure against the array libraries (needs a GPU)")
     bench.add_argument(
-        "what", choices=["matmul", "elementwise", "overhead"], help="large products, large sums, or host time"
+        "what",
+        choices=["matmul", "elementwise", "overhead", "examples"],
+        help="large products, large sums, host time, or the examples of the pages beside how it was done before",
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
     bench.add_argument("--plot", metavar="FILE", help="draw elementwise's bars into this file (needs matplotlib)")

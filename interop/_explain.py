@@ -9,6 +9,7 @@ from typing import Any
 
 from interop import _core, _elementwise
 from interop._expression import Expression
+from interop._kernel import Kernel
 from interop._load import Function
 from interop._matmul import matmul
 
@@ -83,7 +84,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     ----------
     function : callable
         A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, what
-        `interop.elementwise` makes, or a C function of `interop.load` that takes arrays.
+        `interop.elementwise` or `interop.kernel` makes, or a C function of `interop.load` that takes arrays.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -116,6 +117,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     """
     if isinstance(function, Function):
         return _explain_c(function, *args, **kwargs)
+    if isinstance(function, Kernel):
+        return _explain_kernel(function, *args, **kwargs)
     if isinstance(function, Expression):
         return _explain_expression(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function)
@@ -144,11 +147,12 @@ def _explain_matmul(
     scale_b: Any = None,
     precision: str | None = None,
     backend: str | None = None,
+    autotune: bool | None = None,
     stream: Any = None,
     execution: str | None = None,
 ) -> Explanation:
     factor = None if isinstance(alpha, int) and alpha == 1 else alpha
-    terms = (dtype, c, factor, beta, bias, epilogue, aux, scale_a, scale_b)
+    terms = (dtype, c, factor, beta, bias, epilogue, aux, scale_a, scale_b, autotune)
     found = _core.explain_matmul(a, b, out, stream, backend, precision, execution, terms)
     if found is None:
         _refuse_out("interop.matmul", out)
@@ -197,6 +201,26 @@ def _explain_c(
     if found is None:
         raise TypeError(f"interop.explain: {function!r} takes no arrays; accepted: C functions that do")
     found |= {"workspace_bytes": 0, "algorithm": f"the C function {function.__doc__}"}
+    return _explanation(function._label, found)
+
+
+def _explain_kernel(
+    function: Kernel,
+    /,
+    *args: Any,
+    grid: Any = None,
+    threads: Any = None,
+    block: Any = None,
+    shared: Any = None,
+    cluster: Any = None,
+    cooperative: Any = None,
+    stream: Any = None,
+    execution: str | None = None,
+    **results: Any,
+) -> Explanation:
+    launch = function._launch(args, (grid, threads, block, shared, cluster, cooperative))
+    found = function._call(args, results, launch, stream, execution, True)
+    found |= {"workspace_bytes": 0, "algorithm": f"{function.__doc__}, {found['algorithm']}"}
     return _explanation(function._label, found)
 
 

@@ -37,8 +37,9 @@ def matmul(
     aux: Any = None,
     scale_a: Any = None,
     scale_b: Any = None,
-    precision: Literal["tf32"] | None = None,
+    precision: Literal["tf32", "tf32x3"] | None = None,
     backend: Literal["tiled", "cublas"] | None = None,
+    autotune: bool | None = None,
     stream: StreamLike | None = None,
     execution: str | None = None,
 ) -> ArrayT:
@@ -81,12 +82,17 @@ def matmul(
         What a float8 `a` stands for is its values times this.
     scale_b : scalar, or array of one float32, optional
         The same for `b`.
-    precision : "tf32", optional
-        Lets a GPU round float32 operands to TF32. By default float32 is exact: every product is rounded to float32
-        or better. Computed exactly where no TF32 kernel serves (host arrays, no cuBLAS).
+    precision : "tf32" or "tf32x3", optional
+        Lets a GPU round float32 operands to TF32, of 11 significant bits; or to the sum of two such numbers, which is
+        about as exact as float32 and on Hopper about twice as fast. By default float32 is exact: every product is
+        rounded to float32 or better. Computed exactly where no such kernel serves (host arrays, another GPU than Hopper
+        without cuBLAS or for "tf32x3").
     backend : "tiled" or "cublas", optional
         Our own kernel, or cuBLASLt. By default the faster one of those that are installed and can do it. For device
         arrays.
+    autotune : bool, optional
+        True times cuBLAS's algorithms, and our own kernel, for a product that has not been tuned yet, and keeps the
+        quickest: see `interop.autotune`. False passes over what was kept. For device arrays, and not for JAX's.
     stream : int handle or stream object, optional
         Where the work is queued and the result is ready; by default the current stream of the library of `a`. Objects
         with ``__cuda_stream__``, ``.cuda_stream`` (torch) or ``.ptr`` (CuPy) are accepted. For device arrays.
@@ -108,7 +114,7 @@ def matmul(
     ValueError
         The shapes do not fit, an operand is 0-d, or the result is beyond all memory; the arrays are on two devices;
         `out` or `aux` has another shape, or overlaps itself or an operand; an option has no such value, or stands
-        without the one it goes with; ``backend="cublas"`` has no such product.
+        without the one it goes with; ``backend="cublas"`` has no such product, or not in that precision.
     OverflowError
         An integer factor that the product's dtype cannot hold.
     BufferError
@@ -121,8 +127,8 @@ def matmul(
     Products are added up in their own dtype, 16-bit floats and float8 in float32 (and rounded once, after the
     epilogue). Integers wrap around; of bool it is or-of-ands. The same call on the same card gives the same bits every
     time, on any stream. On a GPU, an operand whose dtype is not the product's is converted into a workspace first,
-    unless both are 8 or 16 bits wide; `interop.explain` says so. `interop.matmul` of host arrays is computed by NumPy
-    on views of their memory.
+    unless both are 8 or 16 bits wide, and one that the TF32 kernel cannot read is packed there; `interop.explain` says
+    so. `interop.matmul` of host arrays is computed by NumPy on views of their memory.
 
     Examples
     --------
@@ -137,6 +143,10 @@ def matmul(
     array([[20000]], dtype=int32)
     """
     terms: tuple[Any, ...] | None = None
-    if not (alpha is _ONE and dtype is c is beta is bias is None and epilogue is aux is scale_a is scale_b is None):
-        terms = (dtype, c, None if alpha is _ONE else alpha, beta, bias, epilogue, aux, scale_a, scale_b)
+    if not (
+        alpha is _ONE
+        and dtype is c is beta is bias is None
+        and epilogue is aux is scale_a is scale_b is autotune is None
+    ):
+        terms = (dtype, c, None if alpha is _ONE else alpha, beta, bias, epilogue, aux, scale_a, scale_b, autotune)
     return _core.matmul(a, b, out, stream, backend, precision, execution, terms)  # type: ignore[no-any-return]

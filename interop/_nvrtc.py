@@ -23,16 +23,22 @@ _lock = threading.Lock()
 
 
 def load(
-    what: str, source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str
+    what: str,
+    source: str,
+    names: Sequence[str],
+    options: Mapping[str, Any],
+    architecture: str,
+    headers: Sequence[str] = (),
 ) -> tuple[_core.LoadedKernel, ...]:
     """Return kernels of `source`, ready to be launched on devices of one architecture, such as "sm_90".
 
     `names` are the kernels' names; of templates, expressions such as "scale<float>". `options` are those of
-    `cuda.core.ProgramOptions`. `what` stands in messages for what is compiled. Compiles what neither this process nor
-    the cache on disk has. Threads wait for each other. Raises CudaError, with the compiler's words.
+    `cuda.core.ProgramOptions`. `what` stands in messages for what is compiled, `headers` are the texts that `source`
+    includes. Compiles what neither this process nor the cache on disk has. Threads wait for each other. Raises
+    CudaError, with the compiler's words.
     """
     with _lock:
-        key = _key(source, names, options, architecture)
+        key = _key(source, names, options, architecture, headers)
         if key not in _loaded:
             image, lowered = _compiled(what, key, source, names, options, architecture)
             _loaded[key] = tuple(_core.load_kernels(image, lowered))
@@ -48,9 +54,13 @@ def compile_source(
         program = core.Program(source, "c++", core.ProgramOptions(arch=architecture, **options))
         code = program.compile("cubin", name_expressions=tuple(names))
     except Exception as error:  # of NVRTC, or of the search for it
-        raise CudaError(
-            f"{what}: compiling a kernel for {architecture} by NVRTC: {error}; NVRTC comes with {_INSTALL}"
-        ) from error
+        doing = f"{what}: compiling a kernel for {architecture} by NVRTC: "
+        _, is_of_source, log = str(error).partition("compilation log:")
+        if not is_of_source:
+            raise CudaError(f"{doing}{error}; NVRTC comes with {_INSTALL}") from error
+        if "open source file" in log:
+            log += f"\nCUDA's own headers come with a toolkit, or with {_INSTALL}"
+        raise CudaError(doing + log.replace("\0", "").strip()) from None
     mapping = getattr(code, "symbol_mapping", None) or getattr(code, "_sym_map", None) or {}
     lowered = [mapping.get(name, name) for name in names]
     return bytes(code.code), [x.decode() if isinstance(x, bytes) else x for x in lowered]
@@ -74,8 +84,10 @@ def _cuda_core() -> Any:
     return cuda.core
 
 
-def _key(source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str) -> str:
-    facts = [_core.version, *versions(), architecture, list(names), sorted(options.items()), source]
+def _key(
+    source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str, headers: Sequence[str]
+) -> str:
+    facts = [_core.version, *versions(), architecture, list(names), sorted(options.items()), source, list(headers)]
     return hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()
 
 

@@ -62,8 +62,8 @@ def matmul(
     dtype, c, alpha, beta, bias, epilogue, scale_a, scale_b : optional
         As for `interop.matmul`. What follows the product is JAX's own arithmetic, which XLA fuses into one pass. The
         factors may be JAX arrays of no dimension, too, and another value compiles nothing.
-    precision : "tf32", optional
-        Lets a GPU round float32 operands to TF32; exact otherwise.
+    precision : "tf32" or "tf32x3", optional
+        Lets a GPU round float32 operands, as for `interop.matmul`; exact otherwise.
     backend : "tiled" or "cublas", optional
         Which kernels compute it. Arrays on a GPU only.
     stream : int handle, optional
@@ -287,7 +287,7 @@ def _lower_cuda(
         spare = jax.core.ShapedArray((workspace + _WORKSPACE_ALIGNMENT,), jnp.uint8)
         ctx = ctx.replace(avals_out=[*ctx.avals_out, spare])
     rule = jax.ffi.ffi_lowering(_TARGET)
-    return rule(ctx, a, b, backend=backend or "automatic", allow_tf32=precision == "tf32")[:1]
+    return rule(ctx, a, b, backend=backend or "automatic", precision=precision or "exact")[:1]
 
 
 def require_target(function: str, target: str) -> None:

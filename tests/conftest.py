@@ -147,6 +147,15 @@ def device_view_library(request: pytest.FixtureRequest) -> libraries.Library:
     return _loaded(request)
 
 
+_ANY = [*libraries.HOST, *(pytest.param(library, marks=pytest.mark.gpu) for library in libraries.DEVICE)]
+
+
+@pytest.fixture(params=_ANY, ids=repr)
+def any_library(request: pytest.FixtureRequest) -> libraries.Library:
+    """A library on the host or on the GPU."""
+    return _loaded(request)
+
+
 @pytest.fixture(params=products.DTYPES)
 def dtype(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -178,3 +187,18 @@ def cupy(cuda_device):
 def numba(cuda_device):
     """The module `numba.cuda`."""
     return machine.need("numba")
+
+
+@pytest.fixture
+def nvrtc():
+    """NVRTC, by way of cuda.core."""
+    for module in ("cuda.core", "cuda.bindings"):
+        if importlib.util.find_spec("cuda") is None or importlib.util.find_spec(module) is None:
+            machine.skip("nvrtc", f"{module} is not installed")
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # the library is looked for when it is first called
+        machine.skip("nvrtc", f"does not load: {error}")
+    return nvrtc

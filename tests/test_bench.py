@@ -9,7 +9,7 @@ import pytest
 from helpers import libraries, machine
 
 import interop
-from interop import _bench, _core, _plot
+from interop import _bench, _bench_examples, _bench_launches, _core, _plot
 
 
 def test_without_a_gpu_it_says_so(capsys):
@@ -66,6 +66,24 @@ def test_a_wrong_product_is_not_timed(torch, monkeypatch, capsys):
     assert _bench._NVMATH not in contest.calls
 
 
+def test_launches_that_cannot_be_made_say_so(torch, monkeypatch, capsys):
+    def add(torch, x, out):
+        return lambda: torch.add(x, x, out=out)
+
+    def subtract(torch, x, out):
+        return lambda: torch.sub(x, x, out=out)
+
+    def absent(torch, x, out):
+        raise ImportError("no such library\nbut this")
+
+    monkeypatch.setattr(_bench_launches, "WAYS", {"right": add, "wrong": subtract, "absent": absent})
+    x = torch.rand(_bench_launches.COUNT)
+    assert list(_bench_launches.launches(torch, x, torch.empty_like(x))) == ["right"]
+    assert capsys.readouterr().out == (
+        "wrong: skipped: AssertionError: the result is wrong\nabsent: skipped: ImportError: no such library\n"
+    )
+
+
 @pytest.fixture
 def cuda_torch(cuda_device):
     return libraries.by_name("torch", "cuda").module
@@ -91,7 +109,11 @@ def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp
     for name in ("one launch of the kernel, from C++", "torch.matmul", _bench._TORCH, f"{_bench._TORCH}: launch"):
         assert float(rows[name]["microseconds"]) > 0
     assert float(rows[_bench._TORCH]["ratio"]) > 0
-    assert "of which, us: import " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    for name in _bench_launches.WAYS:
+        assert (name in rows) != (f"{name}: skipped: " in printed)
+        assert name not in rows or float(rows[name]["microseconds"]) > 0
+    assert "of which, us: import " in printed
 
 
 @pytest.mark.gpu
@@ -104,6 +126,32 @@ def test_matmul_prints_a_row_for_each_product_on_gpu(cuda_torch, monkeypatch, tm
     assert {"torch", "interop None", "interop tiled"} <= {row["backend"] for row in rows}
     assert all(float(row["tflops"]) > 0 for row in rows)
     assert "geometric mean" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_examples_give_a_row_for_each_way_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
+    for name, value in {"_WARM_UP": 2, "_BLOCKS": 2, "_CALLS": 3}.items():
+        monkeypatch.setattr(_bench, name, value)
+    assert _bench.run("examples", str(tmp_path / "rows.csv")) == 0
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert all(float(row["microseconds"]) > 0 for row in rows)
+    assert {"torch: .cuda(), matmul, .cpu().numpy()", "interop.asarray"} <= {row["row"] for row in rows}
+    if "no nvcc" not in capsys.readouterr().out:
+        assert {"a call in C++", "interop.load", "operator of PyTorch around interop.load"} <= {x["row"] for x in rows}
+
+
+def test_ratios_of_examples_are_to_the_first_way(capsys):
+    rows = list(_bench_examples._table("an example", {"before": 4.0, "now": 3.0}))
+    assert [(row["row"], row["ratio"]) for row in rows] == [("before", 1), ("now", 0.75)]
+    assert "an example" in capsys.readouterr().out
+
+
+def test_wrong_examples_are_not_timed(torch):
+    right = np.ones(3, "float32")
+    _bench_examples._check({"right": lambda: torch.ones(3)}, right)
+    with pytest.raises(AssertionError, match="wrong one is wrong; nothing was timed"):
+        _bench_examples._check({"right": lambda: right, "wrong one": lambda: right + 1}, right)
 
 
 def test_wrong_products_are_not_timed(torch):

@@ -467,13 +467,14 @@ def test_refuses_unknown_backends(host_library, value):
 @pytest.mark.parametrize("value", ["float32", "TF32", "highest", 1, False])
 def test_refuses_unknown_precisions(host_library, value):
     a = host_library.make(square())
-    match = rf"^interop.matmul: precision is {value!r}; accepted: None \(exact\), 'tf32'$"
+    match = rf"^interop.matmul: precision is {value!r}; accepted: None \(exact\), 'tf32', 'tf32x3'$"
     refused(ValueError, match, a, a, precision=value)
 
 
-def test_refuses_tf32_of_the_tiled_backend():
-    match = "^interop.matmul: precision is 'tf32', which backend='tiled' does not serve"
-    refused(ValueError, match, square(), square(), backend="tiled", precision="tf32")
+def test_refuses_tf32x3_of_cublas(host_library):
+    a = host_library.make(square())
+    match = "^interop.matmul: precision is 'tf32x3', which backend='cublas' does not serve; accepted: precision None or"
+    refused(ValueError, match, a, a, backend="cublas", precision="tf32x3")
 
 
 @pytest.mark.parametrize(
@@ -497,10 +498,11 @@ def test_refuses_backends_for_host_arrays(host_view_library, value):
     refused(ValueError, "^interop.matmul: backend is given, but the arrays are in host memory", a, a, backend=value)
 
 
-def test_tf32_of_host_arrays_is_exact(host_library):
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+def test_tf32_of_host_arrays_is_exact(host_library, precision):
     a = host_library.make(np.full((2, 2), 1 + 2.0**-12, "float32"))
     one = host_library.make(np.eye(2, dtype="float32"))
-    c = interop.matmul(a, one, precision="tf32")
+    c = interop.matmul(a, one, precision=precision)
     assert np.array_equal(host_library.to_numpy(c), host_library.to_numpy(a))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 import numpy as np
 import pytest
-from helpers import elements, expressions, machine
+from helpers import elements, expressions
 
 import interop
 from interop import _expression_source, _nvrtc
@@ -15,21 +14,6 @@ from interop._expression_parser import parse
 from interop._expression_types import Split
 
 ARCHITECTURE = "sm_90"
-
-
-@pytest.fixture
-def nvrtc():
-    """NVRTC, by way of cuda.core."""
-    for module in ("cuda.core", "cuda.bindings"):
-        if importlib.util.find_spec("cuda") is None or importlib.util.find_spec(module) is None:
-            machine.skip("nvrtc", f"{module} is not installed")
-    try:
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()
-    except Exception as error:  # the library is looked for when it is first called
-        machine.skip("nvrtc", f"does not load: {error}")
-    return nvrtc
 
 
 def typed(text, dtypes, scalars=()):

@@ -288,20 +288,21 @@ def lowered_for_cuda(**options):
 
 
 @pytest.mark.parametrize(
-    ("options", "backend", "allow_tf32"),
+    ("options", "backend", "precision"),
     [
-        ({}, "automatic", "false"),
-        ({"backend": "tiled"}, "tiled", "false"),
-        ({"backend": "cublas", "precision": "tf32"}, "cublas", "true"),
+        ({}, "automatic", "exact"),
+        ({"backend": "tiled"}, "tiled", "exact"),
+        ({"backend": "cublas", "precision": "tf32"}, "cublas", "tf32"),
+        ({"precision": "tf32x3"}, "automatic", "tf32x3"),
     ],
 )
-def test_matmul_lowers_to_one_ffi_call_on_cuda(monkeypatch, options, backend, allow_tf32):
+def test_matmul_lowers_to_one_ffi_call_on_cuda(monkeypatch, options, backend, precision):
     monkeypatch.setattr(interop.jax, "_targets", {"interop_matmul": None})  # also in a build without CUDA
     text = lowered_for_cuda(**options)
     assert text.count("custom_call") == 1
     assert "@interop_matmul" in text
     assert f'backend = "{backend}"' in text
-    assert f"allow_tf32 = {allow_tf32}" in text
+    assert f'precision = "{precision}"' in text
     assert "-> (tensor<4x2x5xf32>" in text  # the program's result
     assert "dot" not in text
 
@@ -393,7 +394,8 @@ def test_matmul_refuses_device_options_on_the_cpu(cpus):
         interop.matmul(a, a, stream=1)
     with pytest.raises(ValueError, match=r"execution='cuda', but a and b are JAX arrays on .*jax.device_put"):
         interop.jax.matmul(a, a, execution="cuda")
-    assert interop.matmul(a, a, precision="tf32")[0, 0] == 2  # leave to round, where there is nothing to gain
+    for precision in ("tf32", "tf32x3"):
+        assert interop.matmul(a, a, precision=precision)[0, 0] == 2  # leave to round, where there is nothing to gain
 
 
 def test_matmul_refuses_deleted_arrays():
@@ -579,18 +581,19 @@ def test_matmul_backends_on_gpu(gpu, a, b, dtype, backend):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", [None, "tiled", "cublas"])
-@pytest.mark.parametrize("precision", [None, "tf32"])
+@pytest.mark.parametrize("precision", [None, "tf32", "tf32x3"])
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(0, 3, 2), (2, 0, 3), (16, 16, 16), (512, 512, 512), (513, 512, 512), (64, 8192, 64), (1, 513, 1)]
 )
 def test_xla_is_asked_for_the_workspace_that_plans_need(gpu, cupy, m, k, n, backend, precision):
-    if backend == "tiled" and precision:
+    if backend == "cublas" and precision == "tf32x3":
         return  # refused
     a, b = cupy.ones((m, k), "float32"), cupy.ones((k, n), "float32")
     needed = interop.explain(interop.matmul, a, b, backend=backend, precision=precision).workspace_bytes
     asked = interop._core.matmul_workspace((m, k), "float32", (k, n), "float32", backend, precision, "float32")
     assert needed <= asked <= 32 << 20
-    if (backend == "tiled" and k < 2048) or 0 in (m, k, n) or (m == 16 and not backend):
+    exact_tiled = backend == "tiled" and not precision and k < 2048
+    if exact_tiled or 0 in (m, k, n) or (m == 16 and not backend):
         assert asked == 0
     x = np.random.default_rng(0).integers(-2, 3, (m, k)).astype("float32")
     y = np.random.default_rng(1).integers(-2, 3, (k, n)).astype("float32")
@@ -599,11 +602,13 @@ def test_xla_is_asked_for_the_workspace_that_plans_need(gpu, cupy, m, k, n, back
 
 
 @pytest.mark.gpu
-def test_matmul_tf32_only_when_asked_on_gpu(gpu):
+@pytest.mark.parametrize("backend", [None, "tiled"])
+def test_matmul_tf32_only_when_asked_on_gpu(gpu, backend):
     a = jax.device_put(np.full((512, 512), 1 + 2.0**-12, "float32"), gpu)
     eye = jax.device_put(np.eye(512, dtype="float32"), gpu)
-    assert np.array_equal(interop.matmul(a, eye), a)
-    np.testing.assert_allclose(interop.matmul(a, eye, precision="tf32"), a, rtol=2.0**-10)
+    assert np.array_equal(interop.matmul(a, eye, backend=backend), a)
+    np.testing.assert_allclose(interop.matmul(a, eye, precision="tf32", backend=backend), a, rtol=2.0**-10)
+    np.testing.assert_allclose(interop.matmul(a, eye, precision="tf32x3", backend=backend), a, rtol=2.0**-20)
 
 
 @pytest.mark.gpu

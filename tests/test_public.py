@@ -25,10 +25,20 @@ from interop import _conformance, _libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(interop._core.elementwise_operations())
-FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "load", "matmul", "register", *ELEMENTWISE]
-CLASSES = ["Array", "CudaError", "ExplainedArgument", "Explanation", "Expression", "Function", "Library"]
+FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "register", *ELEMENTWISE]
+CLASSES = [
+    "Array",
+    "CudaError",
+    "ExplainedArgument",
+    "Explanation",
+    "Expression",
+    "Function",
+    "Kernel",
+    "Library",
+    "autotune",
+]
 PATHS = ["get_cmake_dir", "get_include"]
-NAMES = [*CLASSES, "__version__", *PATHS, *FUNCTIONS]  # `jax` on first use
+NAMES = [*CLASSES, "__version__", "autotune", *PATHS, *FUNCTIONS]  # `jax` on first use
 
 
 def run(*arguments, cwd, **environment):
@@ -77,7 +87,7 @@ def test_the_signature_of_matmul():
     signature = inspect.signature(interop.matmul)
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
     options = ["out", "dtype", "c", "beta", "bias", "epilogue", "aux", "scale_a", "scale_b"]
-    options += ["precision", "backend", "stream", "execution"]
+    options += ["precision", "backend", "autotune", "stream", "execution"]
     assert signature.parameters["alpha"].default == 1
     assert kinds == {
         "a": inspect.Parameter.POSITIONAL_ONLY,

@@ -13,6 +13,7 @@
 #include "bindings/bindings.h"
 #include "bindings/elementwise.h"
 #include "bindings/kernel_source.h"
+#include "bindings/loaded_kernel.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/overlap.h"
@@ -34,11 +35,6 @@ const Lookup kConfiguration("interop._promotion", "configuration");
 const Lookup kFrozenset("builtins", "frozenset");
 const Name kDtype("dtype");
 const Name kNum("num");
-
-/// A kernel that was loaded, as Python passes it on.
-struct LoadedKernel {
-  cuda::Kernel* kernel;
-};
 
 /// An expression for arrays and scalars of given dtypes: `interop._expression_types.Typed`, as far as a call reads it.
 struct Typed {
@@ -441,12 +437,6 @@ nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict na
   return explained;
 }
 
-std::vector<LoadedKernel> load_kernels(nb::bytes image, const std::vector<std::string>& names) {
-  std::vector<LoadedKernel> loaded;
-  for (cuda::Kernel* kernel : cuda::load_kernels(image.c_str(), names)) loaded.push_back({kernel});
-  return loaded;
-}
-
 nb::object broadcast_shapes(const std::string& function, const std::vector<std::string>& names, nb::list shapes) {
   int64_t sizes[kMaxInputs][kMaxDims];
   DLTensor tensors[kMaxInputs];
@@ -467,10 +457,6 @@ nb::object broadcast_shapes(const std::string& function, const std::vector<std::
 void bind_expression(nb::module_& m) {
   m.attr("max_parameters") = kMaxInputs;
   m.attr("kernel_source") = kKernelSource;
-  nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel that was compiled at run time, kept until the process ends.");
-  m.def("load_kernels", &load_kernels,
-        nb::sig("def load_kernels(image: bytes, names: list[str], /) -> list[LoadedKernel]"),
-        "The kernels of a cubin by their names in it. Needs a driver, and no context.");
   m.def("broadcast_shapes", &broadcast_shapes,
         nb::sig("def broadcast_shapes(function: str, names: list[str], shapes: list[tuple[int, ...]], /) -> "
                 "tuple[int, ...]"),

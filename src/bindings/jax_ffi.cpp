@@ -102,10 +102,16 @@ class Tensor {
 // needs it whose addresses XLA exchanges; and cuBLASLt's fastest kernels ask for no more.
 constexpr unsigned int kXlaAlignment = 16;
 
-cuda::MatmulOptions options_of(std::string_view backend, bool allow_tf32) {
+cuda::MatmulOptions options_of(std::string_view backend, std::string_view precision) {
   cuda::MatmulOptions options;
-  options.allow_tf32 = allow_tf32;
   options.alignment = kXlaAlignment;
+  if (precision == "tf32") {
+    options.precision = cuda::MatmulPrecision::tf32;
+  } else if (precision == "tf32x3") {
+    options.precision = cuda::MatmulPrecision::tf32x3;
+  } else if (precision != "exact") {
+    throw ValueError("precision='" + std::string(precision) + "'; accepted: 'exact', 'tf32', 'tf32x3'");
+  }
   if (backend == "tiled") {
     options.backend = cuda::MatmulBackend::tiled;
   } else if (backend == "cublas") {
@@ -129,24 +135,32 @@ constexpr std::size_t kWorkspaceAlignment = 256;
 /// The workspace: a second result, which the lowering rule declares wherever a plan may need one, as XLA's own products
 /// do. XLA then owns it as long as whatever it has recorded of this call. Memory that the handler took itself would be
 /// gone when a CUDA graph of XLA's replays the call, and could not be taken while that is recorded.
-void* workspace_for(const cuda::MatmulPlan& plan, const ffi::RemainingRets& spare) {
-  if (plan.workspace_bytes == 0) return nullptr;
+struct Workspace {
+  void* memory = nullptr;
   std::size_t bytes = 0;
-  if (spare.size() > 0) {
+
+  explicit Workspace(const ffi::RemainingRets& spare) {
+    if (spare.size() == 0) return;
     auto buffer = spare.get<ffi::AnyBuffer>(0);
     if (!buffer.has_value()) throw ValueError(buffer.error().message());
-    void* memory = (*buffer)->untyped_data();
+    memory = (*buffer)->untyped_data();
     bytes = (*buffer)->size_bytes();
-    if (std::align(kWorkspaceAlignment, plan.workspace_bytes, memory, bytes)) return memory;
+    if (!std::align(kWorkspaceAlignment, 0, memory, bytes)) bytes = 0;
   }
-  throw ValueError("the workspace has " + std::to_string(bytes) + " bytes and the product needs " +
-                   std::to_string(plan.workspace_bytes) + ": the program was lowered by another version of interop");
-}
+
+  void* for_plan(const cuda::MatmulPlan& plan) const {
+    if (plan.workspace_bytes <= bytes) return memory;
+    throw ValueError("the workspace has " + std::to_string(bytes) + " bytes and the product needs " +
+                     std::to_string(plan.workspace_bytes) + ": the program was lowered by another version of interop");
+  }
+};
 
 /// c = a @ b, queued on `stream`.
 void queue_matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer c,
-                  const ffi::RemainingRets& spare, std::string_view backend, bool allow_tf32) {
-  const cuda::MatmulOptions options = options_of(backend, allow_tf32);
+                  const ffi::RemainingRets& spare, std::string_view backend, std::string_view precision) {
+  const Workspace workspace(spare);
+  cuda::MatmulOptions options = options_of(backend, precision);
+  options.most_packed_bytes = workspace.bytes;
   const Tensor left(a);
   const Tensor right(b);
   const Tensor out(c);
@@ -155,7 +169,7 @@ void queue_matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::
 
   const Gemm gemm = ops::plan_matmul(*left, *right, *out);
   const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, options);
-  cuda::launch_matmul(gemm, plan, workspace_for(plan, spare), stream);
+  cuda::launch_matmul(gemm, plan, workspace.for_plan(plan), stream);
 }
 
 /// An error of ours as XLA's; `interop.jax` knows it by its first words.
@@ -181,9 +195,9 @@ ffi::Error guarded(const char* function, Work work) {
 }
 
 ffi::Error matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> c,
-                  ffi::RemainingRets spare, std::string_view backend, bool allow_tf32) {
+                  ffi::RemainingRets spare, std::string_view backend, std::string_view precision) {
   return guarded("interop.matmul", [&] {
-    queue_matmul(stream, a, b, *c, spare, backend, allow_tf32);
+    queue_matmul(stream, a, b, *c, spare, backend, precision);
     return ffi::Error::Success();
   });
 }
@@ -199,7 +213,7 @@ XLA_FFI_DEFINE_HANDLER(kMatmulHandler, matmul,
                            .Ret<ffi::AnyBuffer>()
                            .RemainingRets()
                            .Attr<std::string_view>("backend")
-                           .Attr<bool>("allow_tf32"),
+                           .Attr<std::string_view>("precision"),
                        {ffi::Traits::kCmdBufferCompatible});
 
 /// What XLA says of an elementwise operation beside the buffers.

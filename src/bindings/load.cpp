@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/results.h"
+#include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/python.h"
-#include "exchange/route.h"
 #include "exchange/typestr.h"
 
 namespace interop::bindings {
@@ -139,67 +140,11 @@ struct CFunction {
   std::vector<Parameter> parameters;
 };
 
-// ---- scalars ----
-
-[[noreturn]] void out_of_range(const CFunction& function, const Parameter& parameter, nb::handle value) {
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold", function.label.c_str(),
-               parameter.name.c_str(), value.ptr(), dtype_name(parameter.dtype).c_str());
-  nb::raise_python_error();
-}
-
-[[noreturn]] void no_number(const CFunction& function, const Parameter& parameter, nb::handle value) {
-  throw TypeError(function.label + ": " + parameter.name + " is " + exchange::type_text(value) +
-                  "; accepted: " + (parameter.dtype.code == kDLFloat ? "a number" : "an integer") + ", as it is " +
-                  dtype_name(parameter.dtype));
-}
-
-Word integer_of(const CFunction& function, const Parameter& parameter, nb::handle value) {
-  nb::object owner;
-  if (!PyLong_Check(value.ptr())) {
-    if (exchange::find_route(value) || !PyIndex_Check(value.ptr())) no_number(function, parameter, value);
-    owner = nb::steal(PyNumber_Index(value.ptr()));
-    if (!owner.is_valid()) nb::raise_python_error();
-    value = owner;
-  }
-  const DLDataType dtype = parameter.dtype;
-  if (dtype.code == kDLUInt && dtype.bits == 64) {
-    const unsigned long long wide = PyLong_AsUnsignedLongLong(value.ptr());
-    if (PyErr_Occurred()) {
-      PyErr_Clear();
-      out_of_range(function, parameter, value);
-    }
-    return wide;
-  }
-  int overflow = 0;
-  const long long wide = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-  const int bits = dtype.code == kDLBool ? 1 : dtype.bits;
-  const bool is_signed = dtype.code == kDLInt;
-  const long long low = is_signed ? -(1LL << (bits - 1) % 64) : 0;
-  const bool fits = is_signed && bits == 64 ? !overflow
-                    : is_signed             ? !overflow && wide >= low && wide < -low
-                                            : !overflow && wide >= 0 && wide >> bits == 0;
-  if (!fits) out_of_range(function, parameter, value);
-  return static_cast<Word>(wide);
-}
-
-Word float_of(const CFunction& function, const Parameter& parameter, nb::handle value) {
-  if (!PyFloat_Check(value.ptr()) && !PyLong_Check(value.ptr()) && exchange::find_route(value)) {
-    no_number(function, parameter, value);  // a device array's value would be waited for
-  }
-  const double wide = PyFloat_AsDouble(value.ptr());
-  if (wide == -1.0 && PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
-    PyErr_Clear();
-    no_number(function, parameter, value);
-  }
-  Word bits = 0;
-  if (parameter.dtype == kFloat32) {
-    const float narrow = static_cast<float>(wide);
-    std::memcpy(&bits, &narrow, sizeof narrow);
-  } else {
-    std::memcpy(&bits, &wide, sizeof wide);
-  }
-  return bits;
+Word word_of(const CFunction& function, const Parameter& parameter, nb::handle value) {
+  const ScalarValue scalar = c_argument(function.label.c_str(), parameter.name.c_str(), value, parameter.dtype);
+  Word word = 0;
+  std::memcpy(&word, scalar.bytes, sizeof word);
+  return word;
 }
 
 // ---- the call ----
@@ -219,20 +164,6 @@ void check_pointers(const CFunction& function, const Side& side) {
     side.call->check(static_cast<int>(k), {nullptr, parameter.dtype, -1, side.kind == Kind::device ? kDLCUDA : kDLCPU,
                                            'C', static_cast<uint8_t>(parameter.written)});
   }
-}
-
-Shape shape_of(const CFunction& function, const Parameter& parameter, nb::handle sizes) {
-  Shape shape;
-  const nb::tuple tuple = nb::borrow<nb::tuple>(sizes);
-  shape.ndim = static_cast<int>(nb::len(tuple));
-  if (shape.ndim > kMaxDims) throw ValueError(function.label + ": the shape of " + parameter.name + " is too long");
-  for (int i = 0; i < shape.ndim; ++i) {
-    shape.sizes[i] = exchange::to_int64(tuple[i]);
-    if (shape.sizes[i] < 0) {
-      throw ValueError(function.label + ": the shape of " + parameter.name + " has a negative size");
-    }
-  }
-  return shape;
 }
 
 /// What a C function returns: the bits of an integer, or a number.
@@ -291,8 +222,8 @@ nb::list hand_over(const CFunction& function, Side (&sides)[2], const nb::dict& 
   return all;
 }
 
-/// `arguments` has one for each parameter but the stream; `shapes` those of the results, by place among the parameters,
-/// where the argument is None.
+/// `arguments` has one for each parameter but the stream and those of `shapes`, the results that are made, by place
+/// among the parameters: see `result_shape`.
 nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::handle stream,
                   nb::handle execution, bool only_looks) {
   const exchange::CallGuard guard;
@@ -301,8 +232,9 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
   int next = 0;
   for (int i = 0; i < static_cast<int>(function.parameters.size()); ++i) {
     const Parameter& parameter = function.parameters[static_cast<size_t>(i)];
-    given.push_back(parameter.kind == Kind::stream ? nb::handle() : nb::handle(arguments[next++]));
-    if (!parameter.is_array() || shapes.contains(nb::int_(i))) continue;
+    const bool is_made = shapes.contains(nb::int_(i));
+    given.push_back(parameter.kind == Kind::stream || is_made ? nb::handle() : nb::handle(arguments[next++]));
+    if (!parameter.is_array() || is_made) continue;
     Side& side = sides[parameter.kind == Kind::host];
     side.arguments.emplace_back(parameter.name.c_str(), given.back(),
                                 parameter.written ? Access::update : Access::read);
@@ -339,16 +271,18 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
         throw ValueError(function.label + ": " + parameter.name + " is to be made, and no array argument says whose; " +
                          "accepted: an array for it");
       }
-      tensors[i] = &call->output(shape_of(function, parameter, shapes[nb::int_(static_cast<int>(i))]), parameter.dtype);
+      const nb::object rule = shapes[nb::int_(static_cast<int>(i))];
+      const Shape shape = result_shape(function.label.c_str(), parameter.name.c_str(), rule, tensors.data());
+      tensors[i] = &call->output(shape, parameter.dtype);
     }
     if (parameter.is_array()) {
       registers.add_integer(reinterpret_cast<Word>(tensors[i]->data));
     } else if (parameter.kind == Kind::stream) {
       registers.add_integer(reinterpret_cast<Word>(sides[0].call->stream()));
     } else if (parameter.dtype.code == kDLFloat) {
-      registers.add_float(float_of(function, parameter, given[i]));
+      registers.add_float(word_of(function, parameter, given[i]));
     } else {
-      registers.add_integer(integer_of(function, parameter, given[i]));
+      registers.add_integer(word_of(function, parameter, given[i]));
     }
   }
   if (only_looks) {
@@ -377,9 +311,9 @@ void bind_load(nb::module_& m) {
       .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string>(), nb::arg("label"), nb::arg("address"),
            nb::arg("parameters"), nb::arg("result"))
       .def("__call__", &call_c, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
-           nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, tuple[int, ...]], "
+           nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "stream: typing.Any, execution: str | None, only_looks: bool, /) -> typing.Any"),
-           "Call it: with an argument for each parameter but the stream.");
+           "Call it: with an argument for each parameter but the stream and the results that are made.");
 }
 
 }  // namespace interop::bindings

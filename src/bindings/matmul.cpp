@@ -1,9 +1,11 @@
 /// `interop.matmul`: from Python's arguments to a product on the host, on the GPU, or in JAX.
 #include <interop/call.h>
+#include <interop/cuda/driver.h>
 #include <interop/cuda/elementwise.h>
 #include <interop/cuda/matmul.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
 #include <optional>
 
@@ -55,13 +57,18 @@ cuda::MatmulOptions read_options(nb::handle backend, nb::handle precision) {
     }
   }
   if (!precision.is_none()) {
-    if (!equals(precision, "tf32")) bad_choice("precision", precision, "None (exact), 'tf32'");
-    if (options.backend == cuda::MatmulBackend::tiled) {
-      throw ValueError(std::string(kFunction) +
-                       ": precision is 'tf32', which backend='tiled' does not serve; accepted: " +
-                       "precision=None, or backend None or 'cublas'");
+    if (equals(precision, "tf32")) {
+      options.precision = cuda::MatmulPrecision::tf32;
+    } else if (equals(precision, "tf32x3")) {
+      options.precision = cuda::MatmulPrecision::tf32x3;
+    } else {
+      bad_choice("precision", precision, "None (exact), 'tf32', 'tf32x3'");
     }
-    options.allow_tf32 = true;
+    if (options.precision == cuda::MatmulPrecision::tf32x3 && options.backend == cuda::MatmulBackend::cublas) {
+      throw ValueError(std::string(kFunction) +
+                       ": precision is 'tf32x3', which backend='cublas' does not serve; accepted: " +
+                       "precision None or 'tf32', or backend None or 'tiled'");
+    }
   }
   return options;
 }
@@ -71,24 +78,34 @@ cuda::MatmulOptions read_options(nb::handle backend, nb::handle precision) {
 /// The arguments that most calls leave out, each None where it is.
 struct Terms {
   nb::handle dtype = Py_None, c = Py_None, alpha = Py_None, beta = Py_None, bias = Py_None, epilogue = Py_None,
-             aux = Py_None, scale_a = Py_None, scale_b = Py_None;
+             aux = Py_None, scale_a = Py_None, scale_b = Py_None, autotune = Py_None;
 };
-constexpr int kTermCount = 9;
-constexpr const char* kTermNames[kTermCount] = {"dtype",    "c",   "alpha",   "beta",   "bias",
-                                                "epilogue", "aux", "scale_a", "scale_b"};
+constexpr int kTermCount = 10;
+constexpr const char* kTermNames[kTermCount] = {"dtype",    "c",   "alpha",   "beta",    "bias",
+                                                "epilogue", "aux", "scale_a", "scale_b", "autotune"};
 
 /// None, or all of them in this order.
 Terms read_terms(nb::handle given) {
   Terms terms;
   if (given.is_none()) return terms;
   const nb::tuple values = nb::borrow<nb::tuple>(given);
-  nb::handle* const places[kTermCount] = {&terms.dtype,    &terms.c,   &terms.alpha,   &terms.beta,   &terms.bias,
-                                          &terms.epilogue, &terms.aux, &terms.scale_a, &terms.scale_b};
+  nb::handle* const places[kTermCount] = {&terms.dtype,    &terms.c,   &terms.alpha,   &terms.beta,    &terms.bias,
+                                          &terms.epilogue, &terms.aux, &terms.scale_a, &terms.scale_b, &terms.autotune};
   for (int i = 0; i < kTermCount; ++i) *places[i] = values[i];
   if (!terms.beta.is_none() && terms.c.is_none()) {
     throw ValueError(std::string(kFunction) + ": beta is given, and there is no c for it to multiply; accepted: both");
   }
+  if (!terms.autotune.is_none() && !PyBool_Check(terms.autotune.ptr())) {
+    bad_choice("autotune", terms.autotune, "None, True, False");
+  }
   return terms;
+}
+
+/// Is every product to be tuned, as inside `interop.autotune`?
+std::atomic<bool> g_tunes_all{false};
+
+bool asks_tuning(const Terms& terms) {
+  return terms.autotune.is_none() ? g_tunes_all.load(std::memory_order_relaxed) : terms.autotune.is(Py_True);
 }
 
 Activation read_epilogue(nb::handle epilogue) {
@@ -134,6 +151,10 @@ nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::handle out, nb::handle 
     keywords["stream"] = reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, kFunction));
   }
   for (int i = 0; i < kTermCount && !terms.is_none(); ++i) pass(kTermNames[i], nb::borrow<nb::tuple>(terms)[i]);
+  if (keywords.contains("autotune")) {
+    throw ValueError(std::string(kFunction) + ": autotune is given, and the arrays are JAX's, whose products XLA " +
+                     "launches; accepted: None (choices that were made with other arrays serve JAX's, too)");
+  }
   return kJaxMatmul.get()(a, b, **keywords);
 }
 
@@ -374,7 +395,9 @@ class Converted {
 /// What a product on a GPU is: the operands that are converted first, then the kernel.
 class DeviceProduct {
  public:
-  DeviceProduct(const Product& product, const DLTensor& out, const cuda::MatmulOptions& options) {
+  DeviceProduct(const Product& product, const DLTensor& out, cuda::MatmulOptions options) {
+    if (product.terms.autotune.is(Py_False)) options.uses_choices = false;
+    options_ = options;
     const Call& call = product.call;
     const DLDataType dtype = product.result.dtype;
     const DLTensor* operands[2] = {&call.tensor(0), &call.tensor(1)};
@@ -398,8 +421,10 @@ class DeviceProduct {
     return bytes;
   }
 
-  void launch(Call& call) {
+  void launch(Call& call, bool tunes) {
     char* memory = static_cast<char*>(call.workspace(workspace_bytes()));
+    tunes = tunes && plan_.tunable && !cuda::is_capturing(call.stream());
+    void* const tuning = tunes ? call.workspace(cuda::tuning_bytes(gemm_, options_)) : nullptr;
     std::optional<Elementwise> copies[2];
     for (int i = 0; i < 2; ++i) {
       if (!converted_[i]) continue;
@@ -411,6 +436,11 @@ class DeviceProduct {
     call.launch([&](cudaStream_t s) {
       for (const auto& copy : copies) {
         if (copy) cuda::launch_elementwise(*copy, s);
+      }
+      if (tunes) {
+        cuda::tune_matmul(gemm_, options_, tuning, s);
+        plan_ = cuda::plan_matmul(gemm_, options_);
+        memory = static_cast<char*>(tuning);
       }
       cuda::launch_matmul(gemm_, plan_, memory, s);
     });
@@ -451,6 +481,7 @@ class DeviceProduct {
 
   std::optional<Converted> converted_[2];
   Gemm gemm_;
+  cuda::MatmulOptions options_;
   cuda::MatmulPlan plan_;
 };
 
@@ -474,7 +505,7 @@ nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
   }
   find_cublas();
   const DLTensor& c = call.output(product.result.shape, product.result.dtype);
-  DeviceProduct(product, c, options).launch(call);
+  DeviceProduct(product, c, options).launch(call, asks_tuning(given));
   return call.hand_over();
 }
 
@@ -591,6 +622,36 @@ bool reads_matmul(const std::string& a, const std::string& b, const std::string&
   return ops::reads_matmul(dtype_called(a), dtype_called(b), dtype_called(result));
 }
 
+nb::list matmul_choices(int device) {
+  nb::list listed;
+  for (const cuda::MatmulChoice& choice : cuda::choices(device)) {
+    nb::dict entry;
+    entry["product"] = choice.product;
+    entry["backend"] = choice.tiled ? "tiled" : "cublas";
+    entry["microseconds"] = choice.microseconds;
+    entry["untuned_microseconds"] = choice.untuned_microseconds;
+    entry["workspace_bytes"] = choice.workspace_bytes;
+    entry["key"] = choice.key;
+    entry["algorithm"] = choice.algorithm;
+    listed.append(entry);
+  }
+  return listed;
+}
+
+void keep_matmul_choice(int device, const nb::dict& entry) {
+  const auto text = [&](const char* name) { return nb::cast<std::string>(nb::str(nb::object(entry[name]))); };
+  cuda::MatmulChoice choice;
+  choice.product = text("product");
+  choice.key = text("key");
+  choice.algorithm = text("algorithm");
+  choice.tiled = text("backend") == "tiled";
+  choice.workspace_bytes = static_cast<size_t>(exchange::to_int64(nb::object(entry["workspace_bytes"])));
+  choice.microseconds = PyFloat_AsDouble(nb::object(entry["microseconds"]).ptr());
+  choice.untuned_microseconds = PyFloat_AsDouble(nb::object(entry["untuned_microseconds"]).ptr());
+  if (PyErr_Occurred()) nb::raise_python_error();
+  if (!cuda::keep_choice(device, choice)) throw ValueError("the key or the algorithm of " + choice.product);
+}
+
 }  // namespace
 
 void bind_matmul(nb::module_& m) {
@@ -599,7 +660,22 @@ void bind_matmul(nb::module_& m) {
         nb::sig("def matmul(a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, backend: str | None, "
                 "precision: str | None, execution: str | None, terms: tuple[typing.Any, ...] | None, /) -> typing.Any"),
         "interop.matmul with every argument positional; the terms, where any is given, are (dtype, c, alpha, beta, "
-        "bias, epilogue, aux, scale_a, scale_b).");
+        "bias, epilogue, aux, scale_a, scale_b, autotune).");
+  m.def(
+      "tune_products", [](bool tunes) { g_tunes_all.store(tunes); }, nb::arg(),
+      "Tune every product from now on, or no longer.");
+  m.def("matmul_choices", &matmul_choices, nb::arg(),
+        nb::sig("def matmul_choices(device: int, /) -> list[dict[str, typing.Any]]"), "What tuning chose on a device.");
+  m.def("keep_matmul_choice", &keep_matmul_choice, nb::arg(), nb::arg(),
+        nb::sig("def keep_matmul_choice(device: int, choice: dict[str, typing.Any], /) -> None"),
+        "Take a choice as matmul_choices lists it; KeyError, TypeError or ValueError where it is malformed.");
+  m.def(
+      "cublas_version",
+      [] {
+        find_cublas();
+        return cuda::cublas_version();
+      },
+      "The version of cuBLASLt, \"\" if there is none.");
   m.def("find_cublas", &find_cublas, "Look for cuBLASLt, once; device calls of matmul do so themselves.");
   m.def(
       "cublas_status",

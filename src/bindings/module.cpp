@@ -24,6 +24,7 @@ NB_MODULE(_core, m) {
   interop::bindings::bind_elementwise(m);
   interop::bindings::bind_expression(m);
   interop::bindings::bind_info(m);
+  interop::bindings::bind_kernel(m);
   interop::bindings::bind_load(m);
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_register(m);

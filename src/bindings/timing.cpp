@@ -36,7 +36,7 @@ double time_launch(nb::handle a, nb::handle b, nb::handle out) {
   require_device(call, "time_launch");
   const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1), call.tensor(0).dtype);
   const Gemm gemm = ops::plan_matmul(call.tensor(0), call.tensor(1), call.output(result.shape, result.dtype));
-  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, {cuda::MatmulBackend::tiled, false});
+  const cuda::MatmulPlan plan = cuda::plan_matmul(gemm, {cuda::MatmulBackend::tiled});
   const auto start = Clock::now();
   cuda::launch_matmul(gemm, plan, nullptr, call.stream());
   return seconds_since(start);

@@ -101,6 +101,8 @@ struct Api {
   Status (*cublasLtMatmulPreferenceSetAttribute)(Preference, PreferenceAttribute, const void*, std::size_t);
   Status (*cublasLtMatmulAlgoGetHeuristic)(Handle, Operation, Layout a, Layout b, Layout c, Layout d, Preference,
                                            int requested, Heuristic*, int* returned);
+  Status (*cublasLtMatmulAlgoCheck)(Handle, Operation, Layout a, Layout b, Layout c, Layout d, const Algorithm*,
+                                    Heuristic*);
   Status (*cublasLtMatmulAlgoConfigGetAttribute)(const Algorithm*, AlgorithmAttribute, void*, std::size_t,
                                                  std::size_t*);
   Status (*cublasLtMatmul)(Handle, Operation, const void* alpha, const void* a, Layout, const void* b, Layout,

@@ -90,6 +90,7 @@ const DriverApi* open_driver() {
 }
 
 std::atomic<const DriverApi*> g_driver{nullptr};
+std::atomic<const char*> g_last_launch{nullptr};  // the name of a kernel that a user wrote
 
 // ---- primary contexts ----
 
@@ -275,8 +276,11 @@ void throw_status(CUresult status, const char* doing) {
   const std::string error = (name ? std::string(name) : "CUDA error " + std::to_string(static_cast<int>(status))) +
                             " (" + (text ? text : "unknown") + ")";
   if (is_earlier_error(status)) {
+    const char* const last = g_last_launch.load(std::memory_order_relaxed);
     throw CudaError(std::string("interop: ") + doing + ": an earlier asynchronous error: " + error +
-                    "; some kernel that was queued before has failed, and the context can run nothing more");
+                    "; some kernel that was queued before has failed, and the context can run nothing more" +
+                    (last ? std::string(" (the last kernel that a user wrote was ") + last + ")" : "") +
+                    "; start the process again, with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer to find it");
   }
   if (status == CUDA_ERROR_NO_BINARY_FOR_GPU) {
     throw CudaError(std::string("interop: ") + doing + ": " + error + "; this build holds kernels for " +
@@ -284,6 +288,8 @@ void throw_status(CUresult status, const char* doing) {
   }
   throw CudaError(std::string("interop: ") + doing + ": " + error);
 }
+
+void note_launch(const char* kernel) noexcept { g_last_launch.store(kernel, std::memory_order_relaxed); }
 
 std::uint64_t current_context_id(const char* doing) {
   unsigned long long id = 0;
@@ -297,13 +303,13 @@ int current_device(const char* doing) {
   return device;
 }
 
-namespace {
-
-int attribute(CUdevice_attribute name, int device) {
+int device_attribute(CUdevice_attribute name, int device) {
   int value = 0;
   check(driver().cuDeviceGetAttribute(&value, name, device), "reading a device's attributes");
   return value;
 }
+
+namespace {
 
 /// What `read(device)` gives, which is never 0, kept for each device.
 template <typename Read>
@@ -321,14 +327,15 @@ int read_once(std::atomic<int> (&kept)[kMaxDevices], int device, Read read) {
 
 int multiprocessors(int device) {
   static std::atomic<int> counts[kMaxDevices];
-  return read_once(counts, device, [](int of) { return attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, of); });
+  return read_once(counts, device,
+                   [](int of) { return device_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, of); });
 }
 
 int compute_capability(int device) {
   static std::atomic<int> capabilities[kMaxDevices];
   return read_once(capabilities, device, [](int of) {
-    return attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, of) * 10 +
-           attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, of);
+    return device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, of) * 10 +
+           device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, of);
   });
 }
 

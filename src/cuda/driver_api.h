@@ -19,10 +19,12 @@ struct DriverApi {
   X(cuStreamCreate) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent)                                 \
   X(cuThreadExchangeStreamCaptureMode)                                                                           \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
+  X(cuEventElapsedTime) X(cuMemsetD8Async)                                                                       \
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)            \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
   X(cuLibraryLoadData) X(cuLibraryGetKernel)                                                                      \
-  X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel)                           \
+  X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuLaunchKernelEx)       \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                                 \
   X(cuTensorMapEncodeTiled)
 // clang-format on
 #define X(name) decltype(&::name) name;
@@ -48,10 +50,14 @@ inline void check(CUresult status, const char* doing) {
   if (status != CUDA_SUCCESS) throw_status(status, doing);
 }
 
+/// Such an error names this kernel from here on, as the last one of a user's: a text that lives as long as the process.
+void note_launch(const char* kernel) noexcept;
+
 /// The id of the current context: never used twice in a process.
 std::uint64_t current_context_id(const char* doing);
 int current_device(const char* doing);
 int multiprocessors(int device);
+int device_attribute(CUdevice_attribute name, int device);
 /// 90 for compute capability 9.0.
 int compute_capability(int device);
 

@@ -19,6 +19,11 @@ CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
     check(api.cuKernelGetFunction(&function, handle), loading);
     int registers = 0;
     check(api.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), loading);
+    if (!kernel.symbol) {
+      int own = 0;
+      check(api.cuFuncGetAttribute(&own, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function), loading);
+      kernel.own_shared_bytes.store(own, std::memory_order_relaxed);
+    }
     if (kernel.shared_bytes != 0) {
       check(api.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared_bytes),
             loading);

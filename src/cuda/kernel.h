@@ -15,6 +15,7 @@ namespace interop::cuda {
 struct Kernel {
   const void* symbol;    // null if it was compiled at run time, and its handle is known
   int shared_bytes = 0;  // of dynamic shared memory, where it is more than the 48 KB that every kernel may have; else 0
+  std::atomic<int> own_shared_bytes{0};  // that it declares, where it was compiled at run time
   std::atomic<CUkernel> handle{nullptr};
   std::atomic<std::uint64_t> loaded_in{0};  // the id of the last context that it was made ready in
 

@@ -2,6 +2,7 @@
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -20,9 +21,10 @@ bool is_empty(const Gemm& gemm) {
 /// A product for which our kernel takes the GPU no longer than cuBLASLt takes the host: it is launched in less than
 /// half of that time. Measured on an H100, where float32 is as fast as cuBLASLt on the GPU, too, up to 512^3. With a
 /// longer k cuBLASLt splits it over blocks, and ours does not.
-bool is_small(const Gemm& gemm, bool allow_tf32) {
-  const bool is_float32 = gemm.dtype == kFloat32 && !allow_tf32;
-  const bool is_half = gemm.dtype.bits == 16 || (gemm.dtype == kFloat32 && allow_tf32);
+bool is_small(const Gemm& gemm, MatmulPrecision precision) {
+  const bool is_tf32 = gemm.dtype == kFloat32 && precision == MatmulPrecision::tf32;
+  const bool is_float32 = gemm.dtype == kFloat32 && !is_tf32;
+  const bool is_half = gemm.dtype.bits == 16 || is_tf32;
   const int64_t most = is_float32 ? 512 : is_half ? 256 : 128;
   double work = static_cast<double>(gemm.m) * gemm.n * gemm.k;
   for (int i = 0; i < gemm.batch_ndim; ++i) work *= gemm.batch[i].size;
@@ -32,7 +34,7 @@ bool is_small(const Gemm& gemm, bool allow_tf32) {
 /// Is the product one for cuBLASLt, if that is installed and can take its layout?
 bool suits_cublas(const Gemm& gemm, const MatmulOptions& options) {
   if (options.backend == MatmulBackend::tiled || is_empty(gemm) || gemm.k == 0) return false;
-  return options.backend == MatmulBackend::cublas || !is_small(gemm, options.allow_tf32);
+  return options.backend == MatmulBackend::cublas || !is_small(gemm, options.precision);
 }
 
 /// A GPU cannot read an element that is not aligned to its size, and a kernel that tries breaks the context.
@@ -42,9 +44,6 @@ void check_alignment(const char* name, const void* pointer, int item) {
                    std::to_string(item) + " bytes, which the GPU cannot read; copy it first");
 }
 
-/// The tiled backend, with the workspace that it asks for.
-MatmulPlan plan_tiled(const Gemm& gemm) { return {MatmulBackend::tiled, tiled::workspace_bytes(gemm), nullptr}; }
-
 [[noreturn]] void refuse(const char* why_not) {
   throw ValueError(std::string("interop.matmul: backend=\"cublas\" cannot take this product: ") + why_not +
                    "; use backend=\"tiled\", or leave the choice to interop");
@@ -53,11 +52,13 @@ MatmulPlan plan_tiled(const Gemm& gemm) { return {MatmulBackend::tiled, tiled::w
 }  // namespace
 
 /// The rule of `automatic`, first match wins:
+///   TF32x3 that our kernel serves                     tiled (cuBLASLt has none)
 ///   nothing to add up (k == 0), or nothing at all     tiled (finishes zeros, or returns)
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
 ///   few rows or columns that are read in vectors      tiled
 ///   what cuBLASLt cannot take, as make_key says       tiled
+///   measured, by `tune_matmul`                        the quicker one
 ///   all else                                          cublas
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   check_alignment("a", gemm.a, gemm.dtype.bits / 8);
@@ -71,33 +72,45 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
     throw CudaError("interop.matmul: backend=\"cublas\", but cuBLASLt does not load (" + cublas::why_not_installed() +
                     "); install nvidia-cublas (pip) or the CUDA toolkit, or use backend=\"tiled\"");
   }
-  if (!suits_cublas(gemm, options) || !cublas::installed()) return plan_tiled(gemm);
-  if (!by_name && !options.allow_tf32 && tiled::is_skinny(gemm)) return plan_tiled(gemm);
+  if (!by_name && options.precision == MatmulPrecision::tf32x3) {
+    MatmulPlan plan = tiled::plan(gemm, options);
+    if (plan.precision == MatmulPrecision::tf32x3) return plan;
+  }
+  if (!suits_cublas(gemm, options) || !cublas::installed()) return tiled::plan(gemm, options);
+  if (!by_name && tiled::is_skinny(gemm)) return tiled::plan(gemm, options);
   cublas::Planned planned = cublas::plan(gemm, options);
-  if (planned.algorithm) return {MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
-  if (!by_name) return plan_tiled(gemm);
+  const bool ours = planned.tuned && planned.tiled_is_quicker;
+  if (planned.algorithm && (by_name || !ours)) {
+    MatmulPlan plan{MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
+    plan.tunable = !planned.tuned;
+    return plan;
+  }
+  if (!by_name) return tiled::plan(gemm, options);
   refuse(planned.why_not);
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
-  if (!suits_cublas(gemm, options)) return is_empty(gemm) ? 0 : tiled::largest_workspace(gemm);
-  if (options.backend == MatmulBackend::cublas) {
+  if (options.backend == MatmulBackend::cublas && suits_cublas(gemm, options)) {
     if (const char* why_not = cublas::why_not_dtypes(gemm, options)) refuse(why_not);
   }
-  return cublas::kMaxWorkspace;  // tiled::largest_workspace is no more
+  const std::size_t of_cublas = suits_cublas(gemm, options) ? cublas::kMaxWorkspace : 0;
+  // Of TF32 it takes all that is compact, but for a batch in two dimensions.
+  const bool takes_it =
+      of_cublas > 0 && options.precision == MatmulPrecision::tf32 && gemm.batch_ndim <= 1 && cublas::installed();
+  if (options.backend == MatmulBackend::cublas || takes_it || is_empty(gemm) || gemm.k == 0) return of_cublas;
+  return std::max(of_cublas, tiled::largest_workspace(gemm, options));
 }
 
 void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (plan.backend == MatmulBackend::cublas) {
     cublas::launch(gemm, plan.algorithm.get(), workspace, stream);
   } else {
-    tiled::launch(gemm, workspace, plan.workspace_bytes, stream);
+    tiled::launch(gemm, plan, workspace, stream);
   }
 }
 
 std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
-  return plan.backend == MatmulBackend::cublas ? cublas::describe(plan.algorithm.get())
-                                               : tiled::describe(gemm, plan.workspace_bytes);
+  return plan.backend == MatmulBackend::cublas ? cublas::describe(plan.algorithm.get()) : tiled::describe(gemm, plan);
 }
 
 }  // namespace interop::cuda

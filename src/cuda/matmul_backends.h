@@ -3,22 +3,24 @@
 
 #include <interop/cuda/matmul.h>
 
-#include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
 namespace interop::cuda::tiled {
 
-/// What the launch should have for the sums of parts of k; with less it divides k less.
-std::size_t workspace_bytes(const Gemm& gemm);
-/// No product of these shapes and dtypes asks for more, wherever its matrices lie.
-std::size_t largest_workspace(const Gemm& gemm);
 /// Is it a product of few rows or columns that takes as long as reading the larger operand?
 bool is_skinny(const Gemm& gemm);
-/// Any dtypes that `Gemm` allows, strides and batch; nothing to do: no launch.
-void launch(const Gemm& gemm, void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
-/// "tiled 128x128x8, float32, split-k 4", with so much workspace.
-std::string describe(const Gemm& gemm, std::size_t workspace_bytes);
+/// How a product is computed here: as TF32, where that is asked for, the device has it and it is the quicker way; and
+/// with which workspace, for operands that are packed or the sums of parts of k.
+MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options);
+/// The most workspace that such a plan can have, wherever the matrices lie.
+std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
+/// Any dtypes that `Gemm` allows, strides and batch; nothing to do: no launch. With less workspace in `plan`, or a null
+/// one, an exact product's k is divided less.
+void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
+/// "tiled 128x128x8, float32, split-k 4".
+std::string describe(const Gemm& gemm, const MatmulPlan& plan);
 
 }  // namespace interop::cuda::tiled
 
@@ -29,6 +31,8 @@ struct Planned {
   std::shared_ptr<const void> algorithm;
   std::size_t workspace_bytes = 0;
   const char* why_not = nullptr;  // set if and only if `algorithm` is null
+  bool tuned = false;             // by measuring
+  bool tiled_is_quicker = false;  // as was measured
 };
 
 /// Is the library there? Opens it on the first call. Never throws.
@@ -43,6 +47,10 @@ const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options);
 /// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
 Planned plan(const Gemm& gemm, const MatmulOptions& options);
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);
+/// Times its algorithms for a product that it can plan, and keeps the quickest. `time` returns the microseconds of what
+/// it is given to launch; ours take `tiled_microseconds`. The workspace holds kMaxWorkspace.
+void tune(const Gemm& gemm, const MatmulOptions& options, void* workspace, cudaStream_t stream,
+          const std::function<double(const std::function<void()>&)>& time, double tiled_microseconds);
 /// "cuBLASLt 13.1.0 algorithm 21, tile 20, stages 8, split-k 1, float32".
 std::string describe(const void* algorithm);
 

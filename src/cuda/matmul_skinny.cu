@@ -701,7 +701,7 @@ std::string describe(const Gemm& asked) {
   bool k_fast;
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
   const int rows = variant_for(gemm.dtype, gemm.m, k_fast).rows;
-  return "skinny " + std::to_string(rows) + (rows == 1 ? " row" : " rows");
+  return "skinny " + std::to_string(rows) + (rows == 1 ? " row, " : " rows, ") + dtype_name(gemm.dtype);
 }
 
 }  // namespace interop::cuda::skinny

@@ -22,7 +22,7 @@ int parts(const Gemm& gemm, std::size_t most_bytes);
 std::size_t workspace_bytes(const Gemm& gemm, int parts);
 /// Sums in one fixed order, in float32 for the 16-bit floats.
 void launch(const Gemm& gemm, int parts, void* workspace, cudaStream_t stream);
-/// "skinny 4 rows".
+/// "skinny 4 rows, float32".
 std::string describe(const Gemm& gemm);
 
 }  // namespace interop::cuda::skinny

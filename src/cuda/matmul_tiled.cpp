@@ -71,12 +71,24 @@ int64_t batch_size(const Gemm& gemm) {
 
 bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || batch_size(gemm) == 0; }
 
-/// What wgmma serves, unless it is so small that the general kernels, which start sooner, are as quick.
-bool suits_wgmma(const Gemm& gemm) {
+double multiplications(const Gemm& gemm) { return static_cast<double>(gemm.m) * gemm.n * gemm.k * batch_size(gemm); }
+
+/// Is the product so small that the general kernels, which start sooner, are as quick as wgmma?
+bool is_small(const Gemm& gemm) {
   constexpr int64_t kSmall = 128;
-  const double outputs = static_cast<double>(gemm.m) * gemm.n * batch_size(gemm);
-  const bool is_small = gemm.k <= kSmall && outputs * gemm.k <= kSmall * kSmall * kSmall;
-  return !is_small && wgmma::serves(gemm);
+  return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
+}
+
+bool suits_wgmma(const Gemm& gemm) { return !is_small(gemm) && wgmma::serves(gemm); }
+
+/// Is a TF32 plan worth what it packs? By the rates of an H100: of multiplications, of copies, and a launch.
+bool is_quicker_than_exact(const Gemm& gemm, const MatmulPlan& plan) {
+  const bool in_two = plan.precision == MatmulPrecision::tf32x3;
+  const double exact_us = multiplications(gemm) / 24e6;
+  const double tf32_us = multiplications(gemm) / (in_two ? 55e6 : 160e6);
+  const double bytes = static_cast<double>(plan.workspace_bytes) * (in_two ? 1.5 : 2);  // read and written
+  const double packing_us = bytes == 0 ? 0 : 4 + bytes / 2.5e6;
+  return tf32_us + packing_us < exact_us;
 }
 
 /// A variant, and for how many multiply-adds at its SM's peak, for each k, the busiest SM works.
@@ -154,7 +166,7 @@ Gemm sums_of(const Gemm& gemm, int64_t first, int64_t k, void* sums) {
   int64_t matrix = gemm.m * gemm.n;
   for (int i = gemm.batch_ndim - 1; i >= 0; --i) {
     const BatchDim& dim = gemm.batch[i];
-    part.batch[i] = {dim.size, dim.a_stride, dim.b_stride, matrix};
+    part.batch[i] = {dim.size, dim.a_stride, dim.b_stride, matrix, 0, 0};
     matrix *= dim.size;
   }
   return part;
@@ -163,8 +175,12 @@ Gemm sums_of(const Gemm& gemm, int64_t first, int64_t k, void* sums) {
 /// The sums of all equal parts: one dimension more of the batch.
 Gemm sums_of(const Gemm& gemm, const Parts& parts, void* sums) {
   Gemm all = sums_of(gemm, 0, parts.k, sums);
-  all.batch[all.batch_ndim++] = {parts.count, parts.k * gemm.a_strides.column, parts.k * gemm.b_strides.row,
-                                 gemm.m * gemm.n * batch_size(gemm)};
+  all.batch[all.batch_ndim++] = {parts.count,
+                                 parts.k * gemm.a_strides.column,
+                                 parts.k * gemm.b_strides.row,
+                                 gemm.m * gemm.n * batch_size(gemm),
+                                 0,
+                                 0};
   return all;
 }
 
@@ -402,43 +418,64 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
 
 bool is_skinny(const Gemm& gemm) { return skinny::serves(gemm); }
 
-std::size_t workspace_bytes(const Gemm& asked) {
-  if (is_empty(asked)) return 0;
+MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
+  MatmulPlan exact;
+  if (is_empty(gemm)) return exact;
   Gemm flipped;
-  return way_of(by_rows(asked, flipped), kMostPartialBytes).workspace_bytes;
+  const Way way = way_of(by_rows(gemm, flipped), kMostPartialBytes);
+  exact.workspace_bytes = way.workspace_bytes;
+  if (options.precision == MatmulPrecision::exact || way.family == Family::skinny || is_small(gemm)) return exact;
+  const MatmulPlan plan = wgmma::plan_tf32(gemm, options.precision, options.most_packed_bytes);
+  return is_quicker_than_exact(gemm, plan) ? plan : exact;
 }
 
-std::size_t largest_workspace(const Gemm& gemm) {
-  return may_divide(gemm) ? std::min(kMostPartialBytes, partial_bytes(gemm, kMostParts + 1)) : 0;  // and a rest
+std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
+  if (is_empty(gemm) || is_small(gemm)) return 0;
+  const std::size_t sums = may_divide(gemm) ? std::min(kMostPartialBytes, partial_bytes(gemm, kMostParts + 1)) : 0;
+  return std::max(sums, wgmma::largest_packing(gemm, options.precision, options.most_packed_bytes));
 }
 
-void launch(const Gemm& asked, void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
+void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (is_empty(asked)) return;
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  const Way way = way_of(gemm, workspace ? workspace_bytes : 0);
+  if (plan.precision != MatmulPrecision::exact) {
+    MatmulPlan own = plan;
+    if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
+    return wgmma::launch(gemm, own, workspace, stream);
+  }
+  const Way way = way_of(gemm, workspace ? plan.workspace_bytes : 0);
   if (way.family == Family::skinny) return skinny::launch(gemm, way.parts.count, workspace, stream);
-  const auto launch_one = way.family == Family::wgmma ? wgmma::launch : launch_general;
-  if (way.parts.count == 1) return launch_one(gemm, stream);
-  launch_one(sums_of(gemm, way.parts, workspace), stream);
+  const auto launch_one = [&](const Gemm& one) {
+    if (way.family == Family::wgmma) return wgmma::launch(one, MatmulPlan{}, nullptr, stream);
+    launch_general(one, stream);
+  };
+  if (way.parts.count == 1) return launch_one(gemm);
+  launch_one(sums_of(gemm, way.parts, workspace));
   if (way.parts.rest > 0) {
     char* const last = static_cast<char*>(workspace) + partial_bytes(gemm, way.parts.count);
-    launch_one(sums_of(gemm, way.parts.k * way.parts.count, way.parts.rest, last), stream);
+    launch_one(sums_of(gemm, way.parts.k * way.parts.count, way.parts.rest, last));
   }
   launch_sum_of_parts(gemm, workspace, way.parts.sums(), stream);
 }
 
-std::string describe(const Gemm& asked, std::size_t workspace_bytes) {
+std::string describe(const Gemm& asked, const MatmulPlan& plan) {
   if (is_empty(asked)) return "nothing to compute";
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  const Way way = way_of(gemm, workspace_bytes);
-  const Gemm one = way.family != Family::skinny && way.parts.count > 1 ? sums_of(gemm, way.parts, nullptr) : gemm;
-  const std::string name = way.family == Family::skinny  ? skinny::describe(gemm)
-                           : way.family == Family::wgmma ? wgmma::describe(one)
-                                                         : choose(one).variant->name;
+  if (plan.precision != MatmulPrecision::exact) {
+    const char* const packed = plan.packs_a && plan.packs_b ? "; a and b are packed first, in the workspace"
+                               : plan.packs_a               ? "; a is packed first, in the workspace"
+                               : plan.packs_b               ? "; b is packed first, in the workspace"
+                                                            : "";
+    return "tiled " + wgmma::describe(gemm, plan.precision) + packed;
+  }
+  const Way way = way_of(gemm, plan.workspace_bytes);
   const std::string split = way.parts.count == 1 ? "" : ", split-k " + std::to_string(way.parts.count);
-  return "tiled " + name + ", " + dtype_name(gemm.dtype) + split;
+  if (way.family == Family::skinny) return "tiled " + skinny::describe(gemm) + split;
+  const Gemm one = way.parts.count == 1 ? gemm : sums_of(gemm, way.parts, nullptr);
+  if (way.family == Family::wgmma) return "tiled " + wgmma::describe(one, MatmulPrecision::exact) + split;
+  return std::string("tiled ") + choose(one).variant->name + ", " + dtype_name(gemm.dtype) + split;
 }
 
 }  // namespace tiled

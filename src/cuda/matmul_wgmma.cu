@@ -1,4 +1,4 @@
-/// float16 and bfloat16 products on the tensor cores of sm_90: TMA loads, wgmma, one persistent block per SM.
+/// float16, bfloat16 and TF32 products on the tensor cores of sm_90: TMA loads, wgmma, one persistent block per SM.
 #include "cuda/matmul_wgmma.h"
 
 #include <interop/cuda/driver.h>
@@ -15,6 +15,7 @@
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
 #include "cuda/matmul_finish.cuh"
+#include "cuda/matmul_pack.h"
 #include "cuda/sm90.cuh"
 
 // Blocks of a cluster are neighbours in the grid. Other architectures get an empty kernel, which nothing launches.
@@ -40,6 +41,7 @@ struct KernelArgs {
   OutputArgs c;
   FinishArgs finish;
   int m, n, k_tiles;
+  int plane;                           // of operands in two: elements from a high part to its low part
   int row_units, column_tiles, units;  // a unit is the tiles of a cluster, one below the other; units of all matrices
   int super_units;                     // how many units one super-row is high
   int batch_size[kBatchDims];          // innermost last
@@ -49,23 +51,31 @@ struct KernelArgs {
 
 // ---- the shapes ----
 
+constexpr int kRowBytes = 128;  // of a k tile: what the swizzle takes
+template <typename T>
+constexpr int kTileK = kRowBytes / static_cast<int>(sizeof(T));  // 64, or 32 of float
+
 /// One warpgroup loads and two multiply. Each multiplying one has RowBlocks * 64 x N outputs: together they make one
 /// tile, or, where PingPong is set, each makes tiles of its own, so that one stores while the other multiplies.
 /// kCluster blocks compute tiles below one another, and each loads its share of their common part of b for all.
-template <int RowBlocks, int N, int Stages, int Cluster, bool PingPong>
+///
+/// InTwo: each operand is the sum of two, and three of their products are added up.
+template <int RowBlocks, int N, int Stages, int Cluster, bool PingPong, bool InTwo = false>
 struct Shape {
+  static constexpr int kPasses = InTwo ? 3 : 1;
   static constexpr int kRowBlocks = RowBlocks, kStages = Stages, kCluster = Cluster;
   static constexpr bool kPingPong = PingPong;
-  static constexpr int kM = 64 * kRowBlocks * (kPingPong ? 1 : 2), kN = N, kK = 64;
-  static constexpr int kBytesA = kM * kK * 2, kBytesB = kN * kK * 2, kStageBytes = kBytesA + kBytesB;
+  static constexpr int kM = 64 * kRowBlocks * (kPingPong ? 1 : 2), kN = N;
+  static constexpr int kBytesA = kM * kRowBytes, kBytesB = kN * kRowBytes, kStageBytes = kBytesA + kBytesB;
   static constexpr int kShareB = kN / Cluster;
-  static constexpr int kBoxBytes = 64 * kK * 2;  // 64 of m or n by one k tile; also 64 x 64 of c, in 16 bits
+  static constexpr int kBoxBytes = 64 * kRowBytes;  // 64 of m or n by one k tile; also 64 x 64 of c, in 16 bits
   // Of each multiplying warpgroup: two buffers of boxes in 16 bits, or one in float32.
   static constexpr int kStoreBytes = 2 * 2 * kBoxBytes;
   static constexpr int kShared = 1024 + kStages * kStageBytes + kStoreBytes + 8 * (2 * kStages + 2);
   // Arrivals that free a stage: every warp that reads it, in every block of the cluster.
   static constexpr int kReaders = (kPingPong ? 4 : 8) * kCluster;
   static_assert(kShared <= 227 * 1024 && kM <= 256 && kN <= 256 && kShareB % 64 == 0 && kReaders <= 128);
+  static_assert(!InTwo || (kRowBlocks == 1 && kN <= 128 && !kPingPong), "registers for the sums twice");
 };
 
 constexpr int kThreads = 384;
@@ -140,7 +150,7 @@ struct Memory {
 // ---- loading ----
 
 /// One thread: fills the stages of all tiles of this block, in order.
-template <typename S, bool AKFast, bool BKFast>
+template <typename S, typename T, bool AKFast, bool BKFast>
 __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>& memory, int rank) {
   sm90::prefetch_map(&args.a);
   sm90::prefetch_map(&args.b);
@@ -152,18 +162,22 @@ __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>
     sm90::Coordinates b{0, 0, tile.batch[2] * args.b_varies[2], tile.batch[1] * args.b_varies[1],
                         tile.batch[0] * args.b_varies[0]};
     const int b_first = rank * S::kShareB;
-    for (int k_tile = 0; k_tile < args.k_tiles; ++k_tile) {
+    for (int i = 0, pass = 0, k_tile = 0; i < S::kPasses * args.k_tiles; ++i) {
+      // The small products come first: a's low parts by b's high ones, the reverse, and then high by high.
+      const int a_k = k_tile * kTileK<T> + (S::kPasses == 3 && pass == 0 ? args.plane : 0);
+      const int b_k = k_tile * kTileK<T> + (S::kPasses == 3 && pass == 1 ? args.plane : 0);
+      if (++k_tile == args.k_tiles) k_tile = 0, ++pass;
       const uint32_t full = memory.full(ring.stage);
       sm90::wait(memory.empty(ring.stage), ring.parity ^ 1);
       sm90::expect_bytes(full, S::kStageBytes);
 
       const uint32_t a_to = memory.a(ring.stage);
       if constexpr (AKFast) {
-        a.inner = k_tile * S::kK;
+        a.inner = a_k;
         a.outer = tile.row;
         sm90::load_box(a_to, &args.a, full, a);
       } else {
-        a.outer = k_tile * S::kK;
+        a.outer = a_k;
 #pragma unroll
         for (int i = 0; i < S::kM / 64; ++i) {
           a.inner = tile.row + i * 64;
@@ -178,13 +192,13 @@ __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>
           sm90::load_box_to_all(to, &args.b, full, b, (1 << S::kCluster) - 1);
         }
       };
-      const uint32_t b_to = memory.b(ring.stage) + b_first * S::kK * 2;
+      const uint32_t b_to = memory.b(ring.stage) + b_first * kRowBytes;
       if constexpr (BKFast) {
-        b.inner = k_tile * S::kK;
+        b.inner = b_k;
         b.outer = tile.column + b_first;
         load_b(b_to);
       } else {
-        b.outer = k_tile * S::kK;
+        b.outer = b_k;
 #pragma unroll
         for (int i = 0; i < S::kShareB / 64; ++i) {
           b.inner = tile.column + b_first + i * 64;
@@ -209,11 +223,11 @@ __device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {
   }
 }
 
-/// One warpgroup: sums = rows of a by all columns of b, over all of k. `block` is its first 64 rows of the stage's a.
-/// `started()` is called once the last product is under way.
+/// One warpgroup: sums = rows of a by all columns of b, over the next `k_tiles`. `block` is its first 64 rows of the
+/// stage's a. `started()` is called once the last product is under way.
 template <typename S, typename T, bool AKFast, bool BKFast, typename Started>
-__device__ __forceinline__ void multiply(const KernelArgs& args, const Memory<S>& memory, Ring<S::kStages>& ring,
-                                         int block, float (&sums)[S::kRowBlocks][S::kN / 2], Started started) {
+__device__ __forceinline__ void multiply(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring, int block,
+                                         float (&sums)[S::kRowBlocks][S::kN / 2], Started started) {
   constexpr int kAtom = 1024;  // 8 rows of 128 bytes
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) {
@@ -222,14 +236,14 @@ __device__ __forceinline__ void multiply(const KernelArgs& args, const Memory<S>
     sm90::pin(sums[i]);
   }
   int previous = 0;
-  for (int k_tile = 0; k_tile < args.k_tiles; ++k_tile) {
+  for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
     sm90::wait(memory.full(ring.stage), ring.parity);
     const uint64_t a = sm90::descriptor(memory.a(ring.stage) + block * S::kBoxBytes, S::kBoxBytes, kAtom);
     const uint64_t b = sm90::descriptor(memory.b(ring.stage), S::kBoxBytes, kAtom);
     sm90::begin_products();
 #pragma unroll
-    for (int k = 0; k < S::kK / 16; ++k) {
-      // 16 of k are 32 bytes of every row, or two atoms of rows; in units of 16 bytes.
+    for (int k = 0; k < kRowBytes / 32; ++k) {
+      // 32 bytes of every row, or, of 16 bits, two atoms of rows; in units of 16 bytes.
       const uint64_t a_k = a + k * (AKFast ? 32 : 2 * kAtom) / 16;
       const uint64_t b_k = b + k * (BKFast ? 32 : 2 * kAtom) / 16;
 #pragma unroll
@@ -248,6 +262,28 @@ __device__ __forceinline__ void multiply(const KernelArgs& args, const Memory<S>
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) sm90::pin(sums[i]);
   free_stage(memory, previous);
+}
+
+/// The tensor cores round their sums towards zero, which is not as exact as float32 over a long k: of operands in two,
+/// sums of so many k tiles are added to the total by the other cores.
+constexpr int kPartTiles = 4;
+
+/// The same of operands in two, over all of k and all passes.
+template <typename S, typename T>
+__device__ __forceinline__ void multiply_in_two(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring, int block,
+                                                float (&sums)[S::kRowBlocks][S::kN / 2]) {
+#pragma unroll
+  for (int j = 0; j < S::kN / 2; ++j) sums[0][j] = 0;
+#pragma unroll 1
+  for (int pass = 0; pass < S::kPasses; ++pass) {
+#pragma unroll 1
+    for (int left = k_tiles; left > 0; left -= kPartTiles) {
+      float part[S::kRowBlocks][S::kN / 2];
+      multiply<S, T, true, true>(min(left, kPartTiles), memory, ring, block, part, [] {});
+#pragma unroll
+      for (int j = 0; j < S::kN / 2; ++j) sums[0][j] += part[0][j];
+    }
+  }
 }
 
 // ---- storing ----
@@ -376,7 +412,7 @@ template <typename T>
 __device__ __forceinline__ void finish_four(const KernelArgs& args, const Factors& factors, float (&values)[4],
                                             const Tile& tile, int row, int column, int count) {
   const FinishArgs& how = args.finish;
-  const bool is_float32 = how.format == Format::plain;
+  const bool is_float32 = sizeof(T) == 4 || how.format == Format::plain;
 #pragma unroll
   for (int i = 0; i < 4; ++i) values[i] = factors.alpha * (values[i] * factors.first * factors.second);
   float added[4];
@@ -466,19 +502,25 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
       sm90::wait(memory.turn(warpgroup), turn_parity);
       turn_parity ^= 1;
     }
-    multiply<S, T, AKFast, BKFast>(args, memory, ring, block, sums, [&] {
-      if (S::kPingPong && thread % 32 == 0) sm90::arrive(memory.turn(1 - warpgroup));
-    });
+    if constexpr (S::kPasses == 1) {
+      multiply<S, T, AKFast, BKFast>(args.k_tiles, memory, ring, block, sums, [&] {
+        if (S::kPingPong && thread % 32 == 0) sm90::arrive(memory.turn(1 - warpgroup));
+      });
+    } else {
+      multiply_in_two<S, T>(args.k_tiles, memory, ring, block, sums);
+    }
     if (S::kPingPong) ring.skip(args.k_tiles);  // the other warpgroup's
 
     const Tile tile = tile_at<S>(args, unit, rank);
     const int row = tile.row + block * 64;
-    if (args.c_by_tma) {
+    if constexpr (sizeof(T) == 2) {
+      if (args.c_by_tma) {
 #pragma unroll
-      for (int i = 0; i < S::kRowBlocks; ++i) {
-        store_by_tma<S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+        for (int i = 0; i < S::kRowBlocks; ++i) {
+          store_by_tma<S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+        }
+        continue;
       }
-      continue;
     }
     store_finished<S, T>(args, memory, warpgroup, sums, tile, row);
   }
@@ -489,6 +531,7 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
 
 // wgmma_kernel: c = a @ b for every matrix of the batch.
 //   in      a (m, k), b (k, n) T by their tensor maps, k the unit stride where KFast; TMA writes zeros beyond the edges
+//           T float: as TF32, k the unit stride; for InTwo shapes, rows of high parts and then of low ones
 //   out     c (m, n) T, by its tensor map; or T or float32 of any strides, finished as `FinishArgs` says
 //   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
 //   maths   float32 sums in one fixed order
@@ -515,7 +558,7 @@ __global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // tells the compiler that it is the warp's
   if (warpgroup == 0) {
     sm90::fewer_registers<40>();
-    if (threadIdx.x == 0) load_all<S, AKFast, BKFast>(args, memory, rank);
+    if (threadIdx.x == 0) load_all<S, T, AKFast, BKFast>(args, memory, rank);
     __syncwarp();
   } else {
     sm90::more_registers<232>();
@@ -529,14 +572,16 @@ __global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
 
 // ---- the variants ----
 
-/// A shape, and how long a block takes for one of its tiles: for 64 of k, and to store it. Fitted to an H100.
+/// A shape, and how long a block takes for one of its tiles: for one k tile, and to store it. Fitted to an H100.
 struct Variant {
   const char* name;
   double k_tile_us, store_us;
   int m, n, cluster, b_share, shared_bytes;
   bool ping_pong;
-  Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]
+  Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]; of float32 only [0][1][1]
 };
+
+using Kernels = Kernel* [2][2][2];
 
 template <typename S, typename T, bool AKFast, bool BKFast>
 Kernel* kernel_of() {
@@ -545,38 +590,62 @@ Kernel* kernel_of() {
 }
 
 template <typename S>
-Variant variant_of(const char* name, double k_tile_us, double store_us) {
-  return {name,
-          k_tile_us,
-          store_us,
-          S::kM,
-          S::kN,
-          S::kCluster,
-          S::kShareB,
-          S::kShared,
-          S::kPingPong,
-          {{{kernel_of<S, __half, false, false>(), kernel_of<S, __half, false, true>()},
-            {kernel_of<S, __half, true, false>(), kernel_of<S, __half, true, true>()}},
-           {{kernel_of<S, __nv_bfloat16, false, false>(), kernel_of<S, __nv_bfloat16, false, true>()},
-            {kernel_of<S, __nv_bfloat16, true, false>(), kernel_of<S, __nv_bfloat16, true, true>()}}}};
+Variant variant_of(const char* name, double k_tile_us, double store_us, const Kernels& kernels) {
+  Variant variant{name, k_tile_us, store_us, S::kM, S::kN, S::kCluster, S::kShareB, S::kShared, S::kPingPong, {}};
+  std::memcpy(variant.kernels, kernels, sizeof kernels);
+  return variant;
 }
 
-constexpr int kVariants = 4;
+/// Of float16 and bfloat16, in every layout.
+template <typename S>
+Variant of_16_bits(const char* name, double k_tile_us, double store_us) {
+  return variant_of<S>(name, k_tile_us, store_us,
+                       {{{kernel_of<S, __half, false, false>(), kernel_of<S, __half, false, true>()},
+                         {kernel_of<S, __half, true, false>(), kernel_of<S, __half, true, true>()}},
+                        {{kernel_of<S, __nv_bfloat16, false, false>(), kernel_of<S, __nv_bfloat16, false, true>()},
+                         {kernel_of<S, __nv_bfloat16, true, false>(), kernel_of<S, __nv_bfloat16, true, true>()}}});
+}
 
-const Variant* variants() {
-  static const Variant list[kVariants] = {
-      // row blocks, n, stages, cluster, ping-pong
-      variant_of<Shape<1, 256, 4, 1, false>>("128x256x64", 0.80, 1.6),
-      variant_of<Shape<2, 128, 6, 2, true>>("128x128x64 ping-pong", 0.42, 0.4),
-      variant_of<Shape<1, 128, 6, 1, false>>("128x128x64", 0.48, 0.8),
-      variant_of<Shape<1, 64, 8, 1, false>>("128x64x64", 0.36, 0.4),
+/// Of float32 as TF32: a k tile takes the tensor cores as long as one of 16 bits does.
+template <typename S>
+Variant of_tf32(const char* name, double k_tile_us, double store_us) {
+  return variant_of<S>(name, k_tile_us, store_us, {{{}, {nullptr, kernel_of<S, float, true, true>()}}});
+}
+
+struct Variants {
+  const Variant* first;
+  int count;
+};
+
+/// The smallest last.
+Variants variants(MatmulPrecision precision) {
+  // row blocks, n, stages, cluster, ping-pong, in two
+  static const Variant half[] = {
+      of_16_bits<Shape<1, 256, 4, 1, false>>("128x256x64", 0.80, 1.6),
+      of_16_bits<Shape<2, 128, 6, 2, true>>("128x128x64 ping-pong", 0.42, 0.4),
+      of_16_bits<Shape<1, 128, 6, 1, false>>("128x128x64", 0.48, 0.8),
+      of_16_bits<Shape<1, 64, 8, 1, false>>("128x64x64", 0.36, 0.4),
   };
-  return list;
+  static const Variant tf32[] = {
+      of_tf32<Shape<1, 256, 4, 1, false>>("128x256x32", 0.80, 3.2),
+      of_tf32<Shape<2, 128, 6, 2, true>>("128x128x32 ping-pong", 0.42, 0.8),
+      of_tf32<Shape<1, 64, 8, 1, false>>("128x64x32", 0.36, 0.8),
+  };
+  static const Variant tf32x3[] = {
+      of_tf32<Shape<1, 128, 6, 2, false, true>>("128x128x32", 0.46, 1.6),
+      of_tf32<Shape<1, 64, 8, 1, false, true>>("128x64x32", 0.38, 0.8),
+  };
+  switch (precision) {
+    case MatmulPrecision::tf32:
+      return {tf32, static_cast<int>(std::size(tf32))};
+    case MatmulPrecision::tf32x3:
+      return {tf32x3, static_cast<int>(std::size(tf32x3))};
+    default:
+      return {half, static_cast<int>(std::size(half))};
+  }
 }
 
 // ---- layouts ----
-
-constexpr int64_t kVector = 8;  // elements in 16 bytes
 
 /// One of a and b as a (mn, k) matrix for TMA: which of the two is its inner dimension, and the step of the other.
 struct Layout {
@@ -584,28 +653,48 @@ struct Layout {
   int64_t outer_stride = 0;  // in elements
 };
 
-bool is_tma_stride(int64_t stride) { return stride > 0 && stride % kVector == 0 && stride < int64_t{1} << 38; }
+int64_t vector_of(const Gemm& gemm) { return 16 / item_bytes(gemm.dtype); }  // elements in 16 bytes
+
+bool is_tma_stride(int64_t stride, int64_t vector) {
+  return stride > 0 && stride % vector == 0 && stride < int64_t{1} << 37;
+}
 
 bool is_tma_address(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
-Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride) {
-  if (k == 1) k_stride = mn_stride == 1 ? kVector : 1;  // nothing steps along a dimension of one
-  if (mn == 1) mn_stride = k_stride == 1 ? kVector : 1;
-  if (k_stride == 1 && is_tma_stride(mn_stride)) return {true, true, mn_stride};
-  if (mn_stride == 1 && is_tma_stride(k_stride)) return {true, false, k_stride};
+Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride, int64_t vector) {
+  if (k == 1) k_stride = mn_stride == 1 ? vector : 1;  // nothing steps along a dimension of one
+  if (mn == 1) mn_stride = k_stride == 1 ? vector : 1;
+  if (k_stride == 1 && is_tma_stride(mn_stride, vector)) return {true, true, mn_stride};
+  if (mn_stride == 1 && is_tma_stride(k_stride, vector)) return {true, false, k_stride};
   return {};
 }
 
-Layout layout_a(const Gemm& gemm) { return layout_of(gemm.m, gemm.k, gemm.a_strides.row, gemm.a_strides.column); }
-Layout layout_b(const Gemm& gemm) { return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row); }
+Layout layout_a(const Gemm& gemm) {
+  return layout_of(gemm.m, gemm.k, gemm.a_strides.row, gemm.a_strides.column, vector_of(gemm));
+}
+Layout layout_b(const Gemm& gemm) {
+  return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row, vector_of(gemm));
+}
+
+/// Does TMA read the operand? Its batch steps by `stride` of each dimension.
+bool is_read(const Gemm& gemm, const void* data, const Layout& layout, int64_t BatchDim::* stride) {
+  if (!is_tma_address(data) || !layout.served) return false;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    const int64_t step = gemm.batch[i].*stride;
+    if (step != 0 && !is_tma_stride(step, vector_of(gemm))) return false;
+  }
+  return true;
+}
 
 /// TMA stores whole 16 bytes, beyond the last column if need be: there rows must end with such a vector.
 bool stores_by_tma(const Gemm& gemm) {
   if (!gemm.is_plain() || gemm.out_dtype != gemm.dtype) return false;
-  if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1 || gemm.n % kVector != 0) return false;
-  if (gemm.m > 1 && !is_tma_stride(gemm.c_strides.row)) return false;
+  if (gemm.dtype == kFloat32) return false;  // rows of its boxes are shorter
+  const int64_t vector = vector_of(gemm);
+  if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1 || gemm.n % vector != 0) return false;
+  if (gemm.m > 1 && !is_tma_stride(gemm.c_strides.row, vector)) return false;
   for (int i = 0; i < gemm.batch_ndim; ++i) {
-    if (!is_tma_stride(gemm.batch[i].c_stride)) return false;
+    if (!is_tma_stride(gemm.batch[i].c_stride, vector)) return false;
   }
   return true;
 }
@@ -619,21 +708,23 @@ struct MapSpec {
   int box_outer = 0;
 };
 
-void encode(CUtensorMap& map, const MapSpec& spec, bool is_bfloat16) {
+void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType type) {
+  const int item = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
   cuuint64_t sizes[5] = {static_cast<cuuint64_t>(spec.inner), static_cast<cuuint64_t>(spec.outer)};
-  cuuint64_t strides[4] = {static_cast<cuuint64_t>(spec.outer_stride) * 2};  // in bytes, from the second dimension on
+  cuuint64_t strides[4] = {static_cast<cuuint64_t>(spec.outer_stride) *
+                           item};  // in bytes, from the second dimension on
   for (int i = 0; i < kBatchDims; ++i) {
     const int from = kBatchDims - 1 - i;
     const bool varies = spec.batch_strides[from] != 0;
     sizes[2 + i] = varies ? static_cast<cuuint64_t>(spec.batch_sizes[from]) : 1;
-    strides[1 + i] = varies ? static_cast<cuuint64_t>(spec.batch_strides[from]) * 2 : 16;
+    strides[1 + i] = varies ? static_cast<cuuint64_t>(spec.batch_strides[from]) * item : 16;
   }
-  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(spec.box_outer), 1, 1, 1};
+  const cuuint32_t box[5] = {static_cast<cuuint32_t>(kRowBytes / item), static_cast<cuuint32_t>(spec.box_outer), 1, 1,
+                             1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  check(driver().cuTensorMapEncodeTiled(
-            &map, is_bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
-            const_cast<void*>(spec.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+  check(driver().cuTensorMapEncodeTiled(&map, type, 5, const_cast<void*>(spec.data), sizes, strides, box, steps,
+                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         "describing a matrix to TMA");
 }
 
@@ -642,6 +733,15 @@ void encode(CUtensorMap& map, const MapSpec& spec, bool is_bfloat16) {
 int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 bool is_bfloat16(const Gemm& gemm) { return gemm.dtype.code == kDLBfloat; }
+
+/// How TMA reads the operands: it rounds float32 to TF32. Packed in two, they are as they must be.
+CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
+  if (precision == MatmulPrecision::tf32x3) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  if (precision == MatmulPrecision::tf32) return CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+  return is_bfloat16(gemm) ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, kRowBytes / item_bytes(gemm.dtype)); }
 
 int64_t matrices(const Gemm& gemm) {
   int64_t count = 1;
@@ -662,13 +762,14 @@ struct Choice {
 };
 
 /// The variant whose busiest SM should finish first.
-Choice choose(const Gemm& gemm) {
+Choice choose(const Gemm& gemm, MatmulPrecision precision) {
   const int sms = multiprocessors(current_device("launching a product"));
   const int64_t count = matrices(gemm);
-  const auto k_tiles = static_cast<double>(ceil_div(gemm.k, 64));
-  Choice best{kVariants - 1, std::numeric_limits<double>::infinity()};
-  for (int i = 0; i < kVariants; ++i) {
-    const Variant& variant = variants()[i];
+  const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * (precision == MatmulPrecision::tf32x3 ? 3 : 1));
+  const Variants all = variants(precision);
+  Choice best{all.count - 1, std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < all.count; ++i) {
+    const Variant& variant = all.first[i];
     const int64_t tiles =
         ceil_div(gemm.m, variant.m * variant.cluster) * variant.cluster * ceil_div(gemm.n, variant.n) * count;
     if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
@@ -681,7 +782,7 @@ Choice choose(const Gemm& gemm) {
 constexpr int kSuperRow = 2048;  // rows of c that the tiles which run at one time span, about
 
 /// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them.
-void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStream_t stream) {
+void launch_batch(const Gemm& gemm, int first, MatmulPrecision precision, const Variant& variant, cudaStream_t stream) {
   KernelArgs args{};
   MapSpec a, b, c;
   a.data = gemm.a;
@@ -693,7 +794,7 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
   int64_t count = 1;
   for (int i = 0; i < kBatchDims; ++i) {
     const int from = gemm.batch_ndim - kBatchDims + i;
-    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0};
+    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0, 0, 0};
     count *= dim.size;
     args.batch_size[i] = static_cast<int>(dim.size);
     args.a_varies[i] = dim.a_stride != 0;
@@ -708,27 +809,33 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
   }
 
   const Layout of_a = layout_a(gemm), of_b = layout_b(gemm);
-  a.inner = of_a.k_fast ? gemm.k : gemm.m;
+  const CUtensorMapDataType type = map_type(gemm, precision);
+  int64_t k = gemm.k;  // of a row that TMA reads
+  if (precision == MatmulPrecision::tf32x3) {
+    args.plane = static_cast<int>(packed_plane(gemm.k));
+    k = 2 * packed_plane(gemm.k);
+  }
+  a.inner = of_a.k_fast ? k : gemm.m;
   a.outer = of_a.k_fast ? gemm.m : gemm.k;
   a.outer_stride = of_a.outer_stride;
   a.box_outer = of_a.k_fast ? variant.m : 64;
-  b.inner = of_b.k_fast ? gemm.k : gemm.n;
+  b.inner = of_b.k_fast ? k : gemm.n;
   b.outer = of_b.k_fast ? gemm.n : gemm.k;
   b.outer_stride = of_b.outer_stride;
   b.box_outer = of_b.k_fast ? variant.b_share : 64;
-  encode(args.a, a, is_bfloat16(gemm));
-  encode(args.b, b, is_bfloat16(gemm));
+  encode(args.a, a, type);
+  encode(args.b, b, type);
   args.c_by_tma = stores_by_tma(gemm);
   if (args.c_by_tma) {
     c.inner = gemm.n;
     c.outer = gemm.m;
-    c.outer_stride = gemm.m > 1 ? gemm.c_strides.row : kVector;
+    c.outer_stride = gemm.m > 1 ? gemm.c_strides.row : vector_of(gemm);
     c.box_outer = 64;
-    encode(args.c_map, c, is_bfloat16(gemm));
+    encode(args.c_map, c, type);
   }
   args.m = static_cast<int>(gemm.m);
   args.n = static_cast<int>(gemm.n);
-  args.k_tiles = static_cast<int>(ceil_div(gemm.k, 64));
+  args.k_tiles = static_cast<int>(k_tiles_of(gemm));
   args.row_units = static_cast<int>(ceil_div(gemm.m, variant.m * variant.cluster));
   args.column_tiles = static_cast<int>(ceil_div(gemm.n, variant.n));
   args.units = static_cast<int>(args.row_units * args.column_tiles * count);
@@ -744,29 +851,126 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
         "launching a product");
 }
 
+// ---- what is served ----
+
+bool is_served_here() {
+  return is_built_for_sm90a() && compute_capability(current_device("launching a product")) == 90;
+}
+
+/// Is there something to compute, and not more than coordinates and the count of the smallest tiles can say, in 32
+/// bits?
+bool is_countable(const Gemm& gemm) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max() / 2 - 1024;  // so that two planes of k are, too
+  if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
+  if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
+  return static_cast<double>(ceil_div(gemm.m, 64)) * ceil_div(gemm.n, 64) * matrices(gemm) <= kMost;
+}
+
+// ---- packing ----
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/// Of an operand whose batch steps by `stride` of each dimension. Broadcast dimensions are packed once.
+Packing packing_of(const Gemm& gemm, const void* data, int64_t mn, int64_t mn_stride, int64_t k_stride,
+                   int64_t BatchDim::* stride, MatmulPrecision precision) {
+  Packing x;
+  x.from = static_cast<const float*>(data);
+  x.mn = mn;
+  x.k = gemm.k;
+  x.mn_stride = mn_stride;
+  x.k_stride = k_stride;
+  x.in_two = precision == MatmulPrecision::tf32x3;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    if (gemm.batch[i].*stride == 0) continue;
+    x.batch_sizes[x.batch_ndim] = gemm.batch[i].size;
+    x.batch_strides[x.batch_ndim++] = gemm.batch[i].*stride;
+  }
+  return x;
+}
+
+Packing packing_of_a(const Gemm& gemm, MatmulPrecision precision) {
+  return packing_of(gemm, gemm.a, gemm.m, gemm.a_strides.row, gemm.a_strides.column, &BatchDim::a_stride, precision);
+}
+Packing packing_of_b(const Gemm& gemm, MatmulPrecision precision) {
+  return packing_of(gemm, gemm.b, gemm.n, gemm.b_strides.column, gemm.b_strides.row, &BatchDim::b_stride, precision);
+}
+
+bool can_pack(const Gemm& gemm, int64_t BatchDim::* stride) {
+  int varies = 0;
+  for (int i = 0; i < gemm.batch_ndim; ++i) varies += gemm.batch[i].*stride != 0;
+  return varies <= kPackedBatchDims;
+}
+
+/// Takes the place of one operand in the workspace. The strides of its batch become those of what is packed.
+void place(Packing& x, char*& memory, Gemm& gemm, int64_t BatchDim::* stride) {
+  x.to = reinterpret_cast<float*>(memory);
+  memory += aligned(x.bytes());
+  int64_t step = x.mn * x.row();
+  for (int i = gemm.batch_ndim - 1; i >= 0; --i) {
+    if (gemm.batch[i].*stride == 0) continue;
+    gemm.batch[i].*stride = step;
+    step *= gemm.batch[i].size;
+  }
+}
+
+/// Packs what the plan says, and has `gemm` read that.
+void pack(Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
+  Packing operands[2];
+  int count = 0;
+  char* memory = static_cast<char*>(workspace);
+  if (plan.packs_a) {
+    Packing& x = operands[count++] = packing_of_a(gemm, plan.precision);
+    place(x, memory, gemm, &BatchDim::a_stride);
+    gemm.a = x.to;
+    gemm.a_strides = {x.row(), 1};
+  }
+  if (plan.packs_b) {
+    Packing& x = operands[count++] = packing_of_b(gemm, plan.precision);
+    place(x, memory, gemm, &BatchDim::b_stride);
+    gemm.b = x.to;
+    gemm.b_strides = {1, x.row()};
+  }
+  if (count > 0) launch_packing(operands, count, stream);
+}
+
 }  // namespace
 
 bool serves(const Gemm& gemm) {
   const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
   if ((!is_half && !is_bfloat16(gemm)) || gemm.b_dtype != gemm.dtype) return false;
   if (gemm.out_dtype != gemm.dtype && gemm.out_dtype != kFloat32) return false;
-  if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
-  if (!is_tma_address(gemm.a) || !is_tma_address(gemm.b)) return false;
-  if (!layout_a(gemm).served || !layout_b(gemm).served) return false;
-  for (int i = 0; i < gemm.batch_ndim; ++i) {
-    const BatchDim& dim = gemm.batch[i];
-    if (dim.a_stride != 0 && !is_tma_stride(dim.a_stride)) return false;
-    if (dim.b_stride != 0 && !is_tma_stride(dim.b_stride)) return false;
-  }
-  // Coordinates and the count of the smallest tiles are 32-bit.
-  constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;
-  if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
-  if (static_cast<double>(ceil_div(gemm.m, 64)) * ceil_div(gemm.n, 64) * matrices(gemm) > kMost) return false;
-  return is_built_for_sm90a() && compute_capability(current_device("launching a product")) == 90;
+  return is_countable(gemm) && is_read(gemm, gemm.a, layout_a(gemm), &BatchDim::a_stride) &&
+         is_read(gemm, gemm.b, layout_b(gemm), &BatchDim::b_stride) && is_served_here();
 }
 
-void launch_variant(int variant, const Gemm& asked, cudaStream_t stream) {
+std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
+  if (precision == MatmulPrecision::exact || gemm.dtype != kFloat32 || gemm.b_dtype != kFloat32) return 0;
+  if (!is_countable(gemm) || !is_built_for_sm90a()) return 0;
+  const std::size_t bytes =
+      aligned(packing_of_a(gemm, precision).bytes()) + aligned(packing_of_b(gemm, precision).bytes());
+  return bytes <= most_packed_bytes ? bytes : 0;
+}
+
+MatmulPlan plan_tf32(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
+  const MatmulPlan exact;
+  if (precision == MatmulPrecision::exact || gemm.dtype != kFloat32 || gemm.b_dtype != kFloat32) return exact;
+  if (!is_countable(gemm) || !is_served_here()) return exact;
+  MatmulPlan plan;
+  plan.precision = precision;
+  const Layout a = layout_a(gemm), b = layout_b(gemm);
+  const bool in_two = precision == MatmulPrecision::tf32x3;
+  plan.packs_a = in_two || !a.k_fast || !is_read(gemm, gemm.a, a, &BatchDim::a_stride);
+  plan.packs_b = in_two || !b.k_fast || !is_read(gemm, gemm.b, b, &BatchDim::b_stride);
+  if (plan.packs_a && !can_pack(gemm, &BatchDim::a_stride)) return exact;
+  if (plan.packs_b && !can_pack(gemm, &BatchDim::b_stride)) return exact;
+  if (plan.packs_a) plan.workspace_bytes += aligned(packing_of_a(gemm, precision).bytes());
+  if (plan.packs_b) plan.workspace_bytes += aligned(packing_of_b(gemm, precision).bytes());
+  return plan.workspace_bytes <= most_packed_bytes ? plan : exact;
+}
+
+void launch_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   Gemm gemm = asked;
+  pack(gemm, plan, workspace, stream);
   // Batch dimensions beyond what a tensor map takes are walked here, one launch for each of their matrices.
   const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
   const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
@@ -775,7 +979,7 @@ void launch_variant(int variant, const Gemm& asked, cudaStream_t stream) {
   };
   int64_t at[kMaxDims] = {};
   for (;;) {
-    launch_batch(gemm, walked, variants()[variant], stream);
+    launch_batch(gemm, walked, plan.precision, variants(plan.precision).first[variant], stream);
     int dim = walked - 1;
     for (; dim >= 0; --dim) {
       const BatchDim& step = gemm.batch[dim];
@@ -792,14 +996,21 @@ void launch_variant(int variant, const Gemm& asked, cudaStream_t stream) {
   }
 }
 
-void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm).variant, gemm, stream); }
+void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
+  launch_variant(choose(gemm, plan.precision).variant, gemm, plan, workspace, stream);
+}
 
-double estimated_us(const Gemm& gemm) { return choose(gemm).us; }
+double estimated_us(const Gemm& gemm) { return choose(gemm, MatmulPrecision::exact).us; }
 
-std::string describe(const Gemm& gemm) { return std::string("wgmma ") + variants()[choose(gemm).variant].name; }
+std::string describe(const Gemm& gemm, MatmulPrecision precision) {
+  return std::string("wgmma ") + variants(precision).first[choose(gemm, precision).variant].name + ", " +
+         (precision == MatmulPrecision::tf32     ? "tf32"
+          : precision == MatmulPrecision::tf32x3 ? "tf32x3"
+                                                 : dtype_name(gemm.dtype));
+}
 
-int variant_count() { return kVariants; }
+int variant_count(MatmulPrecision precision) { return variants(precision).count; }
 
-const char* variant_name(int variant) { return variants()[variant].name; }
+const char* variant_name(MatmulPrecision precision, int variant) { return variants(precision).first[variant].name; }
 
 }  // namespace interop::cuda::wgmma

@@ -1,4 +1,4 @@
-/// float16 and bfloat16 products on the tensor cores of sm_90. Private to src/cuda.
+/// float16, bfloat16 and TF32 products on the tensor cores of sm_90. Private to src/cuda.
 #pragma once
 
 #include <interop/cuda/matmul.h>
@@ -13,16 +13,23 @@ namespace interop::cuda::wgmma {
 /// All that has the result's shape may lie as it likes.
 bool serves(const Gemm& gemm);
 
-/// `serves(gemm)` is true. Accumulates in float32, in one fixed order.
-void launch(const Gemm& gemm, cudaStream_t stream);
-/// About how long that takes on an H100, in microseconds.
+/// How a float32 product is computed as TF32 on such a device: for `tf32` operands are read as they are where TMA can
+/// and k is the unit stride, and packed otherwise; for `tf32x3` both are packed. `exact` in the plan: not here.
+MatmulPlan plan_tf32(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
+/// The bytes of both operands, packed; 0 where that is more than `most_packed_bytes`. Reads no pointer.
+std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
+
+/// `serves(gemm)` is true and plan.precision `exact`, or `plan` is `plan_tf32`'s and not. Accumulates in float32, in
+/// one fixed order. `workspace` holds plan.workspace_bytes, 256-byte aligned.
+void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
+/// About how long an exact one takes on an H100, in microseconds.
 double estimated_us(const Gemm& gemm);
-/// "wgmma 128x256x64".
-std::string describe(const Gemm& gemm);
+/// "wgmma 128x256x64, bfloat16".
+std::string describe(const Gemm& gemm, MatmulPrecision precision);
 
 /// The tiles to choose from, by name, for tests: all of them compute any product that is served.
-int variant_count();
-const char* variant_name(int variant);
-void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream);
+int variant_count(MatmulPrecision precision);
+const char* variant_name(MatmulPrecision precision, int variant);
+void launch_variant(int variant, const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
 
 }  // namespace interop::cuda::wgmma

@@ -207,38 +207,45 @@ __device__ __forceinline__ void pin(float (&values)[Count]) {
 #define INTEROP_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
   "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define INTEROP_D32(i) INTEROP_D8(i), INTEROP_D8(i + 8), INTEROP_D8(i + 16), INTEROP_D8(i + 24)
-#define INTEROP_WGMMA(n, type, registers, a_, b_, ta_, tb_, ...)                                           \
+#define INTEROP_TRANS(ta_, tb_) ", " ta_ ", " tb_
+#define INTEROP_NO_TRANS(ta_, tb_) ""
+#define INTEROP_WGMMA(n, k, type, registers, a_, b_, trans, ...)                                           \
   asm volatile("{\n.reg .pred accumulate;\nsetp.eq.u32 accumulate, 0, 0;\n"                                \
-               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" registers "}, "        \
-               a_ ", " b_ ", accumulate, 1, 1, " ta_ ", " tb_ ";\n}"                                       \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k" #k ".f32." type "." type " {" registers "}, "    \
+               a_ ", " b_ ", accumulate, 1, 1" trans ";\n}"                                                \
                : __VA_ARGS__ : "l"(a), "l"(b), "n"(TransA), "n"(TransB) : "memory")
-#define INTEROP_WGMMA_SIZES(type)                                                                          \
+#define INTEROP_WGMMA_SIZES(type, k, trans)                                                                \
   if constexpr (N == 64) {                                                                                 \
-    INTEROP_WGMMA(64, type, INTEROP_R0, "%32", "%33", "%34", "%35", INTEROP_D32(0));                       \
+    INTEROP_WGMMA(64, k, type, INTEROP_R0, "%32", "%33", trans("%34", "%35"), INTEROP_D32(0));             \
   } else if constexpr (N == 128) {                                                                         \
-    INTEROP_WGMMA(128, type, INTEROP_R0 ", " INTEROP_R1, "%64", "%65", "%66", "%67",                       \
+    INTEROP_WGMMA(128, k, type, INTEROP_R0 ", " INTEROP_R1, "%64", "%65", trans("%66", "%67"),             \
                   INTEROP_D32(0), INTEROP_D32(32));                                                        \
   } else {                                                                                                 \
     static_assert(N == 256);                                                                               \
-    INTEROP_WGMMA(256, type, INTEROP_R0 ", " INTEROP_R1 ", " INTEROP_R2 ", " INTEROP_R3,                   \
-                  "%128", "%129", "%130", "%131",                                                          \
+    INTEROP_WGMMA(256, k, type, INTEROP_R0 ", " INTEROP_R1 ", " INTEROP_R2 ", " INTEROP_R3,                \
+                  "%128", "%129", trans("%130", "%131"),                                                   \
                   INTEROP_D32(0), INTEROP_D32(32), INTEROP_D32(64), INTEROP_D32(96));                      \
   }
 // clang-format on
 
-/// d += a b for a of 64 x 16 and b of 16 x N, by a warpgroup. Trans is 1 where k is not the unit stride.
+/// d += a b by a warpgroup, for a of 64 x k and b of k x N with 32 bytes of k: 16, or 8 of float, whose lower 13 bits
+/// are taken for zeros (TF32). Trans is 1 where k is not the unit stride; of float it must be.
 template <typename T, int TransA, int TransB, int N>
 __device__ __forceinline__ void product(float (&d)[N / 2], uint64_t a, uint64_t b) {
   if constexpr (std::is_same_v<T, __half>) {
-    INTEROP_WGMMA_SIZES("f16")
+    INTEROP_WGMMA_SIZES("f16", 16, INTEROP_TRANS)
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    INTEROP_WGMMA_SIZES("bf16", 16, INTEROP_TRANS)
   } else {
-    static_assert(std::is_same_v<T, __nv_bfloat16>);
-    INTEROP_WGMMA_SIZES("bf16")
+    static_assert(std::is_same_v<T, float> && TransA == 0 && TransB == 0);
+    INTEROP_WGMMA_SIZES("tf32", 8, INTEROP_NO_TRANS)
   }
 }
 
 #undef INTEROP_WGMMA_SIZES
 #undef INTEROP_WGMMA
+#undef INTEROP_NO_TRANS
+#undef INTEROP_TRANS
 #undef INTEROP_D32
 #undef INTEROP_D8
 #undef INTEROP_R3

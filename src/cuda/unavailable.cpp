@@ -58,6 +58,7 @@ std::string describe(const Elementwise&) { unavailable(); }
 
 std::vector<Kernel*> load_kernels(const void*, const std::vector<std::string>&) { unavailable(); }
 std::string architecture_name(int) { unavailable(); }
+void launch_kernel(Kernel&, const Launch&, const char*, void**, int, cudaStream_t) { unavailable(); }
 ExpressionShape expression_shape(const Expression&) { unavailable(); }
 void launch_expression(const Expression&, const ExpressionShape&, Kernel&, cudaStream_t) { unavailable(); }
 std::string describe(const Expression&) { unavailable(); }
@@ -66,6 +67,11 @@ MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
 std::size_t largest_workspace(const Gemm&, const MatmulOptions&) { return 0; }
 void launch_matmul(const Gemm&, const MatmulPlan&, void*, cudaStream_t) { unavailable(); }
 std::string describe(const Gemm&, const MatmulPlan&) { unavailable(); }
+std::size_t tuning_bytes(const Gemm&, const MatmulOptions&) { unavailable(); }
+void tune_matmul(const Gemm&, const MatmulOptions&, void*, cudaStream_t) { unavailable(); }
+std::vector<MatmulChoice> choices(int) { unavailable(); }
+bool keep_choice(int, const MatmulChoice&) { unavailable(); }
+std::string cublas_version() { return ""; }
 std::string cublas_status() { return "not used: built without CUDA (-DINTEROP_CUDA=OFF)"; }
 void set_cublas_paths(const char* const*, int) {}
 

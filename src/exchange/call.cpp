@@ -329,7 +329,8 @@ void* Call::workspace(size_t bytes) {
   Shape shape;
   shape.ndim = 1;
   shape.sizes[0] = static_cast<int64_t>(bytes);
-  Made made = lead().route->empty(shape, {kDLUInt, 8, 1}, {kDLCUDA, device_}, stream_, stream_given_);
+  const DLDevice device = on_host() ? DLDevice{kDLCPU, 0} : DLDevice{kDLCUDA, device_};
+  Made made = lead().route->empty(shape, {kDLUInt, 8, 1}, device, stream_, stream_given_);
   workspaces_.push_back(std::move(made.object));
   return made.data;
 }

@@ -86,7 +86,7 @@ class Call {
   /// Throws what interop::Call::view throws.
   void check(int i, const InteropConstraint& constraint) const;
 
-  /// Device memory for this call alone, from the caller's allocator; null for 0 bytes.
+  /// Memory where the call computes, for it alone, from the caller's allocator; null for 0 bytes.
   void* workspace(std::size_t bytes);
 
   /// Orders the other libraries behind the work, keeps what must be kept until it is done, and returns the result.

@@ -50,7 +50,8 @@ class JaxTracerRoute final : public JaxArrayRoute {
   const char* protocol() const override { return "none (a tracer)"; }
   void inspect(Operand& operand) const override {
     throw TypeError(operand.label() + " is a JAX tracer (" + type_text(operand.object) +
-                    "), which has no memory yet; inside jit every array of the call must be JAX's");
+                    "), which has no memory yet; inside jit every array of the call must be JAX's, and " +
+                    "kernels of your own are called outside");
   }
 };
 

@@ -80,3 +80,27 @@ def test_template_uses_the_installed_interop(installed):
     for folder in said.split()[1:]:
         assert Path(folder).is_relative_to(python.parents[1])
         assert Path(folder).is_dir()
+
+
+PRODUCTS = """
+import numpy as np
+import interop
+from interop import _core
+
+a = np.ones((300, 200), "float32")
+has_cublas = not _core.cublas_status().startswith("not found")
+for backend in ("tiled", "cublas") if has_cublas else ("tiled",):
+    c = interop.matmul(a, a.T, execution="cuda", backend=backend)
+    assert type(c) is np.ndarray
+    assert (c == 200).all()
+    print(backend, interop.__file__)
+"""
+
+
+@pytest.mark.gpu
+def test_wheel_computes_products_of_numpy_arrays_on_gpu(installed, cuda_device):
+    """In the fresh environment, which has no other array library."""
+    python, _ = installed
+    said = run(python, "-c", PRODUCTS)
+    assert "tiled" in said
+    assert str(ROOT) not in said

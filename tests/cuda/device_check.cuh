@@ -225,16 +225,19 @@ class Cublas {
   }
   explicit operator bool() const { return library_ != nullptr; }
 
-  void launch(const Gemm& gemm) const {
+  /// `allow_tf32` for float32, which else is exact.
+  void launch(const Gemm& gemm, bool allow_tf32 = false) const {
     const bool a_t = gemm.a_strides.column != 1, b_t = gemm.b_strides.column != 1;
-    // CUDA_R_16F, CUDA_R_16BF, CUDA_R_32F, CUDA_R_64F; CUBLAS_COMPUTE_64F, CUBLAS_COMPUTE_32F
-    const int type = gemm.dtype == kHalf ? 2 : gemm.dtype == kBrain ? 14 : gemm.dtype == kSingle ? 0 : 1;
-    const int compute = gemm.dtype == kDouble ? 70 : 68;
+    // CUDA_R_32F, _16F, _16BF, _64F
+    const int type = gemm.dtype == kSingle ? 0 : gemm.dtype == kHalf ? 2 : gemm.dtype == kBrain ? 14 : 1;
+    // CUBLAS_COMPUTE_64F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F
+    const int compute = gemm.dtype == kDouble ? 70 : allow_tf32 ? 77 : 68;
     const float one = 1, zero = 0;
     const double wide_one = 1, wide_zero = 0;
-    const void *const alpha = gemm.dtype == kDouble ? static_cast<const void*>(&wide_one) : &one,
-                      *const beta = gemm.dtype == kDouble ? static_cast<const void*>(&wide_zero) : &zero;
-    const BatchDim dim = gemm.batch_ndim ? gemm.batch[0] : BatchDim{1, 0, 0, 0};
+    const bool is_wide = gemm.dtype == kDouble;
+    const void* const alpha = is_wide ? static_cast<const void*>(&wide_one) : &one;
+    const void* const beta = is_wide ? static_cast<const void*>(&wide_zero) : &zero;
+    const BatchDim dim = gemm.batch_ndim ? gemm.batch[0] : BatchDim{1, 0, 0, 0, 0, 0};
     must_be_0(gemm_(handle_, b_t, a_t, gemm.n, gemm.m, gemm.k, alpha, gemm.b, type,
                     b_t ? gemm.b_strides.column : gemm.b_strides.row, dim.b_stride, gemm.a, type,
                     a_t ? gemm.a_strides.column : gemm.a_strides.row, dim.a_stride, beta, gemm.c, type,

@@ -49,7 +49,7 @@ class Repeats {
     MUST(cudaStreamBeginCapture(g_stream, cudaStreamCaptureModeGlobal));
     for (int i = 0; i < repeats; ++i) {
       const Gemm gemm = make(i);
-      const MatmulPlan plan = plan_matmul(gemm, {backend, false});
+      const MatmulPlan plan = plan_matmul(gemm, {backend});
       if (i == 0) what_ = describe(gemm, plan);
       launch_matmul(gemm, plan, g_workspace, g_stream);
     }
@@ -172,12 +172,12 @@ void bench_host(char* memory) {
   const EmptyKernel empty;
   const auto product = [&](int64_t size, MatmulBackend backend) {
     const Gemm gemm = square(size, 32, false, false, memory, memory + (1 << 20), memory + (2 << 20));
-    return host_time([&] { launch_matmul(gemm, plan_matmul(gemm, {backend, false}), g_workspace, g_stream); });
+    return host_time([&] { launch_matmul(gemm, plan_matmul(gemm, {backend}), g_workspace, g_stream); });
   };
   const auto plan = [&](MatmulBackend backend) {
     const Gemm gemm = square(16, 32, false, false, memory, memory + (1 << 20), memory + (2 << 20));
     volatile std::size_t sink = 0;
-    return host_time([&] { sink = sink + plan_matmul(gemm, {backend, false}).workspace_bytes; });
+    return host_time([&] { sink = sink + plan_matmul(gemm, {backend}).workspace_bytes; });
   };
   Gemm nothing = square(16, 32, false, false, memory, memory, memory);
   nothing.k = 0;

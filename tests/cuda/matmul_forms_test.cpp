@@ -285,8 +285,8 @@ bool check_case(const Case& x, MatmulBackend backend) {
   }
 
   try {
-    const MatmulPlan plan = plan_matmul(gemm, {backend, false});
-    expect(plan.workspace_bytes <= largest_workspace(gemm, {backend, false}), text(x, backend) + ": its workspace");
+    const MatmulPlan plan = plan_matmul(gemm, {backend});
+    expect(plan.workspace_bytes <= largest_workspace(gemm, {backend}), text(x, backend) + ": its workspace");
     if (x.in_parts && backend == MatmulBackend::tiled) {
       const std::string algorithm = describe(gemm, plan);
       expect(plan.workspace_bytes > 0 && algorithm.find(", split-k ") != std::string::npos,

@@ -169,7 +169,7 @@ void check_case(const Case& x, MatmulBackend backend, const T* value = nullptr) 
 
   const std::string what = std::string(sizeof(T) == 4 ? "float32 " : "float64 ") + name_of(backend) + " " + text(x);
   try {
-    run(gemm, {backend, false}, own_stream());
+    run(gemm, {backend}, own_stream());
     synchronize(own_stream());
   } catch (const std::exception& error) {
     expect(false, what + ": " + error.what());
@@ -355,7 +355,7 @@ void test_less_workspace() {
   gemm.b_strides = gemm.c_strides = {size, 1};
   gemm.a = a.data();
   gemm.b = b.data();
-  const MatmulPlan plan = plan_matmul(gemm, {MatmulBackend::tiled, false});
+  const MatmulPlan plan = plan_matmul(gemm, {MatmulBackend::tiled});
   expect(plan.workspace_bytes > 0, "k = 8192 of 64 x 64 outputs is divided: " + describe(gemm, plan));
   void* workspace = allocate(plan.workspace_bytes, own_stream());
   for (const std::size_t bytes : {plan.workspace_bytes, plan.workspace_bytes / 2, std::size_t{0}}) {
@@ -378,10 +378,9 @@ void test_repeats_bit_for_bit(int64_t size, int64_t k) {
   DeviceArray<float> a({{size, k}, {k, 1}}, g_random), b({{k, size}, {size, 1}}, g_random);
   for (const MatmulBackend backend : {MatmulBackend::tiled, MatmulBackend::cublas}) {
     if (backend == MatmulBackend::cublas && !g_cublas) continue;
-    const auto first = product<float>(size, k, {backend, false}, own_stream(), a.data(), b.data());
+    const auto first = product<float>(size, k, {backend}, own_stream(), a.data(), b.data());
     bool same = true;
-    for (int i = 0; i < 5; ++i)
-      same &= product<float>(size, k, {backend, false}, kLegacyStream, a.data(), b.data()) == first;
+    for (int i = 0; i < 5; ++i) same &= product<float>(size, k, {backend}, kLegacyStream, a.data(), b.data()) == first;
     expect(same, std::string(name_of(backend)) + ": the same bits every run, k " + std::to_string(k));
   }
 }
@@ -392,7 +391,7 @@ void test_tf32() {
   if (!g_cublas) return;
   const int64_t size = 512;
   DeviceArray<float> a({{size, size}, {size, 1}}, g_random), b({{size, size}, {size, 1}}, g_random);
-  const auto exact = product<float>(size, size, {MatmulBackend::tiled, false}, own_stream(), a.data(), b.data());
+  const auto exact = product<float>(size, size, {MatmulBackend::tiled}, own_stream(), a.data(), b.data());
   const auto distance = [&](const std::vector<float>& x) {
     double difference = 0, size2 = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -401,10 +400,9 @@ void test_tf32() {
     }
     return std::sqrt(difference / size2);
   };
-  const double strict =
-      distance(product<float>(size, size, {MatmulBackend::cublas, false}, own_stream(), a.data(), b.data()));
-  const double tf32 =
-      distance(product<float>(size, size, {MatmulBackend::cublas, true}, own_stream(), a.data(), b.data()));
+  const double strict = distance(product<float>(size, size, {MatmulBackend::cublas}, own_stream(), a.data(), b.data()));
+  const double tf32 = distance(
+      product<float>(size, size, {MatmulBackend::cublas, MatmulPrecision::tf32}, own_stream(), a.data(), b.data()));
   std::printf("relative distance of cublas float32 from tiled: %.2g exact, %.2g with TF32 allowed\n", strict, tf32);
   expect(strict < 2e-6, "cublas float32 is exact");
   expect(tf32 < 1e-3 && tf32 > 2e-5, "cublas uses TF32 where it is allowed");
@@ -418,7 +416,7 @@ void test_refusals() {
   gemm.a = gemm.b = gemm.c = &x;  // never touched: planning only
   gemm.a_strides = gemm.b_strides = gemm.c_strides = {8, 1};
   if (g_cublas) {
-    const MatmulOptions cublas{MatmulBackend::cublas, false};
+    const MatmulOptions cublas{MatmulBackend::cublas};
     Gemm bad = gemm;
     bad.a_strides = {16, 2};
     expect_throw<ValueError>("a strided twice", "a has no unit stride", [&] { plan_matmul(bad, cublas); });
@@ -458,7 +456,7 @@ void test_refusals() {
   if (!g_cublas) return;
   gemm.dtype = gemm.b_dtype = gemm.out_dtype = DLDataType{kDLInt, 32, 1};
   expect_throw<ValueError>("int32", "it has no product of these dtypes",
-                           [&] { plan_matmul(gemm, {MatmulBackend::cublas, false}); });
+                           [&] { plan_matmul(gemm, {MatmulBackend::cublas}); });
 }
 
 /// Many shapes from many threads: the plan cache is shared, and overflows.
@@ -479,7 +477,7 @@ void test_threads() {
         gemm.a = gemm.b = gemm.c = &x;
         gemm.a_strides = {66, 1};
         gemm.b_strides = gemm.c_strides = {gemm.n, 1};
-        if (plan_matmul(gemm, {MatmulBackend::cublas, false}).backend != MatmulBackend::cublas) ++wrong;
+        if (plan_matmul(gemm, {MatmulBackend::cublas}).backend != MatmulBackend::cublas) ++wrong;
       }
     });
   }
@@ -503,7 +501,7 @@ void test_huge_grid() {
   gemm.c = c;
   gemm.batch_ndim = 1;
   gemm.batch[0] = {count, 0, 0, 1};
-  run(gemm, {MatmulBackend::tiled, false}, own_stream());
+  run(gemm, {MatmulBackend::tiled}, own_stream());
   synchronize(own_stream());
   std::vector<float> part(1 << 20);
   bool right = true;
@@ -538,7 +536,7 @@ void test_capture_of_first_call(MatmulBackend backend) {
   MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   try {
     expect(is_capturing(stream), what + "is_capturing");
-    launch_matmul(gemm, plan_matmul(gemm, {backend, false}), workspace, stream);
+    launch_matmul(gemm, plan_matmul(gemm, {backend}), workspace, stream);
   } catch (const std::exception& error) {
     expect(false, what + error.what());
   }
@@ -575,7 +573,7 @@ void test_streams() {
   gemm.a = gemm.b = a.data();
   gemm.c = c;
   MUST(cudaMemsetAsync(c, 0xFF, size * size * sizeof(float), x));
-  for (int i = 0; i < 5; ++i) run(gemm, {MatmulBackend::tiled, false}, x);
+  for (int i = 0; i < 5; ++i) run(gemm, {MatmulBackend::tiled}, x);
   Event event(x);
   expect(!event.done(), "an event of a busy stream is not done");
   wait_stream(y, x);

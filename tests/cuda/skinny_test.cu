@@ -353,7 +353,7 @@ void test_refusals() {
          "float16 beside bfloat16");
   expect(!served([](Gemm& g) {
     g.batch_ndim = 1;
-    g.batch[0] = {2, 4096, 1025, 4096};
+    g.batch[0] = {2, 4096, 1025, 4096, 0, 0};
   }),
          "odd matrices of b");
 }

@@ -1,19 +1,23 @@
 /// Tests and times src/cuda/matmul_wgmma.cu without Python.
 ///
-///   wgmma_test [--variants 0,1,...]
-///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--small] [--dtype f16]
+///   wgmma_test [--dtype bf16|tf32|tf32x3] [--variants 0,1,...]
+///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--small] [--dtype f16|bf16|tf32|tf32x3]
 ///              [--variants 0,1,...] [--seconds 50]
 ///
 /// Tests: small integers, whose products are exact in float32, so that c must equal a naive kernel's bit for bit; all
-/// that surrounds a, b and the elements of c is poison, and must not reach c or change. Prints "N passed, N failed".
+/// that surrounds a, b, the elements of c and the workspace is poison, and must not reach c or change. Prints "N
+/// passed, N failed".
 /// --bench: a CUDA graph of many launches over buffers that exceed L2, random data, variants and cuBLAS interleaved,
-/// medians; starts no shape after that many seconds. cuBLAS is opened at run time. --small: small products instead,
-/// beside the general kernel.
+/// medians; starts no shape after that many seconds. cuBLAS is opened at run time; beside tf32x3 it computes in exact
+/// float32. What is packed is part of the time. --small: small products instead, beside the general kernel.
 /// Both end with "HANGS", exit status 3, when a launch takes seconds.
 #include <interop/error.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <sstream>
+#include <tuple>
 
 #include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
@@ -24,6 +28,15 @@ using namespace interop::cuda;
 using namespace interop::testing;
 
 namespace {
+
+constexpr MatmulPrecision kPrecisions[] = {MatmulPrecision::exact, MatmulPrecision::tf32, MatmulPrecision::tf32x3};
+
+const char* kind_name(DLDataType dtype, MatmulPrecision precision) {
+  return precision == MatmulPrecision::tf32     ? "tf32"
+         : precision == MatmulPrecision::tf32x3 ? "tf32x3"
+         : dtype == kHalf                       ? "float16"
+                                                : "bfloat16";
+}
 
 // ---- cases ----
 
@@ -48,13 +61,17 @@ struct Case {
   Activation activation = Activation::none;
   std::vector<Batch> batch = {};
   DLDataType dtype = kBrain;
+  MatmulPrecision precision = MatmulPrecision::exact;
+  bool unaligned = false;          // a and b: rows of any length, that start at any element
+  int64_t a_step = 1, b_step = 1;  // with `unaligned`: from one element of a row to the next
 };
 
 std::string text(const Case& x) {
   std::ostringstream s;
-  s << (x.dtype == kHalf ? "float16 " : "bfloat16 ") << x.m << "x" << x.n << "x" << x.k << " "
-    << (x.a_transposed ? 'T' : 'N') << (x.b_transposed ? 'T' : 'N') << " pads " << x.a_pad << "," << x.b_pad << ","
-    << x.c_pad << (x.c_aligned ? " c aligned" : "") << (x.c_transposed ? " c^T" : "") << " c step " << x.c_column_step
+  s << kind_name(x.dtype, x.precision) << " " << x.m << "x" << x.n << "x" << x.k << " " << (x.a_transposed ? 'T' : 'N')
+    << (x.b_transposed ? 'T' : 'N') << " pads " << x.a_pad << "," << x.b_pad << "," << x.c_pad
+    << (x.unaligned ? " unaligned, steps " : " steps ") << x.a_step << "," << x.b_step
+    << (x.c_aligned ? " c aligned" : "") << (x.c_transposed ? " c^T" : "") << " c step " << x.c_column_step
     << " c offset " << x.c_offset << (x.float32_c ? " float32 c" : "") << " data " << x.what
     << (x.scales ? " alpha beta" : "") << (x.factors ? " factors" : "") << (x.addend ? " addend" : "")
     << (x.addend_transposed ? "^T" : "") << (x.addend_aligned ? " aligned" : "") << (x.aux ? " aux" : "")
@@ -104,8 +121,8 @@ struct Tally {
 
 template <typename T, typename C>
 void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<Tally>& tallies, Arena& arena) {
-  const Placed pa = place(x.m, x.k, x.a_transposed, x.a_pad, true, 1, x.batch, 0);
-  const Placed pb = place(x.k, x.n, x.b_transposed, x.b_pad, true, 1, x.batch, 1);
+  const Placed pa = place(x.m, x.k, x.a_transposed, x.a_pad, !x.unaligned, x.a_step, x.batch, 0);
+  const Placed pb = place(x.k, x.n, x.b_transposed, x.b_pad, !x.unaligned, x.b_step, x.batch, 1);
   const Placed pc = place(x.m, x.n, x.c_transposed, x.c_pad, x.c_aligned, x.c_column_step, x.batch, 2);
   int64_t matrices = 1;
   for (const Batch& dim : x.batch) matrices *= dim.size;
@@ -120,8 +137,8 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
     poison(memory, bytes);
     return memory;
   };
-  T* const a = reinterpret_cast<T*>(make(pa.elements, 2)) + kGuard;
-  T* const b = reinterpret_cast<T*>(make(pb.elements, 2)) + kGuard;
+  T* const a = reinterpret_cast<T*>(make(pa.elements, sizeof(T))) + kGuard + x.unaligned;
+  T* const b = reinterpret_cast<T*>(make(pb.elements, sizeof(T))) + kGuard + 3 * x.unaligned;
   const int64_t elements_c = pc.elements + x.c_offset, guarded_c = elements_c + 2 * kGuard;
   C *const got = reinterpret_cast<C*>(make(elements_c, sizeof(C))), *const want = reinterpret_cast<C*>(
                                                                         make(elements_c, sizeof(C)));
@@ -212,20 +229,41 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
     gemm.batch[i] = {dim.size,        pa.x.strides[i],         pb.x.strides[i],
                      pc.x.strides[i], how.addend_x.strides[i], how.aux_x.strides[i]};
   }
-  if (!expect(wgmma::serves(gemm), text(x) + ": is not served")) return;
+  MatmulPlan plan;
+  if (x.precision == MatmulPrecision::exact) {
+    if (!expect(wgmma::serves(gemm), text(x) + ": is not served")) return;
+  } else {
+    plan = wgmma::plan_tf32(gemm, x.precision, std::size_t{1} << 30);
+    if (!expect(plan.precision == x.precision, text(x) + ": is not served")) return;
+    const bool both = x.precision == MatmulPrecision::tf32x3 || x.unaligned;
+    if (x.m > 1 && x.n > 1 && x.k > 1) {
+      expect(plan.packs_a == (both || x.a_transposed), text(x) + ": packing of a");
+      expect(plan.packs_b == (both || !x.b_transposed), text(x) + ": packing of b");
+    }
+    expect(plan.workspace_bytes <= wgmma::largest_packing(gemm, x.precision, std::size_t{1} << 30),
+           text(x) + ": the workspace has a bound");
+  }
+  constexpr std::size_t kTail = 4096;
+  char* const workspace = arena.take(plan.workspace_bytes + kTail);
 
   // Of sums of k products in [-1, 1]; gelu is no integer.
   const bool exact = x.what != 1 && x.activation != Activation::gelu && x.activation != Activation::gelu_tanh;
-  const double absolute = exact ? 0 : x.what == 1 ? x.k * 1e-6 : 1e-3;
+  // With TF32 each product of two in [-1, 1] is off by up to 2^-10, with three of it by up to 2^-20.
+  const double absolute = exact                                    ? 0
+                          : x.what != 1                            ? 1e-3
+                          : x.precision == MatmulPrecision::tf32   ? std::sqrt(x.k) * 2e-3
+                          : x.precision == MatmulPrecision::tf32x3 ? std::sqrt(x.k) * 4e-6
+                                                                   : x.k * 1e-6;
   const double rounding = std::is_same_v<C, float> ? 0 : std::is_same_v<C, __half> ? 1. / 1024 : 1. / 128;
   for (const int variant : variants) {
     Tally& tally = tallies[variant];
     if (tally.stopped()) continue;
     const std::string name =
-        "variant " + std::to_string(variant) + " (" + wgmma::variant_name(variant) + ") " + text(x);
+        "variant " + std::to_string(variant) + " (" + wgmma::variant_name(x.precision, variant) + ") " + text(x);
     poison(got, guarded_c * sizeof(C));
     if (got_aux) poison(got_aux - kGuard, (pu.elements + 2 * kGuard) * sizeof(C));
-    wgmma::launch_variant(variant, gemm, g_stream);
+    poison(workspace, plan.workspace_bytes + kTail);
+    wgmma::launch_variant(variant, gemm, plan, workspace, g_stream);
     // Says what differs, or "".
     const auto compare_with = [&](const C* ours, const C* theirs, int64_t first, int64_t elements, int64_t ld) {
       MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
@@ -252,13 +290,21 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
       wrong = compare_with(got_aux - kGuard, how.aux - kGuard, 0, pu.elements, pu.x.row_stride);
       if (!wrong.empty()) wrong = ": aux" + wrong;
     }
+    if (plan.workspace_bytes > 0 && wrong.empty()) {
+      std::vector<unsigned char> tail(kTail);
+      MUST(cudaMemcpy(tail.data(), workspace + plan.workspace_bytes, kTail, cudaMemcpyDeviceToHost));
+      const bool is_left = std::all_of(tail.begin(), tail.end(), [](unsigned char byte) { return byte == 0xff; });
+      if (!is_left) wrong = ": written beyond the workspace";
+    }
     ++(expect(wrong.empty(), name + wrong) ? tally.passed : tally.failed);
     if (tally.stopped()) std::printf("variant %d: many failures, stopping it\n", variant);
   }
 }
 
 void check_case(const Case& x, const std::vector<int>& variants, std::vector<Tally>& tallies, Arena& arena) {
-  if (x.dtype == kHalf) {
+  if (x.precision != MatmulPrecision::exact) {
+    check_case_of<float, float>(x, variants, tallies, arena);
+  } else if (x.dtype == kHalf) {
     x.float32_c ? check_case_of<__half, float>(x, variants, tallies, arena)
                 : check_case_of<__half, __half>(x, variants, tallies, arena);
   } else {
@@ -267,10 +313,15 @@ void check_case(const Case& x, const std::vector<int>& variants, std::vector<Tal
   }
 }
 
-std::vector<Case> cases() {
-  using Batches = std::vector<Batch>;
+using Batches = std::vector<Batch>;
+
+/// A product in its four layouts, changed alike.
+class Cases {
+ public:
   std::vector<Case> list;
-  const auto add = [&](int64_t m, int64_t n, int64_t k, auto change) {
+
+  template <typename Change>
+  void operator()(int64_t m, int64_t n, int64_t k, Change change) {
     for (int layout = 0; layout < 4; ++layout) {
       Case x{m, n, k};
       x.a_transposed = layout & 2;
@@ -278,8 +329,67 @@ std::vector<Case> cases() {
       change(x);
       list.push_back(x);
     }
-  };
-  const auto as_is = [](Case&) {};
+  }
+};
+
+const auto as_is = [](Case&) {};
+
+/// Of float32: what is packed, what is not, and what differs from 16 bits.
+std::vector<Case> tf32_cases(MatmulPrecision precision) {
+  Cases add;
+  // From the simplest on: one k tile and one step of it, then more, then edges.
+  add(128, 256, 32, as_is);
+  add(64, 64, 8, as_is);
+  add(128, 256, 64, as_is);
+  add(256, 512, 32, as_is);
+  add(128, 256, 1024, as_is);
+  add(2048, 2048, 512, as_is);
+  add(3000, 4104, 328, as_is);
+  for (const int64_t m : {1, 7, 65, 200}) {
+    for (const int64_t n : {1, 8, 33, 130, 264}) {
+      for (const int64_t k : {1, 4, 17, 32, 100}) add(m, n, k, as_is);
+    }
+  }
+  // As many k tiles as there are stages, and as are added up in one go, and around that.
+  for (const int64_t k : {96, 128, 129, 160, 192, 224, 256, 257, 384, 416}) add(1600, 2304, k, as_is);
+  for (const auto& [m, n, k] : {std::tuple{128, 128, 64}, {301, 521, 201}}) {
+    add(m, n, k, [](Case& x) { x.unaligned = true; });
+    add(m, n, k, [](Case& x) { x.unaligned = true, x.a_pad = 3, x.b_pad = 5; });
+    add(m, n, k, [](Case& x) { x.unaligned = true, x.a_step = 2, x.b_step = 3; });
+    add(m, n, k, [](Case& x) { x.a_pad = 40, x.b_pad = 8, x.c_pad = 3; });
+  }
+  add(304, 520, 201, [](Case& x) { x.c_transposed = true; });
+  add(303, 521, 201, [](Case& x) { x.c_column_step = 2; });
+  add(304, 520, 201, [](Case& x) { x.c_offset = 1; });
+  for (const char bias : {'r', 'c'}) {
+    add(301, 521, 72, [&](Case& x) {
+      x.bias = bias;
+      x.scales = x.factors = x.addend = x.aux = true;
+      x.activation = Activation::relu;
+      x.batch = Batches{{2, true, true}, {3, true, false}};
+    });
+  }
+  add(304, 520, 136, [](Case& x) { x.activation = Activation::gelu; });
+  for (const bool unaligned : {false, true}) {
+    add(200, 328, 136, [&](Case& x) { x.batch = Batches{{5, true, true}}, x.unaligned = unaligned; });
+    add(200, 328, 136, [&](Case& x) { x.batch = Batches{{5, true, false}}, x.unaligned = unaligned; });
+    add(201, 329, 135,
+        [&](Case& x) { x.batch = Batches{{3, true, false}, {4, false, true}}, x.unaligned = unaligned; });
+    add(64, 72, 136, [&](Case& x) {
+      x.batch = Batches{{2, true, false}, {3, true, true}, {2, false, true}, {5, true, true}}, x.unaligned = unaligned;
+    });
+  }
+  add(64, 64, 64, [](Case& x) { x.batch = Batches{{1024, true, true}}; });
+  add(127, 129, 1001, [](Case& x) { x.what = 2; });
+  add(129, 257, 65537, [](Case& x) { x.what = 2; });
+  add(512, 512, 4096, [](Case& x) { x.what = 1; });
+  add(301, 521, 1001, [](Case& x) { x.what = 1; });
+  for (Case& x : add.list) x.dtype = kSingle, x.precision = precision, x.float32_c = true;
+  return add.list;
+}
+
+std::vector<Case> cases() {
+  Cases add;
   // From the simplest on, so that the first failure says most.
   add(128, 256, 8, as_is);
   add(128, 256, 64, as_is);
@@ -366,15 +476,21 @@ std::vector<Case> cases() {
       [](Case& x) { x.batch = Batches{{2, true, false}, {3, true, true}, {2, false, true}, {5, true, true}}; });
   add(16, 24, 8, [](Case& x) { x.batch = Batches{{700, true, true}}; });
   add(64, 64, 64, [](Case& x) { x.batch = Batches{{1024, true, true}}; });
-  return list;
+  return add.list;
 }
 
-void test(const std::vector<int>& variants) {
-  std::vector<Tally> tallies(wgmma::variant_count());
+std::vector<int> all_variants(MatmulPrecision precision) {
+  std::vector<int> all;
+  for (int i = 0; i < wgmma::variant_count(precision); ++i) all.push_back(i);
+  return all;
+}
+
+void test(MatmulPrecision precision, const std::vector<int>& variants) {
+  std::vector<Tally> tallies(wgmma::variant_count(precision));
   Arena arena;
   const double start = seconds();
   double next = start + 2;
-  const std::vector<Case> all = cases();
+  const std::vector<Case> all = precision == MatmulPrecision::exact ? cases() : tf32_cases(precision);
   for (std::size_t i = 0; i < all.size(); ++i) {
     check_case(all[i], variants, tallies, arena);
     if (seconds() < next) continue;
@@ -382,8 +498,10 @@ void test(const std::vector<int>& variants) {
     std::printf("%.0f s: %d of %d cases\n", seconds() - start, static_cast<int>(i + 1), static_cast<int>(all.size()));
   }
   for (const int variant : variants) {
-    std::printf("variant %d %-32s %d passed, %d failed%s\n", variant, wgmma::variant_name(variant),
-                tallies[variant].passed, tallies[variant].failed, tallies[variant].stopped() ? ", stopped" : "");
+    std::printf("%s variant %d %-32s %d passed, %d failed%s\n",
+                precision == MatmulPrecision::exact ? "16 bits" : kind_name(kSingle, precision), variant,
+                wgmma::variant_name(precision, variant), tallies[variant].passed, tallies[variant].failed,
+                tallies[variant].stopped() ? ", stopped" : "");
   }
 }
 
@@ -420,6 +538,35 @@ void test_refusals() {
            g.batch[0] = {2, 4096, 0, 4096};
          }),
          "broadcast b is served");
+
+  const auto plan = [](MatmulPrecision precision, auto change) {
+    Gemm g;
+    g.dtype = g.b_dtype = g.out_dtype = kSingle;
+    g.m = g.n = g.k = 64;
+    g.a = g.b = reinterpret_cast<void*>(4096);
+    g.c = reinterpret_cast<void*>(8192);
+    g.a_strides = g.c_strides = {64, 1};
+    g.b_strides = {1, 64};
+    change(g);
+    return wgmma::plan_tf32(g, precision, std::size_t{1} << 20);
+  };
+  const auto packs = [&](auto change) {
+    const MatmulPlan made = plan(MatmulPrecision::tf32, change);
+    return made.precision != MatmulPrecision::tf32 ? -1 : made.packs_a + 2 * made.packs_b;
+  };
+  expect(packs([](Gemm&) {}) == 0, "TF32 of aligned rows of k: nothing is packed");
+  expect(packs([](Gemm& g) { g.a_strides = {1, 64}; }) == 1, "columns of a are packed");
+  expect(packs([](Gemm& g) { g.b_strides = {64, 1}; }) == 2, "rows of b are packed");
+  expect(packs([](Gemm& g) { g.a = reinterpret_cast<void*>(4100); }) == 1, "an unaligned a is packed");
+  expect(packs([](Gemm& g) { g.b_strides = {1, -64}; }) == 2, "b backwards is packed");
+  expect(packs([](Gemm& g) { g.a_strides = {0, 1}; }) == 1, "one row of a for all is packed");
+  expect(packs([](Gemm& g) { g.dtype = g.b_dtype = kBrain; }) == -1, "bfloat16 is not TF32's");
+  expect(packs([](Gemm& g) { g.k = 0; }) == -1, "nothing to add up is not TF32's");
+  expect(plan(MatmulPrecision::exact, [](Gemm&) {}).precision == MatmulPrecision::exact, "exact is exact");
+  const MatmulPlan in_two = plan(MatmulPrecision::tf32x3, [](Gemm&) {});
+  expect(in_two.packs_a && in_two.packs_b && in_two.workspace_bytes == 2 * 2 * 64 * 64 * 4, "TF32x3 packs both in two");
+  const auto large = [](Gemm& g) { g.m = g.n = g.k = 512, g.a_strides = {512, 1}, g.b_strides = {512, 1}; };
+  expect(plan(MatmulPrecision::tf32x3, large).precision == MatmulPrecision::exact, "no more memory than is allowed");
 }
 
 // ---- the benchmark ----
@@ -428,14 +575,20 @@ struct BenchOptions {
   std::vector<int> variants;
   bool general_too = false;
   DLDataType dtype = kBrain;
+  MatmulPrecision precision = MatmulPrecision::exact;
 };
 
 void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, bool a_t, bool b_t,
            const BenchOptions& bench_options, const Cublas& cublas, char* memory, std::size_t bytes) {
-  const auto up = [](int64_t elements) { return static_cast<std::size_t>((elements * 2 + 255) / 256 * 256); };
+  const MatmulPrecision precision = bench_options.precision;
+  const int item = bench_options.dtype.bits / 8;
+  const auto up = [&](int64_t elements) { return static_cast<std::size_t>((elements * item + 255) / 256 * 256); };
   const std::size_t a_bytes = up(m * k * batch), b_bytes = up(k * n * (b_broadcast ? 1 : batch)),
                     c_bytes = up(m * n * batch);
   const std::size_t set_bytes = a_bytes + b_bytes + c_bytes;
+  char* const workspace = memory;                                   // one for all, as a caller's allocator has it
+  const std::size_t workspace_bytes = (a_bytes + b_bytes) * 5 / 2;  // a bit more than both in two
+  if (precision != MatmulPrecision::exact) memory += workspace_bytes, bytes -= workspace_bytes;
   if (set_bytes > bytes) return;
   const int sets = static_cast<int>(
       std::clamp<std::size_t>((std::size_t{160} << 20) / (a_bytes + b_bytes) + 1, 1, bytes / set_bytes));
@@ -460,14 +613,20 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     }
     return gemm;
   };
-  const std::string chosen = wgmma::serves(make(0)) ? wgmma::describe(make(0)) : "none";
-  std::printf("%s %lldx%lldx%lld", bench_options.dtype == kHalf ? "float16" : "bfloat16", (long long)m, (long long)n,
-              (long long)k);
+  const bool is_tf32 = precision != MatmulPrecision::exact;
+  const auto plan = [=](const Gemm& gemm) {
+    return is_tf32 ? wgmma::plan_tf32(gemm, precision, workspace_bytes) : MatmulPlan{};
+  };
+  const bool is_served = is_tf32 ? plan(make(0)).precision == precision : wgmma::serves(make(0));
+  const std::string chosen = is_served ? wgmma::describe(make(0), precision) : "none";
+  std::printf("%s %lldx%lldx%lld", kind_name(bench_options.dtype, precision), (long long)m, (long long)n, (long long)k);
   if (batch > 1) std::printf(" batch %lld%s", (long long)batch, b_broadcast ? " (b broadcast)" : "");
   std::printf(" %c%c, chosen: %s\n", a_t ? 'T' : 'N', b_t ? 'T' : 'N', chosen.c_str());
   // Outputs land among the inputs of the next case: fill anew.
-  const Strided all{1, static_cast<int64_t>(sets * set_bytes / 2), 0, 1, 0, {}, {}};
-  if (bench_options.dtype == kHalf) {
+  const Strided all{1, static_cast<int64_t>(sets * set_bytes / item), 0, 1, 0, {}, {}};
+  if (is_tf32) {
+    fill_kernel<<<1024, 256, 0, g_stream>>>(reinterpret_cast<float*>(memory), all, 1, 3, 1);
+  } else if (bench_options.dtype == kHalf) {
     fill_kernel<<<1024, 256, 0, g_stream>>>(reinterpret_cast<__half*>(memory), all, 1, 3, 1);
   } else {
     fill_kernel<<<1024, 256, 0, g_stream>>>(reinterpret_cast<__nv_bfloat16*>(memory), all, 1, 3, 1);
@@ -475,12 +634,17 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
 
   finish("filling the buffers");
   std::vector<std::unique_ptr<Repeats>> rows;
-  if (cublas) rows.push_back(std::make_unique<Repeats>("cuBLAS", repeats, [&](int i) { cublas.launch(make(i)); }));
-  for (const int variant : bench_options.variants) {
-    if (!wgmma::serves(make(0))) break;
-    const std::string name = std::to_string(variant) + " " + wgmma::variant_name(variant);
+  if (cublas) {
     rows.push_back(std::make_unique<Repeats>(
-        name, repeats, [&, variant](int i) { wgmma::launch_variant(variant, make(i), g_stream); }));
+        "cuBLAS", repeats, [&](int i) { cublas.launch(make(i), precision == MatmulPrecision::tf32); }));
+  }
+  for (const int variant : bench_options.variants) {
+    if (!is_served) break;
+    const std::string name = std::to_string(variant) + " " + wgmma::variant_name(precision, variant);
+    rows.push_back(std::make_unique<Repeats>(name, repeats, [&, variant](int i) {
+      const Gemm gemm = make(i);
+      wgmma::launch_variant(variant, gemm, plan(gemm), workspace, g_stream);
+    }));
   }
   if (bench_options.general_too) {
     rows.push_back(
@@ -504,7 +668,7 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
 
 void bench_all(const std::vector<int>& sizes, bool shapes, double limit, const BenchOptions& options,
                const Cublas& cublas) {
-  constexpr std::size_t kBytes = std::size_t{6} << 30;
+  constexpr std::size_t kBytes = std::size_t{8} << 30;
   char* memory;
   MUST(cudaMalloc(&memory, kBytes));
   const double start = seconds();
@@ -564,7 +728,7 @@ std::vector<int> numbers(const char* text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool benchmark = false, shapes = true;
+  bool benchmark = false, shapes = true, every_precision = true;
   double limit = 50;
   std::vector<int> sizes{4096, 8192, 2048, 1024};
   BenchOptions options;
@@ -588,16 +752,23 @@ int main(int argc, char** argv) {
     } else if (flag == "--variants") {
       options.variants = numbers(value), ++i;
     } else if (flag == "--dtype") {
-      options.dtype = std::strcmp(value, "f16") == 0 ? kHalf : kBrain, ++i;
+      const std::string kind = value;
+      ++i;
+      every_precision = false;
+      options.dtype = kind == "f16" ? kHalf : kind == "bf16" ? kBrain : kSingle;
+      options.precision = kind == "tf32"     ? MatmulPrecision::tf32
+                          : kind == "tf32x3" ? MatmulPrecision::tf32x3
+                                             : MatmulPrecision::exact;
+      if (options.dtype == kSingle && options.precision == MatmulPrecision::exact) {
+        std::printf("--dtype %s: accepted: f16, bf16, tf32, tf32x3\n", value);
+        return 2;
+      }
     } else if (flag == "--cublas") {
       paths.insert(paths.begin(), value), ++i;
     } else {
       std::printf("unknown argument %s\n", argv[i]);
       return 2;
     }
-  }
-  if (options.variants.empty()) {
-    for (int i = 0; i < wgmma::variant_count(); ++i) options.variants.push_back(i);
   }
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // lines show as they come, in a file too
   MUST(cudaStreamCreateWithFlags(&g_stream, cudaStreamNonBlocking));
@@ -606,11 +777,15 @@ int main(int argc, char** argv) {
   std::printf("%s, %d SMs\n", properties.name, properties.multiProcessorCount);
   try {
     if (benchmark) {
+      if (options.variants.empty()) options.variants = all_variants(options.precision);
       bench_all(sizes, shapes, limit, options, Cublas(paths));
       return 0;
     }
     test_refusals();
-    test(options.variants);
+    for (const MatmulPrecision precision : kPrecisions) {
+      if (!every_precision && precision != options.precision) continue;
+      test(precision, options.variants.empty() ? all_variants(precision) : options.variants);
+    }
   } catch (const std::exception& error) {
     std::printf("STOPPED: %s\n", error.what());
     return 2;

@@ -111,6 +111,32 @@ def test_every_product_is_added_once(device_library, dtype, backend):
                 assert (device_library.to_numpy(c) == np.asarray(k).astype(kind)).all()
 
 
+@BACKENDS
+@pytest.mark.parametrize("dtype", forms.FLOATS)
+@pytest.mark.parametrize("sides", [(8, 2, 5), (256, 64, 128)], ids=str)
+def test_special_values(device_library, dtype, sides, backend):
+    """Of a small product, and of one for tensor cores."""
+    x, y, expected = forms.special(dtype, sides)
+    a, b = made(device_library, x), made(device_library, y)
+    c = matmul(a, b, backend=backend)
+    if c is not None:
+        got = device_library.to_numpy(c)
+        assert np.array_equal(got.astype("float64"), expected.astype("float64"), equal_nan=True)
+
+
+@BACKENDS
+@pytest.mark.parametrize("dtype", [*forms.FLOATS, *forms.COMPLEX])
+def test_nan_stays_in_its_row_and_column(torch, dtype, backend):
+    library = libraries.by_name("torch", "cuda")
+    x, y = np.ones((136, 144), forms.numpy_dtype(dtype)), np.ones((144, 152), forms.numpy_dtype(dtype))
+    x[77, 143], y[0, 151] = math.nan, math.nan
+    c = library.to_numpy(interop.matmul(library.make(x), library.make(y), backend=backend)).astype("complex128")
+    is_nan = np.zeros(c.shape, bool)
+    is_nan[77], is_nan[:, 151] = True, True
+    assert np.array_equal(np.isnan(c), is_nan)
+    assert (c[~is_nan] == 144).all()
+
+
 @pytest.mark.parametrize(
     ("first", "second", "dtype"),
     [
@@ -344,17 +370,18 @@ def test_float32_and_complex64_are_exact_whatever_nvidia_tf32_override_says(torc
 def test_property(torch, data):
     library = libraries.by_name("torch", "cuda")
     dtype = data.draw(st.sampled_from([x for x in forms.DTYPES[1:] if x not in ("uint16", "uint32", "uint64")]))
-    kind = forms.numpy_dtype(dtype)
     side = data.draw(st.sampled_from([5, 40, 150]))
     m, n, k = (data.draw(st.integers(0, side)) for _ in range(3))
-    batch = data.draw(st.sampled_from([(), (), (1,), (3,), (2, 2)]))
-    seed = data.draw(st.integers(0, 1000))
+    batch = data.draw(st.sampled_from([(), (), (1,), (3,), (2, 2)] if side < 150 else [()]))
+    written = []  # the array, its base here and there, the view of it
 
-    def tensor(shape):
-        x = np.random.default_rng([seed, *shape]).integers(-8, 9, shape).astype(kind)
-        order = data.draw(st.permutations(range(len(shape))))
-        compact = library.make(np.ascontiguousarray(x.transpose(order)))
-        return compact.permute(*np.argsort(order).tolist()), x
+    def tensor(shape, is_written=False):
+        base, x = data.draw(forms.strided(shape, dtype, distinct=is_written))
+        on_gpu = library.make(base)
+        view = library.view_of(on_gpu, base, x)
+        if is_written:
+            written.append((view, base, on_gpu, x))
+        return view, x
 
     (a, x), (b, y) = tensor((*batch, m, k)), tensor((k, n))
     options, expected = {}, {}
@@ -370,13 +397,18 @@ def test_property(torch, data):
     add("alpha", data.draw(st.sampled_from([0, 1, 3])))
     if dtype in forms.FLOATS and data.draw(st.booleans()):
         add("epilogue", data.draw(st.sampled_from(forms.EPILOGUES)))
+        if data.draw(st.booleans()):
+            options["aux"] = tensor((*batch, m, n), is_written=True)[0]
     if data.draw(st.booleans()):
-        shape = (*batch, m, n)
-        order = data.draw(st.permutations(range(len(shape))))
-        out = library.make(forms.poison(tuple(shape[i] for i in order), dtype)).permute(*np.argsort(order).tolist())
-        options["out"] = out
+        options["out"] = tensor((*batch, m, n), is_written=True)[0]
     backend = data.draw(st.sampled_from([None, "tiled", "cublas"]))
     got = matmul(a, b, backend=backend, **options)
     if got is not None:
         u = 2.0**-12 if options.get("epilogue") == "gelu_tanh" and backend != "tiled" else None
-        forms.check(library.to_numpy(got.contiguous()), x, y, dtype, unit_roundoff=u, **expected)
+        forms.check(library.to_numpy(got), x, y, dtype, unit_roundoff=u, **expected)
+        if "aux" in options:
+            forms.check(library.to_numpy(options["aux"]), x, y, dtype, **{**expected, "epilogue": None})
+    for view, base, on_gpu, x in written:
+        if got is not None:
+            x[...] = library.to_numpy(view)
+        assert np.array_equal(library.to_numpy(on_gpu), base)  # nothing else was written

@@ -259,7 +259,7 @@ def test_float32_is_exact_whatever_torch_allows(torch):
     assert np.array_equal(library.to_numpy(c), x)
 
 
-@pytest.mark.parametrize("backend", [None, "cublas"])
+@pytest.mark.parametrize("backend", [None, "tiled", "cublas"])
 def test_tf32_is_as_exact_as_tf32(device_library, backend):
     x = products.draw((1024, 1024), "float32", 1)
     a = device_library.make(x)
@@ -269,9 +269,19 @@ def test_tf32_is_as_exact_as_tf32(device_library, backend):
     assert error < 2e-3  # what TF32 gives is about 3e-4; on cards without it, far less
 
 
-def test_tf32_of_float64_is_float64(device_library):
+@pytest.mark.parametrize("backend", [None, "tiled"])
+def test_tf32x3_is_as_exact_as_float32(device_library, backend):
+    x = products.draw((1024, 1024), "float32", 1)
+    a = device_library.make(x)
+    c = device_library.to_numpy(interop.matmul(a, a, precision="tf32x3", backend=backend))
+    expected = products.exact(x, x)
+    assert np.linalg.norm(c - expected) / np.linalg.norm(expected) < 2e-6
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+def test_tf32_of_float64_is_float64(device_library, precision):
     x, y, expected, magnitude = products.listed(((131, 257), (257, 67)), "float64")
-    c = interop.matmul(device_library.make(x), device_library.make(y), precision="tf32")
+    c = interop.matmul(device_library.make(x), device_library.make(y), precision=precision)
     products.check_product(device_library.to_numpy(c), x, y, expected, magnitude)
 
 

@@ -1,4 +1,4 @@
-"""Products of float16 and bfloat16 by the `tiled` backend on the tensor cores of sm_90.
+"""Products of float16 and bfloat16, and of float32 as TF32, by the `tiled` backend on the tensor cores of sm_90.
 
 Operands are small integers, so that sums are exact in any order and results are compared for equality.
 """
@@ -250,6 +250,204 @@ def test_explain(torch, dtype):
         (ones[:1].expand(300, 4096)[:, :201], ones[:201, :300]),  # one row for all
     ):
         assert bool((general(a, b) == a.shape[1]).all())
+
+
+# ---- float32 as TF32 ----
+
+PRECISIONS = pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+PACKED = {"NN": "; b is packed", "NT": "", "TN": "; a and b are packed", "TT": "; a is packed"}
+
+
+def rounded(a, b, precision, packed=None, backend="tiled", **options):
+    """The product, which must be one of those kernels; `packed` is what is said of the operands."""
+    algorithm = interop.explain(interop.matmul, a, b, backend=backend, precision=precision, **options).algorithm
+    packed = "; a and b are packed" if precision == "tf32x3" else packed
+    assert algorithm.startswith("tiled wgmma 128x")
+    assert f", {precision}" in algorithm
+    if packed is not None:
+        assert algorithm.partition(f", {precision}")[2] == (packed and f"{packed} first, in the workspace")
+    return interop.matmul(a, b, backend=backend, precision=precision, **options)
+
+
+@PRECISIONS
+@LAYOUTS
+@pytest.mark.parametrize(
+    "shape", [(1024, 1024, 1024), (1031, 777, 901), (300, 4100, 1000), (2048, 2048, 2050)], ids=str
+)
+def test_tf32_values(torch, shape, layout, precision):
+    a, b = operands(torch, *shape, "float32", layout)
+    out = poisoned(torch, shape[:2], "float32")
+    rounded(a, b, precision, PACKED[layout], out=out)
+    assert torch.equal(out, (a.double() @ b.double()).float())
+
+
+@PRECISIONS
+def test_tf32_of_layouts_that_tma_cannot_read(torch, precision):
+    b = integers(torch, (1000, 1000), "float32", 2, transposed=True)
+    base = integers(torch, (2008, 2008), "float32", 1).contiguous()
+    for name, a in (
+        ("rows of an odd length", integers(torch, (1000, 1007), "float32", 3).contiguous()[:, :1000]),
+        ("begins at any element", base[:1000, 1:1001]),
+        ("every second column", base[:1000, :2000:2]),
+        ("every second row and column", base[:2000:2, :2000:2]),
+        ("one row for all", base[:1, :1000].expand(1000, 1000)),
+        ("one column for all", base[:1000, :1].expand(1000, 1000)),
+        ("overlapping windows", base.as_strided((1000, 1000), (1, 3))),
+    ):
+        expected = (a.double() @ b.double()).float()
+        assert torch.equal(rounded(a, b, precision, "; a is packed"), expected), name
+        transposed = rounded(b.T, a.T, precision, "; b is packed")
+        assert torch.equal(transposed, expected.T), name
+
+
+def test_tf32_of_reversed_arrays(torch, cupy):
+    x = cupy.asarray(integers(torch, (1000, 1000), "float32", 1))
+    for a in (x[::-1], x[:, ::-1], x[::-1, ::-1].T):
+        c = rounded(a, x, "tf32", "; a and b are packed")
+        assert bool((c == a.astype("float64") @ x.astype("float64")).all())
+
+
+@PRECISIONS
+@pytest.mark.parametrize(
+    ("batch_a", "batch_b"),
+    [((5,), (5,)), ((5,), ()), ((), (5,)), ((3, 1), (1, 4)), ((2, 3, 2), (2, 1, 2)), ((2, 1, 2, 3), (1, 2, 2, 1))],
+    ids=str,
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_tf32_batches(torch, batch_a, batch_b, transposed, precision):
+    a = integers(torch, (*batch_a, 600, 650), "float32", 1, transposed)
+    b = integers(torch, (*batch_b, 650, 700), "float32", 2, transposed)
+    expected = a.double() @ b.double()
+    out = poisoned(torch, expected.shape, "float32")
+    rounded(a, b, precision, PACKED["TT" if transposed else "NN"], out=out)
+    assert torch.equal(out, expected.float())
+
+
+@PRECISIONS
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+@pytest.mark.parametrize("draw", ["randn", "rand"])
+def test_tf32_is_as_exact_as_promised(torch, draw, layout, precision):
+    torch.manual_seed(1)
+    a, b = (getattr(torch, draw)(2048, 2048, device="cuda") for _ in range(2))
+    b = b.T if layout == "NT" else b
+    expected = a.double() @ b.double()
+    got = rounded(a, b, precision)
+    error = float((got - expected).norm() / expected.norm())
+    assert error < (1e-3 if precision == "tf32" else 1.5e-6)
+    worst = float(((got - expected).abs() / (a.double().abs() @ b.double().abs())).max())
+    assert worst < (2.0**-9 if precision == "tf32" else 2.0**-19)
+    if precision == "tf32":
+        assert error > 1e-5  # it is TF32 indeed
+
+
+def test_tf32x3_is_the_sum_of_all_three(torch):
+    """Each operand's low part counts: 1 + 2**-12 is no TF32."""
+    one = torch.eye(1024, device="cuda")
+    x = torch.full((1024, 1024), 1 + 2.0**-12, device="cuda")
+    assert torch.equal(rounded(x, one, "tf32x3"), x)
+    assert torch.equal(rounded(one, x, "tf32x3"), x)
+    y = torch.full((1024, 1024), -1 - 2.0**-11 - 2.0**-20, device="cuda")
+    assert float((rounded(y, one, "tf32x3") - y).abs().max()) <= 2.0**-21
+    for precision in ("tf32", "tf32x3"):
+        assert torch.equal(rounded(one, one * 3, precision), one * 3)
+
+
+@PRECISIONS
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+def test_tf32_special_values_are_where_they_are_in_float32(torch, layout, precision):
+    a, b = operands(torch, 1024, 1024, 1024, "float32", layout)  # zeros, and numbers whose low part is zero
+    a[500:].add_(torch.rand(524, 1024, device="cuda"))
+    b[:, 500:].add_(torch.rand(1024, 524, device="cuda"))
+    a[3, 5] = a[700, 9] = b[11, 4] = math.inf
+    a[8, 6] = b[700, 900] = -math.inf
+    a[900, 1000], b[1000, 17] = math.nan, math.nan
+    a[20, 30], b[30, 40] = math.inf, -math.inf
+    expected = a.double() @ b.double()
+    got = rounded(a, b, precision)
+    assert torch.equal(got.isnan(), expected.isnan())
+    assert torch.equal(got.isposinf(), expected.isposinf())
+    assert torch.equal(got.isneginf(), expected.isneginf())
+
+
+@PRECISIONS
+def test_tf32_makes_no_infinity_of_the_largest_number(torch, precision):
+    most = torch.finfo(torch.float32).max
+    a = torch.zeros(1024, 1024, device="cuda")
+    a.fill_diagonal_(most)
+    small = torch.full((1024, 1024), 0.25, device="cuda")
+    for got in (rounded(a.T, small, precision), rounded(small.T, a, precision)):  # packed
+        assert bool(((got - most / 4).abs() <= most / 4 * 2.0**-10).all())
+
+
+@PRECISIONS
+def test_tf32_gives_the_same_bits_every_time(torch, precision):
+    a = torch.randn(1000, 2000, device="cuda")
+    first = rounded(a, a.T, precision, "")
+    assert all(torch.equal(rounded(a, a.T, precision), first) for _ in range(5))
+
+
+@PRECISIONS
+@pytest.mark.parametrize("order", ["rows", "columns"])
+@pytest.mark.parametrize("bias_shape", ["row", "column"])
+def test_tf32_all_terms(torch, bias_shape, order, precision):
+    m, n, k = 1001, 1030, 1000
+    a, b = operands(torch, m, n, k, "float32", "TT")
+    c = integers(torch, (m, n), "float32", 3)
+    bias = integers(torch, (1, n) if bias_shape == "row" else (m, 1), "float32", 4)
+    bias = bias[0] if bias_shape == "row" else bias
+    out, aux = (
+        poisoned(torch, (m, n), "float32") if order == "rows" else poisoned(torch, (n, m), "float32").T
+        for _ in range(2)
+    )
+    expected = 2 * (a.double() @ b.double()) - 3 * c.double() + bias.double()
+    options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "epilogue": "relu", "aux": aux, "out": out}
+    rounded(a, b, precision, "; a is packed", **options)
+    assert torch.equal(aux, expected.float())
+    assert torch.equal(out, expected.relu().float())
+
+
+def test_tf32_explained(torch):
+    def explained(a, b, precision, backend="tiled"):
+        return interop.explain(interop.matmul, a, b, backend=backend, precision=precision)
+
+    ones = torch.ones(4096, 4096, device="cuda")
+    assert explained(ones, ones.T, "tf32").workspace_bytes == 0
+    assert explained(ones, ones, "tf32").workspace_bytes == 4096 * 4096 * 4
+    assert explained(ones, ones, "tf32x3").workspace_bytes == 4 * 4096 * 4096 * 4
+    chosen = explained(ones, ones, "tf32x3", backend=None)
+    assert chosen.algorithm.startswith("tiled wgmma")
+    for a, b, precision in (
+        (ones, ones, None),
+        (ones[:128, :128], ones[:128, :128], "tf32"),  # as quick there
+        (ones[:2], ones, "tf32"),  # to pack b takes longer
+        (ones[:512, :512], ones[:512, :512], "tf32x3"),
+        (ones[:1024, :1024].double(), ones[:1024, :1024].double(), "tf32x3"),
+    ):
+        algorithm = explained(a, b, precision).algorithm
+        assert "wgmma" not in algorithm
+        assert bool((interop.matmul(a, b, backend="tiled", precision=precision) == a.shape[1]).all())
+
+
+def test_tf32_memory_has_a_bound(torch):
+    large = torch.empty(1, device="cuda").expand(1 << 15, 1 << 15)
+    explained = interop.explain(interop.matmul, large, large, backend="tiled", precision="tf32x3")
+    assert explained.workspace_bytes == 0  # of 16 GiB
+    assert "wgmma" not in explained.algorithm
+
+
+@PRECISIONS
+def test_tf32_is_captured_with_what_it_packs(torch, precision):
+    a, b = operands(torch, 1024, 1024, 1024, "float32", "TN")
+    rounded(a, b, precision)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        c = interop.matmul(a, b, backend="tiled", precision=precision)
+    for value in (1, -2):
+        a.fill_(value)
+        b.fill_(1)
+        c.fill_(math.nan)
+        graph.replay()
+        assert bool((c == value * 1024).all())
 
 
 # ---- capture ----

@@ -7,6 +7,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from hypothesis import strategies as st
+
+from helpers import products
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -42,6 +45,32 @@ def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """An output before it is written: what no result has."""
     kind = numpy_dtype(dtype)
     return np.full(shape, {"b": True, "i": -99, "u": 99}.get(kind.kind, math.nan)).astype(kind)
+
+
+def special(dtype: str, sides: tuple[int, int, int] = (8, 2, 5)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Operands with infinities, NaN, subnormal and huge numbers, and their product; m, k, n beyond these are zeros."""
+    kind = numpy_dtype(dtype)
+    limits = ml_dtypes.finfo(kind)
+    tiny, huge = float(limits.smallest_subnormal), float(limits.max)
+    m, k, n = sides
+    x, y = np.zeros((m, k), kind), np.zeros((k, n), kind)
+    x[:8, :2] = [[math.inf, 1], [math.nan, 1], [0, 1], [tiny, 0], [-tiny, tiny], [huge, 0], [-huge, 0], [huge, huge]]
+    y[:2, :5] = [[0, 1, math.inf, 2, 0.5], [1, 1, 1, 0, 0.5]]
+    work = np.float32 if kind.itemsize < 4 else kind
+    with np.errstate(all="ignore"):
+        return x, y, (x.astype(work)[:, :, None] * y.astype(work)).sum(1).astype(kind)
+
+
+@st.composite
+def strided(
+    draw: Any, shape: tuple[int, ...], dtype: str, negative: bool = False, distinct: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a base and a view of it as `products.strided` does, in any dtype; with `distinct`, of no element twice."""
+    base, narrow = draw(products.strided(shape, "int8", negative, not distinct))
+    wide = base.astype(numpy_dtype(dtype))
+    start = narrow.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    strides = [step * wide.itemsize for step in narrow.strides]
+    return wide, np.lib.stride_tricks.as_strided(wide.reshape(-1)[start:], shape, strides)
 
 
 def _high(x: Any) -> np.ndarray:

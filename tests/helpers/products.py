@@ -220,10 +220,13 @@ def pair(library: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: s
 
 
 @st.composite
-def strided(draw: Any, shape: tuple[int, ...], dtype: str, negative: bool) -> tuple[np.ndarray, np.ndarray]:
+def strided(
+    draw: Any, shape: tuple[int, ...], dtype: str, negative: bool, repeated: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
     """Draw a compact base of small integers, and a view of it: dimensions in any order, any steps, gaps, an offset."""
     order = draw(st.permutations(range(len(shape))))
-    steps = draw(st.tuples(*[st.sampled_from([1, 1, 2, 3, 0, *([-1, -2] if negative else [])]) for _ in shape]))
+    choices = [1, 1, 2, 3, *([0] if repeated else []), *([-1, -2] if negative else [])]
+    steps = draw(st.tuples(*[st.sampled_from(choices) for _ in shape]))
     gaps = draw(st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 2)) for _ in shape]))
     extents = [g + max(n - 1, 0) * abs(s) + 1 + h for n, s, (g, h) in zip(shape, steps, gaps, strict=True)]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

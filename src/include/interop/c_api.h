@@ -89,7 +89,7 @@ typedef struct InteropApi {
   /* The next result: `out` after checks if it is given and this is the first, else a new array of the call's library.
    * Compact and row-major unless it is `out`. Valid until the release. */
   const DLTensor* (*output)(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype);
-  /* Device memory for this call alone, from the caller's allocator; NULL in `memory` for 0 bytes. */
+  /* Memory where the call computes, for it alone, from the caller's allocator; NULL in `memory` for 0 bytes. */
   int (*workspace)(InteropCall* call, size_t bytes, void** memory);
   /* Argument `i`, or result `i`, of a host call as a NumPy array on the same memory. New references. */
   PyObject* (*numpy)(InteropCall* call, int32_t i);

@@ -131,7 +131,7 @@ class Call {
     return as_ndarray<Array>(tensor);
   }
 
-  /// Device memory for this call alone, from the caller's allocator; null for 0 bytes.
+  /// Memory where the call computes, for it alone, from the caller's allocator; null for 0 bytes.
   void* workspace(std::size_t bytes) {
     void* memory = nullptr;
     if (api().workspace(call_, bytes, &memory) != 0) nanobind::raise_python_error();

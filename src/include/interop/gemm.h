@@ -3,7 +3,9 @@
 
 #include <interop/tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace interop {
 
@@ -19,8 +21,8 @@ struct BatchDim {
   int64_t a_stride;
   int64_t b_stride;
   int64_t c_stride;
-  int64_t addend_stride = 0;
-  int64_t aux_stride = 0;
+  int64_t addend_stride;
+  int64_t aux_stride;
 };
 
 /// What a product is put through last.
@@ -53,9 +55,6 @@ struct Gemm {
   MatrixStrides c_strides;
   bool a_conjugated = false;
   bool b_conjugated = false;
-  int batch_ndim = 0;
-  BatchDim batch[kMaxDims];
-
   bool scales = false;              ///< is alpha or beta anything but 1?
   ScalarValue alpha{};              ///< of `factor_dtype(out_dtype)`, if `scales`
   ScalarValue beta{};               ///< alike; of no account without an addend
@@ -68,6 +67,19 @@ struct Gemm {
   void* aux = nullptr;
   MatrixStrides aux_strides;
   Activation activation = Activation::none;
+
+  int batch_ndim = 0;
+  BatchDim batch[kMaxDims];  // 2.5 KB, of which mostly nothing is used, and copied: last, and not initialised
+
+  Gemm() {}
+  Gemm(const Gemm& other) { *this = other; }
+  Gemm& operator=(const Gemm& other) {
+    if (this != &other) {
+      std::memcpy(static_cast<void*>(this), &other,
+                  offsetof(Gemm, batch) + static_cast<std::size_t>(other.batch_ndim) * sizeof(BatchDim));
+    }
+    return *this;
+  }
 
   /// Is it a product and nothing else?
   bool is_plain() const {

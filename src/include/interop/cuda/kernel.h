@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+typedef struct CUstream_st* cudaStream_t;
+
 namespace interop::cuda {
 
 /// A kernel, made ready in each context that launches it.
@@ -16,5 +18,22 @@ std::vector<Kernel*> load_kernels(const void* image, const std::vector<std::stri
 
 /// What NVRTC calls a device's architecture: "sm_90".
 std::string architecture_name(int device);
+
+/// How a kernel is launched, in blocks (grid, cluster) and threads (block) along x, y, z.
+struct Launch {
+  unsigned grid[3] = {1, 1, 1};
+  unsigned block[3] = {1, 1, 1};
+  unsigned cluster[3] = {0, 0, 0};  ///< of thread blocks; 0: what the kernel itself says
+  unsigned shared_bytes = 0;        ///< of dynamic shared memory; more than 48 KB is allowed to the kernel where needed
+  bool cooperative = false;         ///< all blocks run at once, and may wait for each other
+};
+
+/// Queues a launch on `stream`, which is one of `device`, the current one. `parameters` point to the values, each of
+/// its parameter's size. A grid of no blocks returns before the launch. Throws ValueError for what the device or the
+/// kernel cannot have: threads, grid, shared memory, cluster, cooperative launch, each with its limit. `name` is the
+/// kernel's in messages, and lives as long as the process: an error of the device, which shows itself later, names the
+/// last kernel.
+void launch_kernel(Kernel& kernel, const Launch& launch, const char* name, void** parameters, int device,
+                   cudaStream_t stream);
 
 }  // namespace interop::cuda

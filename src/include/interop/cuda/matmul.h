@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 typedef struct CUstream_st* cudaStream_t;  // as cuda_runtime.h declares it; naming it needs no CUDA header
 
@@ -13,18 +14,31 @@ namespace interop::cuda {
 
 enum class MatmulBackend { automatic, tiled, cublas };
 
+/// How far float32 products may round their operands. Computed at least as exactly where no kernel serves it.
+enum class MatmulPrecision {
+  exact,
+  tf32,   ///< to TF32: 11 significant bits
+  tf32x3  ///< each to the sum of two of TF32, of whose products three are added up: about as exact as float32
+};
+
 /// What the caller asks for.
 struct MatmulOptions {
   MatmulBackend backend = MatmulBackend::automatic;
-  bool allow_tf32 = false;       ///< float32 products may round their operands to TF32
+  MatmulPrecision precision = MatmulPrecision::exact;
   unsigned int alignment = 256;  ///< plan as for pointers aligned to this and no more; a power of two, at most 256
+  bool uses_choices = true;      ///< what `tune_matmul` found, or `keep_choice` was told, comes before all rules
+  /// The most device memory that operands are packed into. Beyond it a product is computed exactly.
+  std::size_t most_packed_bytes = std::size_t{4} << 30;
 };
 
 /// What will run for one `Gemm` on the current device. Made by `plan_matmul`, valid as long as the process lives.
 struct MatmulPlan {
-  MatmulBackend backend = MatmulBackend::tiled;  ///< never `automatic`
-  std::size_t workspace_bytes = 0;               ///< device memory, 256-byte aligned, that the launch needs
-  std::shared_ptr<const void> algorithm;         ///< the cuBLASLt plan, shared with its cache; null for `tiled`
+  MatmulBackend backend = MatmulBackend::tiled;        ///< never `automatic`
+  std::size_t workspace_bytes = 0;                     ///< device memory, 256-byte aligned, that the launch needs
+  std::shared_ptr<const void> algorithm;               ///< the cuBLASLt plan, shared with its cache; null for `tiled`
+  MatmulPrecision precision = MatmulPrecision::exact;  ///< of `tiled`
+  bool packs_a = false, packs_b = false;               ///< of `tiled`: into the workspace, as its TF32 kernels read it
+  bool tunable = false;                                ///< is there a choice to be made, and none known?
 };
 
 /// Choose what runs for `gemm` on the current device. Touches no device memory and queues nothing.
@@ -32,8 +46,9 @@ struct MatmulPlan {
 /// CudaError if cuBLASLt was asked for by name and is not installed.
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options);
 
-/// The most `workspace_bytes` that a plan for `gemm` can have, wherever its matrices lie: for a caller that must ask
-/// for the memory before it knows that. Needs no GPU; reads no pointer.
+/// The most `workspace_bytes` that a plan for `gemm`, whose matrices are compact, needs wherever they lie: for a caller
+/// that must ask for the memory before it knows that, and plans with `most_packed_bytes` no larger then. Needs no GPU;
+/// reads no pointer.
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
 
 /// Queue `gemm` on `stream` and return at once. `workspace` holds `plan.workspace_bytes` (null if that is 0).
@@ -42,6 +57,32 @@ void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cu
 
 /// One line for a person: the kernel or the algorithm that `plan` runs, such as "tiled 128x128x16, float32".
 std::string describe(const Gemm& gemm, const MatmulPlan& plan);
+
+// ---- choices made by measuring ----
+
+/// How much memory `tune_matmul` needs for `gemm` on the current device; the plan that it chooses needs no more.
+std::size_t tuning_bytes(const Gemm& gemm, const MatmulOptions& options);
+
+/// Times cuBLASLt's algorithms for `gemm`, and our own kernel, on `stream`, with a cold L2 cache, and keeps the
+/// quickest for every later plan of such a product. `memory` holds `tuning_bytes`; c and aux are written. For a `gemm`
+/// whose plan is tunable, on a stream that is not captured. The host waits. Throws CudaError.
+void tune_matmul(const Gemm& gemm, const MatmulOptions& options, void* memory, cudaStream_t stream);
+
+/// What was chosen for one product; as text where it means something to cuBLASLt alone.
+struct MatmulChoice {
+  std::string product;    // "float32 4096x4096 @ 4096x4096", for a person
+  std::string key;        // all that the choice depends on, but the device
+  std::string algorithm;  // cuBLASLt's quickest
+  std::size_t workspace_bytes = 0;
+  bool tiled = false;  // is our own kernel quicker than that?
+  double microseconds = 0, untuned_microseconds = 0;
+};
+/// All choices for a device.
+std::vector<MatmulChoice> choices(int device);
+/// Takes a choice for a device from elsewhere; false if it is malformed.
+bool keep_choice(int device, const MatmulChoice& choice);
+/// The version of cuBLASLt, for which alone a choice holds: "13.1.0"; "" if there is none. Never throws.
+std::string cublas_version();
 
 /// Where cuBLASLt was found ("libcublasLt.so.13, version 13.1.0, /path"), or why not. Never throws.
 std::string cublas_status();

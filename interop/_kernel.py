@@ -1,0 +1,301 @@
+"""Kernels in CUDA C++ that are compiled at run time, called with the arrays of any library: `interop.kernel`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from interop import _core, _nvrtc
+from interop._array_function import ArrayFunction, ShapeRule
+from interop._declarations import without_comments
+from interop._kernel_declaration import NAME, parameters_of
+from interop._matmul import StreamLike
+from interop._paths import get_include
+
+__all__ = ["Kernel", "kernel"]
+
+Sizes = int | tuple[int, ...]
+Extent = Sizes | Callable[..., Sizes]
+
+
+def kernel(
+    source: str | os.PathLike[str],
+    name: str,
+    /,
+    *,
+    signature: str | None = None,
+    grid: Extent | None = None,
+    threads: str | Extent | None = None,
+    block: Sizes = 256,
+    shared: int = 0,
+    cluster: Sizes | None = None,
+    cooperative: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Kernel:
+    """Make a function of a kernel in CUDA C++, to be called with arrays of any library.
+
+    Parameters
+    ----------
+    source : str or path
+        The text, or a path object of a file that has it.
+    name : str
+        The kernel's, with its namespace if it has one; of a template with its arguments: ``"scale<float>"``.
+    signature : str, optional
+        The kernel's parameters as in C++, ``"const float* x, float* y, int n"``, where they cannot be read from the
+        source: for a kernel that a macro or a header declares, or types that have other names there.
+    grid : int, tuple of up to three, or callable, optional
+        The blocks along x, y, z, of all clusters together. A callable is called with the arguments of the call, as they
+        were passed.
+    threads : str, int, tuple of up to three, or callable, optional
+        In the place of `grid`: the threads to be launched in all, rounded up to whole blocks and clusters. The name of
+        a parameter stands for as many as its array has elements.
+    block : int or tuple of up to three, optional
+        The threads of a block along x, y, z.
+    shared : int, optional
+        Bytes of dynamic shared memory. More than 48 KB are allowed to the kernel where the device has them.
+    cluster : int or tuple of up to three, optional
+        The blocks of a cluster along x, y, z, on devices that have clusters of thread blocks.
+    cooperative : bool, optional
+        Launch so that all blocks run at once, and may wait for each other.
+    options : mapping, optional
+        How to compile: keywords of `cuda.core.ProgramOptions`, such as ``{"std": "c++20", "use_fast_math": True}``.
+        ``arch`` is that of the arrays' device unless it is given here.
+
+    Returns
+    -------
+    Kernel
+        To be called with an argument for each parameter. It compiles at its first call on a device.
+
+    Raises
+    ------
+    TypeError
+        `source` or `name` is of another type. In a call: an argument is no array or no number where it must be one, of
+        another dtype, read-only where it is written, or in host memory.
+    ValueError
+        The source declares no such kernel, or its parameters are not understood; a launch option is none. In a call:
+        the array of a pointer is not C-contiguous, or that of a view has other dimensions; the launch is larger than
+        the device or the kernel allows.
+    OSError
+        The file `source` cannot be read.
+    OverflowError
+        In a call: a number does not fit its parameter.
+    CudaError
+        In a call: the kernel does not compile, in the compiler's words; `cuda.core` or NVRTC is missing, which the
+        message says how to install; CUDA fails.
+
+    Notes
+    -----
+    Pointers take C-contiguous arrays of exactly their dtype; those that are not to ``const`` are written to. For arrays
+    of any strides a kernel takes ``interop::View<const float, 2>``, of ``#include <interop/view.cuh>``. Types are those
+    of `interop.load`, and complex numbers of Thrust and libcu++; 16-bit floats and complex numbers are passed by value,
+    too.
+
+    CUDA's own headers are found where a toolkit or its wheels are installed, and others by the folder of `source` and
+    ``options={"include_path": ...}``. Kernels are kept on disk (``INTEROP_CACHE_DIR``, or ``~/.cache/interop``).
+
+    As in C++, a size beyond an array is undefined behaviour. A kernel that faults makes its process's GPU context
+    unusable, which the next call reports.
+
+    Examples
+    --------
+    >>> import interop
+    >>> scale = interop.kernel(
+    ...     "__global__ void scale(const float* x, float* y, float by, long long n) {"
+    ...     "  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;"
+    ...     "  if (i < n) y[i] = by * x[i];"
+    ...     "}",
+    ...     "scale",
+    ...     threads="x",
+    ... ).returning(y="x")
+    >>> scale
+    <kernel scale(const float* x, float* y, float by, long long n)>
+
+    On a GPU, ``scale(x, 2.0, x.size)`` is now an array of the library of ``x``.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f"interop.kernel: source is {type(source).__name__}; accepted: a str, or a path object")
+    path = None if isinstance(source, str) else os.fspath(source)
+    if not isinstance(name, str):
+        raise TypeError(f"interop.kernel: name is {type(name).__name__}; accepted: a str")
+    if NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"interop.kernel: name is {name!r}; accepted: a kernel's name, such as 'scale', 'scale<float>'"
+        )
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"interop.kernel: options is {type(options).__name__}; accepted: a mapping of str, or None")
+    text = Path(path).read_text(encoding="utf-8") if path is not None else str(source)
+    launch = (grid, threads, block, shared, cluster, cooperative)
+    return Kernel(text, path, name, signature, launch, dict(options or {}), {})
+
+
+Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
+
+
+class Kernel(ArrayFunction):
+    """A kernel that is called with arrays of any library; `interop.kernel` makes it, and says how it is launched.
+
+    The call takes one argument for each parameter, in the declared order, and the keywords ``stream`` and
+    ``execution``, as in `interop.matmul`. The launch options of `interop.kernel` may be given in the call, too, and
+    count for that call alone. The arrays are ordered on the call's stream and kept alive as in any call of this
+    package; nothing is copied, unless ``execution="cuda"`` has host arrays computed on the GPU.
+
+    It returns None; or, after `returning`, arrays.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        path: str | None,
+        name: str,
+        signature: str | None,
+        launch: Launch,
+        options: dict[str, Any],
+        shapes: dict[str, ShapeRule],
+    ) -> None:
+        label = f"interop.kernel({name!r})"
+
+        def refuse(what: str) -> ValueError:
+            return ValueError(f"{label}: {what}")
+
+        declared, parameters = parameters_of(text, name, signature, refuse)
+        for parameter in parameters:
+            if parameter.name in _KEYWORDS:
+                raise refuse(
+                    f"the parameter {parameter.name!r} has the name of a keyword of the call; accepted: another "
+                    "name, if need be by signature='type name, ...'"
+                )
+        super().__init__(label, parameters, ("pointer", "view"), _KEYWORDS, shapes)
+        self._made_of = (text, path, name, signature, launch, options)
+        self._text = f"{name}({declared})"
+        self.__name__ = self.__qualname__ = name
+        self.__doc__ = self._text
+        #: The grid or the threads, where they depend on the arguments; None for the other one, or for both.
+        self._extents = tuple(extent if callable(extent) else None for extent in launch[:2])
+        self._has_extent = self._extents != (None, None)
+        fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
+        if sum(extent is not None for extent in launch[:2]) > 1:
+            raise refuse("grid and threads are given; accepted: one of them")
+        self._load = functools.partial(_load, label, text, path, name, options)
+        self._core = _core.Kernel(
+            label, [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters], self._load, (*fixed, *launch[2:])
+        )
+
+    def __call__(
+        self,
+        *args: Any,
+        grid: Extent | None = None,
+        threads: str | Extent | None = None,
+        block: Sizes | None = None,
+        shared: int | None = None,
+        cluster: Sizes | None = None,
+        cooperative: bool | None = None,
+        stream: StreamLike | None = None,
+        execution: str | None = None,
+        **results: Any,
+    ) -> Any:
+        """Launch the kernel; see the class."""
+        launch = None
+        if not (grid is threads is block is shared is cluster is cooperative is None) or self._has_extent:
+            launch = (grid, threads, block, shared, cluster, cooperative)
+            if self._has_extent or callable(grid) or callable(threads):
+                launch = self._launch(args, launch)
+        if self._is_direct and not results and len(args) == self._count:
+            return self._core(args, self._like, launch, stream, execution, False)
+        return self._call(args, results, launch, stream, execution, False)
+
+    def _launch(self, args: tuple[Any, ...], given: Launch) -> Launch:
+        """Return the options of a call with what they are functions of put in."""
+        grid, threads = given[:2] if given[0] is not None or given[1] is not None else self._extents
+        if callable(grid):
+            grid = grid(*args)
+        if callable(threads):
+            threads = threads(*args)
+        return (grid, threads, *given[2:])
+
+    def _call(
+        self,
+        args: tuple[Any, ...],
+        results: dict[str, Any],
+        launch: Launch | None,
+        stream: Any,
+        execution: Any,
+        looks: bool,
+    ) -> Any:
+        def core(given: tuple[Any, ...], shapes: dict[int, Any]) -> Any:
+            return self._core(given, shapes, launch, stream, execution, looks)
+
+        return self._run(core, args, results, looks)
+
+    def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:
+        return Kernel(*self._made_of, shapes)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self._text}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kernel, (*self._made_of, self._shapes)
+
+
+_KEYWORDS = ("grid", "threads", "block", "shared", "cluster", "cooperative", "stream", "execution")
+
+
+# ---- compiling ----
+
+
+def _load(
+    label: str, text: str, path: str | None, name: str, options: dict[str, Any], architecture: str
+) -> _core.LoadedKernel:
+    """Return the kernel, ready to be launched on devices of one architecture."""
+    compiler_options = _compiler_options(path, name, options)
+    headers = _own_headers(text, compiler_options["include_path"])
+    architecture = compiler_options.pop("arch", architecture)
+    (loaded,) = _nvrtc.load(label, text, [name], compiler_options, architecture, headers)
+    return loaded
+
+
+def _compiler_options(path: str | None, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the name that messages have for the source, and where headers are looked for."""
+    given = options.get("include_path") or ()
+    folders = [str(folder) for folder in ((given,) if isinstance(given, str | os.PathLike) else given)]
+    if path is not None:
+        folders.insert(0, str(Path(path).resolve().parent))
+    found = NAME.fullmatch(name)
+    file_name = path or f"{found['base'] if found else name}.cu"
+    return {"name": file_name, **options, "include_path": [*folders, get_include(), *_cuda_headers()]}
+
+
+@functools.cache
+def _cuda_headers() -> tuple[str, ...]:
+    """Return the folders of CUDA's own headers, of those that are installed."""
+    from cuda import pathfinder
+
+    found = []
+    for library in ("cudart", "cccl"):
+        with contextlib.suppress(Exception):  # a search, which may fail in ways of its own
+            if folder := pathfinder.find_nvidia_header_directory(library):
+                found.append(folder)
+    return tuple(found)
+
+
+def _own_headers(text: str, folders: Sequence[str]) -> list[str]:
+    """Return the texts of the headers that a source includes, and those include: what is compiled depends on them.
+
+    Not of CUDA's own, for which the compiler's version stands.
+    """
+    searched = [folder for folder in folders if folder not in _cuda_headers()]
+    texts: dict[Path, str] = {}
+    pending = [text]
+    while pending:
+        for header in re.findall(
+            r'^\s*#\s*include\s*[<"]([^>"\n]+)[>"]', without_comments(pending.pop()), re.MULTILINE
+        ):
+            file = next((file for folder in searched if (file := Path(folder, header)).is_file()), None)
+            if file is not None and file not in texts:
+                texts[file] = file.read_text(encoding="utf-8", errors="replace")
+                pending.append(texts[file])
+    return list(texts.values())

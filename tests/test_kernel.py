@@ -1,0 +1,386 @@
+"""`interop.kernel` without a GPU: declarations, refusals, the compiler. On the GPU: tests/gpu/test_kernel.py."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import interop
+from interop import _kernel, _nvrtc
+
+SCALE = """
+/* __global__ void scale(int* not_this_one); */
+extern "C" __global__ void __launch_bounds__(256) scale(const float* __restrict__ x, float* y,  // from, to
+                                                        float by, long long n) {
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < n) y[i] = by * x[i];
+}
+"""
+X = np.arange(5, dtype="float32")
+
+
+def scale_rows(*extents):
+    return extents[0].shape[0]
+
+
+def parameters(declared, **options):
+    """(kind, name, dtype, written, dimensions) of the parameters of `__global__ void f(declared)`."""
+    made = interop.kernel(f"__global__ void f({declared}) {{}}", "f", **options)
+    return [tuple(parameter) for parameter in made._parameters]
+
+
+# ---- declarations ----
+
+
+def test_what_tools_expect():
+    scale = interop.kernel(SCALE, "scale", threads="x")
+    options = "grid=None, threads=None, block=None, shared=None, cluster=None, cooperative=None"
+    assert str(inspect.signature(scale)) == f"(x, y, by, n, /, *, {options}, stream=None, execution=None)"
+    made = scale.returning(y="x")
+    assert str(inspect.signature(made)).startswith("(x, by, n, /, *, y=None, grid=None")
+    assert repr(made) == "<kernel scale(const float* __restrict__ x, float* y, float by, long long n)>"
+    assert scale.__name__ == "scale"
+
+
+def test_kernels_may_be_pickled(tmp_path):
+    (tmp_path / "scale.cu").write_text(SCALE)
+    options = {"grid": scale_rows, "block": (32, 2), "options": {"std": "c++17"}}
+    for source in (SCALE, tmp_path / "scale.cu"):
+        made = interop.kernel(source, "scale", **options).returning(y="x")
+        again = pickle.loads(pickle.dumps(made))
+        assert repr(again) == repr(made)
+        assert again.__reduce__() == made.__reduce__()
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("const float* x", ("pointer", "x", "float32", False, 0)),
+        ("float const * const __restrict__ x", ("pointer", "x", "float32", False, 0)),
+        ("double *x", ("pointer", "x", "float64", True, 0)),
+        ("void* x", ("pointer", "x", "", True, 0)),
+        ("const __half* x", ("pointer", "x", "float16", False, 0)),
+        ("__nv_bfloat16* x", ("pointer", "x", "bfloat16", True, 0)),
+        ("const __nv_fp8_e4m3* x", ("pointer", "x", "float8_e4m3fn", False, 0)),
+        ("cuda::std::int64_t* x", ("pointer", "x", "int64", True, 0)),
+        ("unsigned long long int* x", ("pointer", "x", "uint64", True, 0)),
+        ("const cuda::std::complex<float>* x", ("pointer", "x", "complex64", False, 0)),
+        ("thrust::complex<double>* x", ("pointer", "x", "complex128", True, 0)),
+        ("cuFloatComplex* x", ("pointer", "x", "complex64", True, 0)),
+        ("interop::View<const float, 2> x", ("view", "x", "float32", False, 2)),
+        ("const interop::View<int, 3> x", ("view", "x", "int32", True, 3)),
+        ("__grid_constant__ const View<__half,1> x", ("view", "x", "float16", True, 1)),
+    ],
+)
+def test_arrays_are_declared(declared, expected):
+    assert parameters(declared) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("declared", "dtype"),
+    [
+        ("int n", "int32"),
+        ("const size_t n", "uint64"),
+        ("bool n", "bool"),
+        ("__half n", "float16"),
+        ("const __grid_constant__ double n", "float64"),
+        ("cuda::std::complex<double> n", "complex128"),
+    ],
+)
+def test_numbers_are_declared(declared, dtype):
+    assert parameters(f"float* x, {declared}")[1] == ("scalar", "n", dtype, False, 0)
+
+
+TEMPLATE = """
+namespace ours {
+template <typename T, int N = 2, class U = double>
+__global__ void scale(const T* x, interop::View<U, N> y, T by) {}
+}
+template <class... Ts> __global__ void packed(const float* x, Ts... rest) {}
+"""
+
+
+def test_templates_have_their_arguments_in_place():
+    declared = {
+        "ours::scale<float>": [("float32", 0), ("float64", 2), ("float32", 0)],
+        "ours::scale<__half, 3, unsigned int>": [("float16", 0), ("uint32", 3), ("float16", 0)],
+        "scale< cuda::std::complex<float> >": [("complex64", 0), ("float64", 2), ("complex64", 0)],
+    }
+    for name, expected in declared.items():
+        made = interop.kernel(TEMPLATE, name)
+        assert [(parameter.dtype, parameter.ndim) for parameter in made._parameters] == expected
+
+
+def test_a_definition_counts_before_a_declaration():
+    source = "__global__ void f(const float*);\n__global__ void f(const float* x) {}"
+    assert [parameter.name for parameter in interop.kernel(source, "f")._parameters] == ["x"]
+
+
+def test_a_signature_stands_for_the_declaration():
+    made = interop.kernel("KERNEL(f, float)", "f", signature="const float* x,  // read\n double* y, int n")
+    assert [parameter.dtype for parameter in made._parameters] == ["float32", "float64", "int32"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "options", "message"),
+    [
+        (SCALE, "sum", {}, "the source declares no __global__ function 'sum'; accepted: scale, or signature="),
+        ("void f(int* x) {}", "f", {}, "the source declares no __global__ function 'f'; accepted: one that"),
+        (SCALE, "scale<float>", {}, "'scale' is no template; accepted: its name alone"),
+        (TEMPLATE, "scale", {}, "'scale' is a template; accepted: its arguments, too, as in 'scale<float>'"),
+        (TEMPLATE, "packed<int>", {}, "the template <class... Ts> with <int> is not understood; accepted: signature="),
+        (SCALE + SCALE, "scale", {}, "the source declares 'scale' 2 times; accepted: signature= to say which"),
+        ("__global__ void f(float** x) {}", "f", {}, "the parameter 'float** x' is not understood"),
+        ("__global__ void f(float x[]) {}", "f", {}, "the parameter 'float x[]' is not understood"),
+        ("__global__ void f(pair* x) {}", "f", {}, "the elements of 'x' are 'pair'; accepted: void, int8_t"),
+        ("__global__ void f(volatile int* x) {}", "f", {}, "the elements of 'x' are 'volatile int'"),
+        ("__global__ void f(int* x, pair p) {}", "f", {}, "the type of 'p' is 'pair'; accepted: int8_t"),
+        ("__global__ void f(View<void, 2> x) {}", "f", {}, "'x' is a view of void in 2 dimensions; accepted: int8_t"),
+        ("__global__ void f(View<int, 65> x) {}", "f", {}, "'x' is a view of int in 65 dimensions"),
+        ("__global__ void f(View<int, N> x) {}", "f", {}, "the parameter 'View<int, N> x' is not understood"),
+        ("__global__ void f(int* x, int* x) {}", "f", {}, "two parameters are called 'x'"),
+        ("__global__ void f(int n) {}", "f", {}, "there is no pointer and no view"),
+        ("__global__ void f() {}", "f", {}, "there is no pointer and no view"),
+        ("__global__ void f(int* grid) {}", "f", {}, "the parameter 'grid' has the name of a keyword of the call"),
+        (SCALE, "scale", {"signature": "float"}, "the parameter 'float' is not understood; accepted: type name"),
+        (SCALE, "scale", {"grid": 1, "threads": "x"}, "grid and threads are given; accepted: one of them"),
+        (SCALE, "scale", {"grid": lambda x: 1, "threads": 4}, "grid and threads are given; accepted: one of them"),
+        (SCALE, "scale", {"grid": -1}, "grid is -1; accepted: an int of at least 0"),
+        (SCALE, "scale", {"grid": (1, 2, 3, 4)}, "grid is (1, 2, 3, 4); accepted: an int of at least 0"),
+        (SCALE, "scale", {"grid": 2**31}, "grid is 2147483648; accepted: an int of at least 0 (below 2**31)"),
+        (SCALE, "scale", {"threads": 1.5}, "threads is 1.5; accepted: an int"),
+        (SCALE, "scale", {"threads": "n"}, "threads is 'n'; accepted: the name of an array parameter (x, y), an int"),
+        (SCALE, "scale", {"block": 0}, "block is 0; accepted: an int of at least 1"),
+        (SCALE, "scale", {"block": (32, "y")}, "block is (32, 'y'); accepted: an int of at least 1"),
+        (SCALE, "scale", {"shared": -8}, "shared is -8; accepted: an int, the bytes of dynamic shared memory"),
+        (SCALE, "scale", {"cluster": []}, "cluster is []; accepted: an int of at least 1"),
+        (SCALE, "scale", {"cooperative": 1}, "cooperative is 1; accepted: True or False"),
+        (SCALE, "not a name", {}, "name is 'not a name'; accepted: a kernel's name, such as 'scale', 'scale<float>'"),
+        (
+            f"__global__ void f({', '.join(f'int* x{i}' for i in range(129))}) {{}}",
+            "f",
+            {},
+            "has 129 parameters of 2064 bytes; accepted: up to 128, and 4096 bytes",
+        ),
+        (
+            "__global__ void f(View<int, 64> a, View<int, 64> b, View<int, 64> c, View<int, 64> d) {}",
+            "f",
+            {},
+            "has 4 parameters of 4160 bytes; accepted: up to 128",
+        ),
+    ],
+)
+def test_what_is_refused_at_construction(source, name, options, message):
+    with pytest.raises(ValueError, match=r"^interop\.kernel") as caught:
+        interop.kernel(source, name, **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "options", "message"),
+    [
+        (SCALE, 3, {}, "interop.kernel: name is int; accepted: a str"),
+        (SCALE.encode(), "scale", {}, "interop.kernel: source is bytes; accepted: a str, or a path object"),
+        (
+            SCALE,
+            "scale",
+            {"options": "-lineinfo"},
+            "interop.kernel: options is str; accepted: a mapping of str",
+        ),
+    ],
+)
+def test_what_is_of_another_type(source, name, options, message):
+    with pytest.raises(TypeError, match=message):
+        interop.kernel(source, name, **options)
+
+
+def test_a_source_that_cannot_be_read():
+    with pytest.raises(FileNotFoundError, match="no_such_file.cu"):
+        interop.kernel(Path("no_such_file.cu"), "scale")
+
+
+# ---- calls that launch nothing ----
+
+
+@pytest.fixture
+def scale():
+    return interop.kernel(SCALE, "scale", threads="x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((X, X, 5), TypeError, r"takes 4 arguments \(x, y, by, n\), 3 were given"),
+        ((X, X, 1, 2, 3), TypeError, "5 were given"),
+        ((X.astype("float64"), X, 1.0, 5), TypeError, "x is float64 .*; accepted: a C-contiguous float32 array"),
+        ((X, X.copy(), 1.0, 5), TypeError, "x is float32 .* on cpu; accepted: .* on a CUDA device"),
+        (([1.0], X, 1.0, 5), TypeError, "x is list"),
+        ((X, X, "1", 5), TypeError, "by is str; accepted: a number, as it is float32"),
+        ((X, X, X, 5), TypeError, "by is numpy.ndarray; accepted: a number"),
+        ((X, X, 1.0, 5.0), TypeError, "n is float; accepted: an integer, as it is int64"),
+        ((X, X, 1.0, 2**63), OverflowError, "n is 9223372036854775808, which int64 cannot hold"),
+    ],
+)
+def test_arguments_that_do_not_fit(scale, arguments, error, message):
+    with pytest.raises(error, match=message) as caught:
+        scale(*arguments)
+    assert str(caught.value).startswith("interop.kernel('scale')")
+
+
+def test_numbers_of_every_type_are_checked():
+    made = interop.kernel(
+        "__global__ void f(float* x, unsigned char a, bool b, __half c, cuDoubleComplex d) {}", "f", grid=1
+    )
+    good = (X, 255, True, np.float16(1.5), 1 + 2j)
+    with pytest.raises(TypeError, match="x is float32 .* on cpu"):  # the numbers, which are read first, are taken
+        made(*good)
+    for place, value, error, message in (
+        (1, 256, OverflowError, "a is 256, which uint8 cannot hold"),
+        (2, 2, OverflowError, "b is 2, which bool cannot hold"),
+        (3, 1j, TypeError, "c is complex; accepted: a number, as it is float16"),
+        (4, "1", TypeError, "d is str; accepted: a number, as it is complex128"),
+        (4, X, TypeError, "d is numpy.ndarray"),
+    ):
+        with pytest.raises(error, match=message):
+            made(*good[:place], value, *good[place + 1 :])
+
+
+def test_a_read_only_array_is_not_written(scale):
+    y = X.copy()
+    y.flags.writeable = False
+    with pytest.raises(TypeError, match=r"interop.kernel\('scale'\): y \(float32 of shape \(5,\)\) is read-only"):
+        scale(X, y, 1.0, 5)
+
+
+def test_an_immutable_array_is_not_written(scale, host_jax):
+    with pytest.raises(TypeError, match=r"interop.kernel\('scale'\): y is .*, which is immutable"):
+        scale(X, host_jax.numpy.zeros(5, "float32"), 1.0, 5)
+
+
+def test_in_jit_it_is_refused(scale, host_jax):
+    made = scale.returning(y="x")
+    with pytest.raises(TypeError, match="x is a JAX tracer .*, and kernels of your own are called outside"):
+        host_jax.jit(lambda x: made(x, 1.0, 5))(host_jax.numpy.zeros(5))
+
+
+def test_a_gradient_is_not_lost(scale, torch):
+    with pytest.raises(BufferError, match=r"interop.kernel\('scale'\): x requires grad"):
+        scale(torch.zeros(5, requires_grad=True), torch.zeros(5), 1.0, 5)
+
+
+def test_rules_of_results(scale):
+    with pytest.raises(ValueError, match=r"returning: x is no pointer to elements that are written; accepted: y"):
+        scale.returning(x="y")
+    with pytest.raises(ValueError, match="returning: the shape of y is 'by'; accepted: a function, or one of x"):
+        scale.returning(y="by")
+    made = interop.kernel("__global__ void f(float* y) {}", "f", grid=1).returning(y=lambda: (1,))
+    with pytest.raises(ValueError, match=r"interop.kernel\('f'\): all its arrays are to be made, and no array"):
+        made()
+
+
+def test_unknown_keywords(scale):
+    with pytest.raises(TypeError, match="has no keyword out; accepted: grid, threads, block, .*, execution"):
+        scale(X, X, 1.0, 5, out=X)
+
+
+def test_a_function_of_the_arguments_is_called_with_them():
+    seen = []
+    made = interop.kernel(SCALE, "scale", grid=lambda *args: seen.append(args) or 1).returning(y="x")
+    with pytest.raises(TypeError, match="on cpu"):
+        made(X, 2.0, 5)
+    ((x, by, n),) = seen
+    assert x is X
+    assert (by, n) == (2.0, 5)
+
+
+# ---- the compiler ----
+
+
+@pytest.fixture
+def compiled(nvrtc, monkeypatch, tmp_path):
+    """The image of a kernel for a device that is not there, by way of the cache."""
+    monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(_nvrtc, "_loaded", {})
+    monkeypatch.setattr(interop._core, "load_kernels", lambda image, names: [(image, name) for name in names])
+    return lambda made, architecture="sm_90": made._load(architecture)
+
+
+VIEWS = """
+#include <interop/view.cuh>
+__global__ void transpose(interop::View<const float, 2> x, interop::View<float, 2> y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+  if (i < x.size(0) && j < x.size(1)) y(j, i) = x(i, j);
+}
+"""
+
+
+def test_kernels_compile(compiled):
+    for source, name in ((SCALE, "scale"), (VIEWS, "transpose")):
+        image, lowered = compiled(interop.kernel(source, name))
+        assert image.startswith(b"\x7fELF")
+        assert name in lowered
+
+
+def test_an_error_shows_the_users_line(compiled, tmp_path):
+    source = SCALE.replace("by * x[i]", "by * z[i]")
+    with pytest.raises(interop.CudaError) as caught:
+        compiled(interop.kernel(source, "scale"))
+    message = str(caught.value)
+    assert message.startswith("interop.kernel('scale'): compiling a kernel for sm_90 by NVRTC: scale.cu(6): error: ")
+    assert 'identifier "z" is undefined\n    if (i < n) y[i] = by * z[i];' in message
+    assert "NVRTC comes with" not in message
+    file = tmp_path / "mine.cu"
+    file.write_text(source)
+    with pytest.raises(interop.CudaError, match=f"{file}\\(6\\): error"):
+        compiled(interop.kernel(file, "scale"))
+
+
+def test_a_view_of_other_dimensions_does_not_compile(compiled):
+    with pytest.raises(interop.CudaError, match="a view takes an index for each of its dimensions"):
+        compiled(interop.kernel(VIEWS.replace("x(i, j)", "x(i)"), "transpose"))
+
+
+def test_options_reach_the_compiler(compiled):
+    source = '__global__ void f(float* x) { static_assert(SIZE == 3, ""); }'
+    compiled(interop.kernel(source, "f", options={"define_macro": ("SIZE", "3"), "arch": "sm_80"}))
+    with pytest.raises(interop.CudaError, match="no_such_option"):
+        compiled(interop.kernel(source, "f", options={"no_such_option": True}))
+
+
+def test_headers_are_found_and_a_change_in_one_compiles_anew(compiled, tmp_path):
+    (tmp_path / "kernel.cu").write_text('#include "factor.h"\n__global__ void f(float* x) { *x *= FACTOR; }')
+    for value in (2, 3, 2):
+        (tmp_path / "factor.h").write_text(f"#define FACTOR {value}.5f")
+        (image, _) = compiled(interop.kernel(tmp_path / "kernel.cu", "f"))
+        others = [x for ((x, _),) in _nvrtc._loaded.values()]
+        assert image in others
+    assert len(_nvrtc._loaded) == 2
+
+
+def test_cudas_own_headers_are_found(compiled):
+    if not _kernel._cuda_headers():
+        pytest.skip("no headers of CUDA")
+    source = "#include <cuda_fp16.h>\n__global__ void f(__half* x, __half by) { *x = __hmul(*x, by); }"
+    compiled(interop.kernel(source, "f"))
+
+
+def test_a_header_that_is_missing_is_named(compiled):
+    with pytest.raises(interop.CudaError, match=r'open source file "no_such.h"(?s:.*)CUDA\'s own headers'):
+        compiled(interop.kernel("#include <no_such.h>\n__global__ void f(float* x) {}", "f"))
+
+
+def test_a_kernel_that_is_not_there_is_named(compiled):
+    with pytest.raises(interop.CudaError, match='identifier "g" is undefined'):
+        compiled(interop.kernel("__global__ void f(float* x) {}", "g", signature="float* x"))
+
+
+def test_without_cuda_core_the_error_says_what_to_install(monkeypatch):
+    made = interop.kernel(SCALE, "scale")
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    with pytest.raises(interop.CudaError, match=r"needs cuda.core, .*pip install 'interop-dlpack\[cu13\]'"):
+        made._load("sm_90")
