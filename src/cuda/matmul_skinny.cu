@@ -1,8 +1,6 @@
 /// Products of few rows: the larger operand is read once, in vectors, by warps that share out k among them.
 #include "cuda/matmul_skinny.h"
 
-#include <interop/cuda/driver.h>
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -564,23 +562,6 @@ const Gemm* oriented(const Gemm& gemm, Gemm& flipped, bool& k_fast) {
   return reads_b(flipped, k_fast) ? &flipped : nullptr;
 }
 
-/// Has the build code for the device that is not empty? What it has is listed as "75-real 90a-real 80-virtual".
-bool is_built_for(int capability) {
-  static const std::string built = built_architectures();
-  for (const char* at = built.c_str(); *at;) {
-    char* end;
-    const long architecture = std::strtol(at, &end, 10);
-    const std::string kind(end, std::min(built.find(' ', end - built.c_str()), built.size()) - (end - built.c_str()));
-    const bool is_real = kind.find("virtual") == std::string::npos;
-    if (architecture >= 80 && architecture <= capability && (!is_real || architecture / 10 == capability / 10)) {
-      return true;
-    }
-    at = end + kind.size();
-    while (*at == ' ') ++at;
-  }
-  return false;
-}
-
 /// How a product is divided into blocks.
 struct Grid {
   Variant variant;
@@ -620,9 +601,7 @@ bool serves(const Gemm& gemm) {
   if (static_cast<double>(ceil_div(std::max(gemm.m, gemm.n), 16)) * matrices(gemm) > kMost) return false;
   Gemm flipped;
   bool k_fast;
-  if (!oriented(gemm, flipped, k_fast)) return false;
-  const int capability = compute_capability(current_device("launching a product"));
-  return capability >= 80 && is_built_for(capability);
+  return oriented(gemm, flipped, k_fast) && has_sm80_code(current_device("launching a product"));
 }
 
 int parts(const Gemm& asked, std::size_t most_bytes) {

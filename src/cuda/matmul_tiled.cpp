@@ -6,15 +6,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "cuda/driver_api.h"
 #include "cuda/matmul_backends.h"
+#include "cuda/matmul_mma.h"
 #include "cuda/matmul_skinny.h"
 #include "cuda/matmul_split.h"
 #include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
+#include "cuda/matmul_wgmma_integers.h"
 
 namespace interop::cuda {
 namespace {
@@ -73,22 +76,36 @@ bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || batch_siz
 
 double multiplications(const Gemm& gemm) { return static_cast<double>(gemm.m) * gemm.n * gemm.k * batch_size(gemm); }
 
-/// Is the product so small that the general kernels, which start sooner, are as quick as wgmma?
+/// Is the product so small that the general kernels, which start sooner, are as quick as the tensor cores?
 bool is_small(const Gemm& gemm) {
   constexpr int64_t kSmall = 128;
   return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
 }
 
-bool suits_wgmma(const Gemm& gemm) { return !is_small(gemm) && wgmma::serves(gemm); }
+/// Multiplications in a microsecond by the general kernels, on an H100.
+double general_rate(DLDataType dtype) {
+  if (is_integral(dtype)) return dtype.bits == 64 ? 3.1e6 : dtype.bits == 32 ? 15e6 : 13e6;
+  return dtype.bits == 32 ? 24e6 : 18e6;
+}
 
-/// Is a TF32 plan worth what it packs? By the rates of an H100: of multiplications, of copies, and a launch.
-bool is_quicker_than_exact(const Gemm& gemm, const MatmulPlan& plan) {
+bool suits_mma(const Gemm& gemm) { return !is_small(gemm) && mma::serves(gemm); }
+
+/// How long a plan for the tensor cores of sm_90 takes an H100: to multiply, to copy what it packs, and to start.
+double tensor_core_microseconds(const Gemm& gemm, const MatmulPlan& plan) {
   const bool in_two = plan.precision == MatmulPrecision::tf32x3;
-  const double exact_us = multiplications(gemm) / 24e6;
-  const double tf32_us = multiplications(gemm) / (in_two ? 55e6 : 160e6);
+  const double rate = plan.precision == MatmulPrecision::exact ? 300e6 : in_two ? 48e6 : 150e6;
+  const double multiplying = is_integral(gemm.dtype) ? wgmma::integer_microseconds(gemm) : multiplications(gemm) / rate;
   const double bytes = static_cast<double>(plan.workspace_bytes) * (in_two ? 1.5 : 2);  // read and written
-  const double packing_us = bytes == 0 ? 0 : 4 + bytes / 2.5e6;
-  return tf32_us + packing_us < exact_us;
+  return multiplying + (bytes == 0 ? 0 : 4 + bytes / 2.5e6);
+}
+
+/// Is it quicker than mma.sync and the general kernels, which need no workspace?
+bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
+  const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
+  if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
+  constexpr double kMmaRate = 150e6;
+  const double rate = is_half && mma::serves(gemm) ? kMmaRate : general_rate(gemm.dtype);
+  return tensor_core_microseconds(gemm, plan) < multiplications(gemm) / rate;
 }
 
 /// A variant, and for how many multiply-adds at its SM's peak, for each k, the busiest SM works.
@@ -210,25 +227,49 @@ Parts choose_parts(const Gemm& gemm, std::size_t most_bytes, Estimate estimated_
 
 // ---- which kernels, and how ----
 
-enum class Family { general, wgmma, skinny };
+/// The kernels for all of k at once, and what they pack.
+MatmulPlan plan_whole(const Gemm& gemm, const MatmulOptions& options) {
+  if (is_small(gemm)) return {};
+  const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
+                                             ? wgmma::plan_integers(gemm, options.most_packed_bytes)
+                                             : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
+  return plan && is_quickest(gemm, *plan) ? *plan : MatmulPlan();
+}
+
+/// Is the plan one whose workspace, if any, is for the sums of parts of k? Else it is for what is packed.
+bool may_be_divided(const Gemm& gemm, const MatmulPlan& plan) {
+  if (!plan.tensor_cores) return true;
+  return plan.precision == MatmulPrecision::exact && !plan.packs_a && !plan.packs_b && !is_integral(gemm.dtype);
+}
+
+enum class Family { general, mma, wgmma, skinny };
+
+double estimated_us(const Gemm& gemm, Family family) {
+  return family == Family::wgmma ? wgmma::estimated_us(gemm)
+         : family == Family::mma ? mma::estimated_us(gemm)
+                                 : general_us(gemm);
+}
+
+/// Launches the kernels of one family, but for the skinny ones, on all of k.
+void launch_whole(const Gemm& gemm, Family family, cudaStream_t stream) {
+  if (family == Family::wgmma) return wgmma::launch(gemm, MatmulPlan{}, nullptr, stream);
+  return family == Family::mma ? mma::launch(gemm, stream) : launch_general(gemm, stream);
+}
 
 struct Way {
-  Family family = Family::general;
+  Family family;
   Parts parts;
   std::size_t workspace_bytes = 0;
 };
 
-/// `gemm` is not empty, and stored by rows unless it is skinny.
-Way way_of(const Gemm& gemm, std::size_t most_bytes) {
-  Way way;
+/// What is launched for a plan that may be divided, with a workspace of at most `most_bytes`. `gemm` is stored by rows.
+Way way_of(const Gemm& gemm, const MatmulPlan& plan, std::size_t most_bytes) {
   if (skinny::serves(gemm)) {
-    way.family = Family::skinny;
-    way.parts.count = skinny::parts(gemm, most_bytes);
-    way.workspace_bytes = skinny::workspace_bytes(gemm, way.parts.count);
-    return way;
+    const int count = skinny::parts(gemm, most_bytes);
+    return {Family::skinny, {count}, skinny::workspace_bytes(gemm, count)};
   }
-  if (suits_wgmma(gemm)) way.family = Family::wgmma;
-  way.parts = choose_parts(gemm, most_bytes, way.family == Family::wgmma ? wgmma::estimated_us : general_us);
+  Way way{plan.tensor_cores ? Family::wgmma : suits_mma(gemm) ? Family::mma : Family::general, {}};
+  way.parts = choose_parts(gemm, most_bytes, [&](const Gemm& part) { return estimated_us(part, way.family); });
   if (way.parts.count > 1) way.workspace_bytes = partial_bytes(gemm, way.parts.sums());
   return way;
 }
@@ -419,42 +460,40 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
 bool is_skinny(const Gemm& gemm) { return skinny::serves(gemm); }
 
 MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
-  MatmulPlan exact;
-  if (is_empty(gemm)) return exact;
+  if (is_empty(gemm)) return {};
+  MatmulPlan plan;
+  if (!skinny::serves(gemm)) plan = plan_whole(gemm, options);
+  if (!may_be_divided(gemm, plan)) return plan;
   Gemm flipped;
-  const Way way = way_of(by_rows(gemm, flipped), kMostPartialBytes);
-  exact.workspace_bytes = way.workspace_bytes;
-  if (options.precision == MatmulPrecision::exact || way.family == Family::skinny || is_small(gemm)) return exact;
-  const MatmulPlan plan = wgmma::plan_tf32(gemm, options.precision, options.most_packed_bytes);
-  return is_quicker_than_exact(gemm, plan) ? plan : exact;
+  plan.workspace_bytes = way_of(by_rows(gemm, flipped), plan, kMostPartialBytes).workspace_bytes;
+  return plan;
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
   if (is_empty(gemm) || is_small(gemm)) return 0;
   const std::size_t sums = may_divide(gemm) ? std::min(kMostPartialBytes, partial_bytes(gemm, kMostParts + 1)) : 0;
-  return std::max(sums, wgmma::largest_packing(gemm, options.precision, options.most_packed_bytes));
+  const std::size_t packed = is_integral(gemm.dtype)
+                                 ? wgmma::largest_integer_packing(gemm, options.most_packed_bytes)
+                                 : wgmma::largest_packing(gemm, options.precision, options.most_packed_bytes);
+  return std::max(sums, packed);
 }
 
 void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (is_empty(asked)) return;
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (plan.precision != MatmulPrecision::exact) {
+  if (!may_be_divided(gemm, plan)) {
     MatmulPlan own = plan;
     if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
-    return wgmma::launch(gemm, own, workspace, stream);
+    return (is_integral(gemm.dtype) ? wgmma::launch_integers : wgmma::launch)(gemm, own, workspace, stream);
   }
-  const Way way = way_of(gemm, workspace ? plan.workspace_bytes : 0);
+  const Way way = way_of(gemm, plan, workspace ? plan.workspace_bytes : 0);
   if (way.family == Family::skinny) return skinny::launch(gemm, way.parts.count, workspace, stream);
-  const auto launch_one = [&](const Gemm& one) {
-    if (way.family == Family::wgmma) return wgmma::launch(one, MatmulPlan{}, nullptr, stream);
-    launch_general(one, stream);
-  };
-  if (way.parts.count == 1) return launch_one(gemm);
-  launch_one(sums_of(gemm, way.parts, workspace));
+  if (way.parts.count == 1) return launch_whole(gemm, way.family, stream);
+  launch_whole(sums_of(gemm, way.parts, workspace), way.family, stream);
   if (way.parts.rest > 0) {
     char* const last = static_cast<char*>(workspace) + partial_bytes(gemm, way.parts.count);
-    launch_one(sums_of(gemm, way.parts.k * way.parts.count, way.parts.rest, last));
+    launch_whole(sums_of(gemm, way.parts.k * way.parts.count, way.parts.rest, last), way.family, stream);
   }
   launch_sum_of_parts(gemm, workspace, way.parts.sums(), stream);
 }
@@ -463,18 +502,20 @@ std::string describe(const Gemm& asked, const MatmulPlan& plan) {
   if (is_empty(asked)) return "nothing to compute";
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (plan.precision != MatmulPrecision::exact) {
+  if (!may_be_divided(gemm, plan)) {
     const char* const packed = plan.packs_a && plan.packs_b ? "; a and b are packed first, in the workspace"
                                : plan.packs_a               ? "; a is packed first, in the workspace"
                                : plan.packs_b               ? "; b is packed first, in the workspace"
                                                             : "";
-    return "tiled " + wgmma::describe(gemm, plan.precision) + packed;
+    return "tiled " +
+           (is_integral(gemm.dtype) ? wgmma::describe_integers(gemm) : wgmma::describe(gemm, plan.precision)) + packed;
   }
-  const Way way = way_of(gemm, plan.workspace_bytes);
+  const Way way = way_of(gemm, plan, plan.workspace_bytes);
   const std::string split = way.parts.count == 1 ? "" : ", split-k " + std::to_string(way.parts.count);
   if (way.family == Family::skinny) return "tiled " + skinny::describe(gemm) + split;
   const Gemm one = way.parts.count == 1 ? gemm : sums_of(gemm, way.parts, nullptr);
   if (way.family == Family::wgmma) return "tiled " + wgmma::describe(one, MatmulPrecision::exact) + split;
+  if (way.family == Family::mma) return "tiled " + mma::describe(one) + split;
   return std::string("tiled ") + choose(one).variant->name + ", " + dtype_name(gemm.dtype) + split;
 }
 

@@ -1,10 +1,11 @@
 /// What the tiled kernels are told, and which there are. Private to src/cuda: the kernels are in
 /// matmul_tiled_kernel.cuh, one file instantiates those of one arithmetic, and matmul_tiled.cpp launches them. Those of
-/// sm_90's tensor cores are in matmul_wgmma.cu.
+/// the tensor cores are in matmul_wgmma.cu (sm_90) and matmul_mma.cu (sm_80 and later).
 #pragma once
 
 #include <interop/gemm.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/kernel.h"
@@ -71,6 +72,33 @@ void set_output_batch(const Gemm& gemm, int first, int64_t (&sizes)[kKernelBatch
                       FinishArgs& finish);
 /// c^T = b^T a^T.
 void transpose(Gemm& gemm);
+
+/// Calls `launch(part)` for every matrix of the first `walked` dimensions of the batch: `part` has it as its first.
+template <typename Launch>
+void walk_batch(Gemm gemm, int walked, Launch launch) {
+  const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
+  const auto moved = [](const void* data, int64_t bytes) {
+    return data ? static_cast<const char*>(data) + bytes : data;
+  };
+  int64_t at[kMaxDims];
+  std::fill_n(at, walked, 0);
+  for (;;) {
+    launch(gemm);
+    int dim = walked - 1;
+    for (; dim >= 0; --dim) {
+      const BatchDim& step = gemm.batch[dim];
+      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
+      gemm.a = moved(gemm.a, steps * step.a_stride * item);
+      gemm.b = moved(gemm.b, steps * step.b_stride * item);
+      gemm.c = const_cast<void*>(moved(gemm.c, steps * step.c_stride * out_item));
+      gemm.addend = moved(gemm.addend, steps * step.addend_stride * out_item);
+      gemm.aux = const_cast<void*>(moved(gemm.aux, steps * step.aux_stride * out_item));
+      if (steps == 1) break;
+      at[dim] = 0;
+    }
+    if (dim < 0) return;
+  }
+}
 
 /// Launches one of the general kernels. `gemm` is not empty. Quickest where c's rows have the unit stride.
 void launch_general(const Gemm& gemm, cudaStream_t stream);

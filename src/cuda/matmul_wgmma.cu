@@ -9,13 +9,15 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <type_traits>
 
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
-#include "cuda/matmul_finish.cuh"
+#include "cuda/matmul_finish_four.cuh"
 #include "cuda/matmul_pack.h"
+#include "cuda/matmul_wgmma.cuh"
 #include "cuda/sm90.cuh"
 
 // Blocks of a cluster are neighbours in the grid. Other architectures get an empty kernel, which nothing launches.
@@ -28,30 +30,19 @@
 namespace interop::cuda::wgmma {
 namespace {
 
-using tiled::FinishArgs;
-using tiled::Format;
-using tiled::OutputArgs;
-
-constexpr int kBatchDims = 3;  // TMA has five dimensions
-
 // ---- what the kernel is told ----
 
 struct KernelArgs {
   CUtensorMap a, b, c_map;
+  Grid grid;
   OutputArgs c;
   FinishArgs finish;
-  int m, n, k_tiles;
-  int plane;                           // of operands in two: elements from a high part to its low part
-  int row_units, column_tiles, units;  // a unit is the tiles of a cluster, one below the other; units of all matrices
-  int super_units;                     // how many units one super-row is high
-  int batch_size[kBatchDims];          // innermost last
-  int a_varies[kBatchDims], b_varies[kBatchDims];  // 0 where the operand is broadcast
-  bool c_by_tma;                                   // the sums are stored as they are, by c_map
+  int plane;      // of operands in two: elements from a high part to its low part
+  bool c_by_tma;  // the sums are stored as they are, by c_map
 };
 
 // ---- the shapes ----
 
-constexpr int kRowBytes = 128;  // of a k tile: what the swizzle takes
 template <typename T>
 constexpr int kTileK = kRowBytes / static_cast<int>(sizeof(T));  // 64, or 32 of float
 
@@ -75,77 +66,10 @@ struct Shape {
   // Arrivals that free a stage: every warp that reads it, in every block of the cluster.
   static constexpr int kReaders = (kPingPong ? 4 : 8) * kCluster;
   static_assert(kShared <= 227 * 1024 && kM <= 256 && kN <= 256 && kShareB % 64 == 0 && kReaders <= 128);
-  static_assert(!InTwo || (kRowBlocks == 1 && kN <= 128 && !kPingPong), "registers for the sums twice");
+  static_assert(kPasses == 1 || (kRowBlocks == 1 && kN <= 128 && !kPingPong), "registers for the sums twice");
 };
-
-constexpr int kThreads = 384;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-// ---- order of the tiles ----
-
-struct Tile {
-  int row, column;  // of the first output
-  int batch[kBatchDims];
-};
-
-/// Units run down a super-row's columns: those that run at one time then share rows of a and columns of b in L2.
-template <typename S>
-__device__ __forceinline__ Tile tile_at(const KernelArgs& args, int unit, int rank) {
-  Tile tile;
-  const int of_matrix = args.row_units * args.column_tiles;
-  int matrix = unit / of_matrix;
-  const int at = unit - matrix * of_matrix;
-#pragma unroll
-  for (int i = kBatchDims - 1; i >= 0; --i) {
-    const int outer = matrix / args.batch_size[i];
-    tile.batch[i] = matrix - outer * args.batch_size[i];
-    matrix = outer;
-  }
-  const int of_super_row = args.super_units * args.column_tiles;
-  const int super_row = at / of_super_row;
-  const int first = super_row * args.super_units;
-  const int height = min(args.super_units, args.row_units - first);
-  const int in_super_row = at - super_row * of_super_row;
-  const int column = in_super_row / height;
-  tile.row = ((first + in_super_row - column * height) * S::kCluster + rank) * S::kM;
-  tile.column = column * S::kN;
-  return tile;
-}
-
-/// A place in the ring of stages, with the parity of its round.
-template <int Stages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == Stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-  __device__ __forceinline__ void skip(int count) {
-    stage += count;
-    parity ^= stage / Stages & 1;
-    stage %= Stages;
-  }
-};
-
-/// Shared memory: stages of a and b, buffers of c, barriers. 32-bit addresses, the same in all blocks of a cluster.
-template <typename S>
-struct Memory {
-  uint32_t base;
-
-  __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * S::kStageBytes; }
-  __device__ __forceinline__ uint32_t b(int stage) const { return a(stage) + S::kBytesA; }
-  __device__ __forceinline__ uint32_t c(int warpgroup) const {
-    return base + S::kStages * S::kStageBytes + warpgroup * 2 * S::kBoxBytes;
-  }
-  __device__ __forceinline__ uint32_t full(int stage) const { return c(2) + 8 * stage; }
-  __device__ __forceinline__ uint32_t empty(int stage) const { return full(S::kStages) + 8 * stage; }
-  __device__ __forceinline__ uint32_t turn(int warpgroup) const { return empty(S::kStages) + 8 * warpgroup; }
-};
 
 // ---- loading ----
 
@@ -155,18 +79,15 @@ __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>
   sm90::prefetch_map(&args.a);
   sm90::prefetch_map(&args.b);
   Ring<S::kStages> ring;
-  for (int unit = blockIdx.x / S::kCluster; unit < args.units; unit += gridDim.x / S::kCluster) {
-    const Tile tile = tile_at<S>(args, unit, rank);
-    sm90::Coordinates a{0, 0, tile.batch[2] * args.a_varies[2], tile.batch[1] * args.a_varies[1],
-                        tile.batch[0] * args.a_varies[0]};
-    sm90::Coordinates b{0, 0, tile.batch[2] * args.b_varies[2], tile.batch[1] * args.b_varies[1],
-                        tile.batch[0] * args.b_varies[0]};
+  for (int unit = blockIdx.x / S::kCluster; unit < args.grid.units; unit += gridDim.x / S::kCluster) {
+    const Tile tile = tile_at<S>(args.grid, unit, rank);
+    sm90::Coordinates a = matrix_of_a(args.grid, tile), b = matrix_of_b(args.grid, tile);
     const int b_first = rank * S::kShareB;
-    for (int i = 0, pass = 0, k_tile = 0; i < S::kPasses * args.k_tiles; ++i) {
+    for (int i = 0, pass = 0, k_tile = 0; i < S::kPasses * args.grid.k_tiles; ++i) {
       // The small products come first: a's low parts by b's high ones, the reverse, and then high by high.
       const int a_k = k_tile * kTileK<T> + (S::kPasses == 3 && pass == 0 ? args.plane : 0);
       const int b_k = k_tile * kTileK<T> + (S::kPasses == 3 && pass == 1 ? args.plane : 0);
-      if (++k_tile == args.k_tiles) k_tile = 0, ++pass;
+      if (++k_tile == args.grid.k_tiles) k_tile = 0, ++pass;
       const uint32_t full = memory.full(ring.stage);
       sm90::wait(memory.empty(ring.stage), ring.parity ^ 1);
       sm90::expect_bytes(full, S::kStageBytes);
@@ -211,17 +132,6 @@ __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>
 }
 
 // ---- multiplying ----
-
-/// One warp: a stage has been read.
-template <typename S>
-__device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {
-  const int lane = threadIdx.x % 32;
-  if constexpr (S::kCluster == 1) {
-    if (lane == 0) sm90::arrive(memory.empty(stage));
-  } else {
-    if (lane < S::kCluster) sm90::arrive_at(memory.empty(stage), lane);
-  }
-}
 
 /// One warpgroup: sums = rows of a by all columns of b, over the next `k_tiles`. `block` is its first 64 rows of the
 /// stage's a. `started()` is called once the last product is under way.
@@ -288,20 +198,6 @@ __device__ __forceinline__ void multiply_in_two(int k_tiles, const Memory<S>& me
 
 // ---- storing ----
 
-template <typename T>
-constexpr Format kFormatOf = std::is_same_v<T, __half> ? Format::float16 : Format::bfloat16;
-
-template <typename T>
-__device__ __forceinline__ uint32_t rounded_pair(float x, float y) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 pair = __floats2half2_rn(x, y);
-    return reinterpret_cast<const uint32_t&>(pair);
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-    return reinterpret_cast<const uint32_t&>(pair);
-  }
-}
-
 /// One warpgroup's 64 x N outputs as they are, by TMA, 64 columns a time. `buffer` alternates between 0 and 1.
 template <typename S, typename T>
 __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
@@ -318,122 +214,21 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
     for (int j = 0; j < 4; ++j) {
       const float* const x = &sums[box * 32 + j * 8];
       const int chunk = 2 * j + lane / 16;  // of 16 bytes, swizzled as TMA has it
-      sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, rounded_pair<T>(x[0], x[1]),
-                           rounded_pair<T>(x[2], x[3]), rounded_pair<T>(x[4], x[5]), rounded_pair<T>(x[6], x[7]));
+      sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, tiled::rounded_pair<T>(x[0], x[1]),
+                           tiled::rounded_pair<T>(x[2], x[3]), tiled::rounded_pair<T>(x[4], x[5]),
+                           tiled::rounded_pair<T>(x[6], x[7]));
     }
     sm90::fence_async_reads();
     sm90::named_barrier(1 + warpgroup, 128);
     if (thread == 0) {
       const int column = tile.column + box * 64;
-      if (row < args.m && column < args.n) {
+      if (row < args.grid.m && column < args.grid.n) {
         sm90::store_box(&args.c_map, to, {column, row, tile.batch[2], tile.batch[1], tile.batch[0]});
       }
       sm90::end_store();  // counted where nothing was stored, too
     }
     buffer ^= 1;
   }
-}
-
-/// Where four neighbours of a row of the result begin in an array of its shape; null if that is not there.
-struct Place {
-  char* data;
-  int64_t step;  // in bytes
-
-  /// Are all four there, and one aligned vector?
-  __device__ __forceinline__ bool is_vector(int count, int item) const {
-    return count == 4 && step == item && reinterpret_cast<uintptr_t>(data) % (4 * item) == 0;
-  }
-};
-
-__device__ __forceinline__ Place place_in(const OutputArgs& array, const Tile& tile, int row, int column) {
-  if (!array.data) return {};
-  char* data = array.data + row * array.row_stride + column * array.column_stride;
-#pragma unroll
-  for (int i = 0; i < kBatchDims; ++i) data += tile.batch[i] * array.batch_stride[i];
-  return {data, array.column_stride};
-}
-
-/// The first `count` of four values, of T or float32.
-template <typename T>
-__device__ __forceinline__ void load_four(float (&values)[4], const Place& from, int count, bool is_float32) {
-  if (from.is_vector(count, is_float32 ? 4 : 2)) {
-    if (is_float32) {
-      const float4 four = *reinterpret_cast<const float4*>(from.data);
-      values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
-    } else {
-      const ushort4 four = *reinterpret_cast<const ushort4*>(from.data);
-      const uint16_t bits[] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) values[i] = tiled::widen(bits[i], kFormatOf<T>, 0.f);
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    values[i] = 0;
-    if (i < count) {
-      values[i] = tiled::load_as<float>(from.data + i * from.step, is_float32 ? Format::plain : kFormatOf<T>);
-    }
-  }
-}
-
-template <typename T>
-__device__ __forceinline__ void store_four(const Place& to, const float (&values)[4], int count, bool is_float32) {
-  if (to.is_vector(count, is_float32 ? 4 : 2)) {
-    if (is_float32) {
-      *reinterpret_cast<float4*>(to.data) = make_float4(values[0], values[1], values[2], values[3]);
-    } else {
-      *reinterpret_cast<uint2*>(to.data) =
-          make_uint2(rounded_pair<T>(values[0], values[1]), rounded_pair<T>(values[2], values[3]));
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (i < count) {
-      tiled::store_as<float>(to.data + i * to.step, is_float32 ? Format::plain : kFormatOf<T>, values[i]);
-    }
-  }
-}
-
-/// The factors of a product. Those that are not there are 1, which changes no bit.
-struct Factors {
-  float first, second, alpha, beta;
-
-  __device__ __forceinline__ explicit Factors(const FinishArgs& how)
-      : first(how.factors[0] ? *how.factors[0] : 1),
-        second(how.factors[1] ? *how.factors[1] : 1),
-        alpha(how.scales ? *reinterpret_cast<const float*>(how.alpha) : 1),
-        beta(how.scales ? *reinterpret_cast<const float*>(how.beta) : 1) {}
-};
-
-/// Finishes four neighbours of a row, of which `count` exist, as the general kernels do, and stores them.
-template <typename T>
-__device__ __forceinline__ void finish_four(const KernelArgs& args, const Factors& factors, float (&values)[4],
-                                            const Tile& tile, int row, int column, int count) {
-  const FinishArgs& how = args.finish;
-  const bool is_float32 = sizeof(T) == 4 || how.format == Format::plain;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) values[i] = factors.alpha * (values[i] * factors.first * factors.second);
-  float added[4];
-  if (const Place addend = place_in(how.addend, tile, row, column); addend.data) {
-    load_four<T>(added, addend, count, is_float32);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = fmaf(factors.beta, added[i], values[i]);
-  }
-  if (const Place bias = place_in(how.bias, tile, row, column); bias.data) {
-    load_four<T>(added, bias, count, is_float32);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] += added[i];
-  }
-  if (const Place aux = place_in(how.aux, tile, row, column); aux.data) {
-    store_four<T>(aux, values, count, is_float32);
-  }
-  if (how.activation) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = tiled::activate(values[i], how.activation);
-  }
-  store_four<T>(place_in(args.c, tile, row, column), values, count, is_float32);
 }
 
 /// One warpgroup's outputs, finished as `FinishArgs` says: 64 x 64 of them a time go through shared memory as float32,
@@ -449,12 +244,12 @@ __device__ __forceinline__ void store_finished(const KernelArgs& args, const Mem
   const auto vector = [buffer](int box_row, int index) {
     return buffer + box_row * 256 + (index ^ box_row % 4 * 2) * 16;
   };
-  const Factors factors(args.finish);
+  const tiled::Factors factors(args.finish);
 #pragma unroll 1
   for (int box = 0; box < S::kRowBlocks * kBoxes; ++box) {
     const int first_row = row + box / kBoxes * 64, first_column = tile.column + box % kBoxes * 64;
-    if (first_row >= args.m || first_column >= args.n) continue;  // for all threads alike
-    sm90::named_barrier(1 + warpgroup, 128);                      // all have read the box before
+    if (first_row >= args.grid.m || first_column >= args.grid.n) continue;  // for all threads alike
+    sm90::named_barrier(1 + warpgroup, 128);                                // all have read the box before
 #pragma unroll
     for (int i = 0; i < S::kRowBlocks * kBoxes; ++i) {  // registers have no index
       if (i != box) continue;
@@ -469,13 +264,13 @@ __device__ __forceinline__ void store_finished(const KernelArgs& args, const Mem
     }
     sm90::named_barrier(1 + warpgroup, 128);
     const int column = first_column + thread % 16 * 4;
-    const int count = min(args.n - column, 4);
+    const int count = min(args.grid.n - column, 4);
 #pragma unroll 2
     for (int box_row = thread / 16; box_row < 64; box_row += 8) {
       float values[4];
       sm90::load_four(values, vector(box_row, thread % 16));
-      if (first_row + box_row < args.m && count > 0) {
-        finish_four<T>(args, factors, values, tile, first_row + box_row, column, count);
+      if (first_row + box_row < args.grid.m && count > 0) {
+        tiled::finish_four<T>(args.finish, args.c, factors, values, tile.batch, first_row + box_row, column, count);
       }
     }
   }
@@ -493,9 +288,9 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
   uint32_t turn_parity = warpgroup == 0;  // a new barrier does not hold up parity 1
   if (S::kPingPong && warpgroup == 1) {
     unit += step;
-    ring.skip(args.k_tiles);
+    ring.skip(args.grid.k_tiles);
   }
-  for (; unit < args.units; unit += S::kPingPong ? 2 * step : step) {
+  for (; unit < args.grid.units; unit += S::kPingPong ? 2 * step : step) {
     float sums[S::kRowBlocks][S::kN / 2];
     if constexpr (S::kPingPong) {
       // To wait for a stage early would not do: a parity does not tell its next round from the one before this.
@@ -503,15 +298,15 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
       turn_parity ^= 1;
     }
     if constexpr (S::kPasses == 1) {
-      multiply<S, T, AKFast, BKFast>(args.k_tiles, memory, ring, block, sums, [&] {
+      multiply<S, T, AKFast, BKFast>(args.grid.k_tiles, memory, ring, block, sums, [&] {
         if (S::kPingPong && thread % 32 == 0) sm90::arrive(memory.turn(1 - warpgroup));
       });
     } else {
-      multiply_in_two<S, T>(args.k_tiles, memory, ring, block, sums);
+      multiply_in_two<S, T>(args.grid.k_tiles, memory, ring, block, sums);
     }
-    if (S::kPingPong) ring.skip(args.k_tiles);  // the other warpgroup's
+    if (S::kPingPong) ring.skip(args.grid.k_tiles);  // the other warpgroup's
 
-    const Tile tile = tile_at<S>(args, unit, rank);
+    const Tile tile = tile_at<S>(args.grid, unit, rank);
     const int row = tile.row + block * 64;
     if constexpr (sizeof(T) == 2) {
       if (args.c_by_tma) {
@@ -655,12 +450,6 @@ struct Layout {
 
 int64_t vector_of(const Gemm& gemm) { return 16 / item_bytes(gemm.dtype); }  // elements in 16 bytes
 
-bool is_tma_stride(int64_t stride, int64_t vector) {
-  return stride > 0 && stride % vector == 0 && stride < int64_t{1} << 37;
-}
-
-bool is_tma_address(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
 Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride, int64_t vector) {
   if (k == 1) k_stride = mn_stride == 1 ? vector : 1;  // nothing steps along a dimension of one
   if (mn == 1) mn_stride = k_stride == 1 ? vector : 1;
@@ -699,38 +488,7 @@ bool stores_by_tma(const Gemm& gemm) {
   return true;
 }
 
-/// A tensor map of (outer, inner) with up to kBatchDims batch dimensions, the innermost last; `batch_strides` of 0 are
-/// broadcast: dimensions of one here. Strides in elements.
-struct MapSpec {
-  const void* data = nullptr;
-  int64_t inner = 0, outer = 0, outer_stride = 0;
-  int64_t batch_sizes[kBatchDims] = {}, batch_strides[kBatchDims] = {};
-  int box_outer = 0;
-};
-
-void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType type) {
-  const int item = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
-  cuuint64_t sizes[5] = {static_cast<cuuint64_t>(spec.inner), static_cast<cuuint64_t>(spec.outer)};
-  cuuint64_t strides[4] = {static_cast<cuuint64_t>(spec.outer_stride) *
-                           item};  // in bytes, from the second dimension on
-  for (int i = 0; i < kBatchDims; ++i) {
-    const int from = kBatchDims - 1 - i;
-    const bool varies = spec.batch_strides[from] != 0;
-    sizes[2 + i] = varies ? static_cast<cuuint64_t>(spec.batch_sizes[from]) : 1;
-    strides[1 + i] = varies ? static_cast<cuuint64_t>(spec.batch_strides[from]) * item : 16;
-  }
-  const cuuint32_t box[5] = {static_cast<cuuint32_t>(kRowBytes / item), static_cast<cuuint32_t>(spec.box_outer), 1, 1,
-                             1};
-  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  check(driver().cuTensorMapEncodeTiled(&map, type, 5, const_cast<void*>(spec.data), sizes, strides, box, steps,
-                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-        "describing a matrix to TMA");
-}
-
 // ---- the launcher ----
-
-int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 bool is_bfloat16(const Gemm& gemm) { return gemm.dtype.code == kDLBfloat; }
 
@@ -742,18 +500,6 @@ CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
 }
 
 int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, kRowBytes / item_bytes(gemm.dtype)); }
-
-int64_t matrices(const Gemm& gemm) {
-  int64_t count = 1;
-  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
-  return count;
-}
-
-/// Other architectures' code has an empty kernel.
-bool is_built_for_sm90a() {
-  static const bool is_built = std::strstr(built_architectures(), "90a") != nullptr;
-  return is_built;
-}
 
 /// A variant, and when its busiest SM should be done.
 struct Choice {
@@ -779,41 +525,32 @@ Choice choose(const Gemm& gemm, MatmulPrecision precision) {
   return best;
 }
 
-constexpr int kSuperRow = 2048;  // rows of c that the tiles which run at one time span, about
+Packed packed_as(MatmulPrecision precision) {
+  return precision == MatmulPrecision::tf32     ? Packed::tf32
+         : precision == MatmulPrecision::tf32x3 ? Packed::tf32_in_two
+                                                : Packed::bits_16;
+}
 
 /// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them.
 void launch_batch(const Gemm& gemm, int first, MatmulPrecision precision, const Variant& variant, cudaStream_t stream) {
   KernelArgs args{};
-  MapSpec a, b, c;
+  args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
+  args.finish = tiled::finish_args(gemm, false);
+  MapSpec specs[3];
+  auto& [a, b, c] = specs;
+  set_grid(args.grid, specs, args.c, args.finish, gemm, first, variant.m, variant.n, variant.cluster);
+  args.grid.k_tiles = static_cast<int>(k_tiles_of(gemm));
   a.data = gemm.a;
   b.data = gemm.b;
   c.data = gemm.c;
-  const int64_t out_item = item_bytes(gemm.out_dtype);
-  args.c = tiled::output_args(gemm.c, gemm.c_strides, out_item);
-  args.finish = tiled::finish_args(gemm, false);
-  int64_t count = 1;
-  for (int i = 0; i < kBatchDims; ++i) {
-    const int from = gemm.batch_ndim - kBatchDims + i;
-    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0, 0, 0};
-    count *= dim.size;
-    args.batch_size[i] = static_cast<int>(dim.size);
-    args.a_varies[i] = dim.a_stride != 0;
-    args.b_varies[i] = dim.b_stride != 0;
-    args.c.batch_stride[i] = dim.c_stride * out_item;
-    args.finish.addend.batch_stride[i] = dim.addend_stride * out_item;
-    args.finish.aux.batch_stride[i] = dim.aux_stride * out_item;
-    a.batch_sizes[i] = b.batch_sizes[i] = c.batch_sizes[i] = dim.size;
-    a.batch_strides[i] = dim.a_stride;
-    b.batch_strides[i] = dim.b_stride;
-    c.batch_strides[i] = dim.c_stride;
-  }
 
   const Layout of_a = layout_a(gemm), of_b = layout_b(gemm);
   const CUtensorMapDataType type = map_type(gemm, precision);
   int64_t k = gemm.k;  // of a row that TMA reads
   if (precision == MatmulPrecision::tf32x3) {
-    args.plane = static_cast<int>(packed_plane(gemm.k));
-    k = 2 * packed_plane(gemm.k);
+    const Packing packed = packing_of_a(gemm, packed_as(precision));
+    args.plane = static_cast<int>(packed.plane());
+    k = packed.row();
   }
   a.inner = of_a.k_fast ? k : gemm.m;
   a.outer = of_a.k_fast ? gemm.m : gemm.k;
@@ -833,167 +570,54 @@ void launch_batch(const Gemm& gemm, int first, MatmulPrecision precision, const 
     c.box_outer = 64;
     encode(args.c_map, c, type);
   }
-  args.m = static_cast<int>(gemm.m);
-  args.n = static_cast<int>(gemm.n);
-  args.k_tiles = static_cast<int>(k_tiles_of(gemm));
-  args.row_units = static_cast<int>(ceil_div(gemm.m, variant.m * variant.cluster));
-  args.column_tiles = static_cast<int>(ceil_div(gemm.n, variant.n));
-  args.units = static_cast<int>(args.row_units * args.column_tiles * count);
-  args.super_units = kSuperRow / (variant.m * variant.cluster);
-
-  const int clusters = multiprocessors(current_device("launching a product")) / variant.cluster;
-  const unsigned blocks = std::min(clusters, args.units) * variant.cluster;
-  Kernel& kernel = *variant.kernels[is_bfloat16(gemm)][of_a.k_fast][of_b.k_fast];
-  const CUfunction function = ready(kernel, "launching a product", "loading the matmul kernel");
-  void* parameters[] = {&args};
-  check(driver().cuLaunchKernel(function, blocks, 1, 1, kThreads, 1, 1, variant.shared_bytes, stream, parameters,
-                                nullptr),
-        "launching a product");
+  launch_tiles(*variant.kernels[is_bfloat16(gemm)][of_a.k_fast][of_b.k_fast], &args, args.grid, variant.cluster,
+               variant.shared_bytes, stream);
 }
 
 // ---- what is served ----
 
-bool is_served_here() {
-  return is_built_for_sm90a() && compute_capability(current_device("launching a product")) == 90;
+bool has_16_bits(const Gemm& gemm) {
+  const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
+  if ((!is_half && !is_bfloat16(gemm)) || gemm.b_dtype != gemm.dtype) return false;
+  return gemm.out_dtype == gemm.dtype || gemm.out_dtype == kFloat32;
 }
 
-/// Is there something to compute, and not more than coordinates and the count of the smallest tiles can say, in 32
-/// bits?
-bool is_countable(const Gemm& gemm) {
-  constexpr int64_t kMost = std::numeric_limits<int>::max() / 2 - 1024;  // so that two planes of k are, too
-  if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
-  if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
-  return static_cast<double>(ceil_div(gemm.m, 64)) * ceil_div(gemm.n, 64) * matrices(gemm) <= kMost;
-}
-
-// ---- packing ----
-
-std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-/// Of an operand whose batch steps by `stride` of each dimension. Broadcast dimensions are packed once.
-Packing packing_of(const Gemm& gemm, const void* data, int64_t mn, int64_t mn_stride, int64_t k_stride,
-                   int64_t BatchDim::* stride, MatmulPrecision precision) {
-  Packing x;
-  x.from = static_cast<const float*>(data);
-  x.mn = mn;
-  x.k = gemm.k;
-  x.mn_stride = mn_stride;
-  x.k_stride = k_stride;
-  x.in_two = precision == MatmulPrecision::tf32x3;
-  for (int i = 0; i < gemm.batch_ndim; ++i) {
-    if (gemm.batch[i].*stride == 0) continue;
-    x.batch_sizes[x.batch_ndim] = gemm.batch[i].size;
-    x.batch_strides[x.batch_ndim++] = gemm.batch[i].*stride;
-  }
-  return x;
-}
-
-Packing packing_of_a(const Gemm& gemm, MatmulPrecision precision) {
-  return packing_of(gemm, gemm.a, gemm.m, gemm.a_strides.row, gemm.a_strides.column, &BatchDim::a_stride, precision);
-}
-Packing packing_of_b(const Gemm& gemm, MatmulPrecision precision) {
-  return packing_of(gemm, gemm.b, gemm.n, gemm.b_strides.column, gemm.b_strides.row, &BatchDim::b_stride, precision);
-}
-
-bool can_pack(const Gemm& gemm, int64_t BatchDim::* stride) {
-  int varies = 0;
-  for (int i = 0; i < gemm.batch_ndim; ++i) varies += gemm.batch[i].*stride != 0;
-  return varies <= kPackedBatchDims;
-}
-
-/// Takes the place of one operand in the workspace. The strides of its batch become those of what is packed.
-void place(Packing& x, char*& memory, Gemm& gemm, int64_t BatchDim::* stride) {
-  x.to = reinterpret_cast<float*>(memory);
-  memory += aligned(x.bytes());
-  int64_t step = x.mn * x.row();
-  for (int i = gemm.batch_ndim - 1; i >= 0; --i) {
-    if (gemm.batch[i].*stride == 0) continue;
-    gemm.batch[i].*stride = step;
-    step *= gemm.batch[i].size;
-  }
-}
-
-/// Packs what the plan says, and has `gemm` read that.
-void pack(Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
-  Packing operands[2];
-  int count = 0;
-  char* memory = static_cast<char*>(workspace);
-  if (plan.packs_a) {
-    Packing& x = operands[count++] = packing_of_a(gemm, plan.precision);
-    place(x, memory, gemm, &BatchDim::a_stride);
-    gemm.a = x.to;
-    gemm.a_strides = {x.row(), 1};
-  }
-  if (plan.packs_b) {
-    Packing& x = operands[count++] = packing_of_b(gemm, plan.precision);
-    place(x, memory, gemm, &BatchDim::b_stride);
-    gemm.b = x.to;
-    gemm.b_strides = {1, x.row()};
-  }
-  if (count > 0) launch_packing(operands, count, stream);
+bool has_precision(const Gemm& gemm, MatmulPrecision precision) {
+  if (precision == MatmulPrecision::exact) return has_16_bits(gemm);
+  return gemm.dtype == kFloat32 && gemm.b_dtype == kFloat32;
 }
 
 }  // namespace
 
-bool serves(const Gemm& gemm) {
-  const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
-  if ((!is_half && !is_bfloat16(gemm)) || gemm.b_dtype != gemm.dtype) return false;
-  if (gemm.out_dtype != gemm.dtype && gemm.out_dtype != kFloat32) return false;
-  return is_countable(gemm) && is_read(gemm, gemm.a, layout_a(gemm), &BatchDim::a_stride) &&
-         is_read(gemm, gemm.b, layout_b(gemm), &BatchDim::b_stride) && is_served_here();
-}
-
 std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
-  if (precision == MatmulPrecision::exact || gemm.dtype != kFloat32 || gemm.b_dtype != kFloat32) return 0;
-  if (!is_countable(gemm) || !is_built_for_sm90a()) return 0;
-  const std::size_t bytes =
-      aligned(packing_of_a(gemm, precision).bytes()) + aligned(packing_of_b(gemm, precision).bytes());
+  if (!has_precision(gemm, precision) || !is_countable(gemm, 2) || !is_built_for_sm90a()) return 0;
+  const std::size_t bytes = packed_bytes(gemm, true, true, packed_as(precision));
   return bytes <= most_packed_bytes ? bytes : 0;
 }
 
-MatmulPlan plan_tf32(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
-  const MatmulPlan exact;
-  if (precision == MatmulPrecision::exact || gemm.dtype != kFloat32 || gemm.b_dtype != kFloat32) return exact;
-  if (!is_countable(gemm) || !is_served_here()) return exact;
-  MatmulPlan plan;
-  plan.precision = precision;
+std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
+  if (!has_precision(gemm, precision) || !is_countable(gemm, 2) || !is_served_here()) return std::nullopt;
+  MatmulPlan made;
+  made.precision = precision;
   const Layout a = layout_a(gemm), b = layout_b(gemm);
-  const bool in_two = precision == MatmulPrecision::tf32x3;
-  plan.packs_a = in_two || !a.k_fast || !is_read(gemm, gemm.a, a, &BatchDim::a_stride);
-  plan.packs_b = in_two || !b.k_fast || !is_read(gemm, gemm.b, b, &BatchDim::b_stride);
-  if (plan.packs_a && !can_pack(gemm, &BatchDim::a_stride)) return exact;
-  if (plan.packs_b && !can_pack(gemm, &BatchDim::b_stride)) return exact;
-  if (plan.packs_a) plan.workspace_bytes += aligned(packing_of_a(gemm, precision).bytes());
-  if (plan.packs_b) plan.workspace_bytes += aligned(packing_of_b(gemm, precision).bytes());
-  return plan.workspace_bytes <= most_packed_bytes ? plan : exact;
+  const bool in_two = precision == MatmulPrecision::tf32x3, k_only = precision != MatmulPrecision::exact;
+  made.packs_a = in_two || (k_only && !a.k_fast) || !is_read(gemm, gemm.a, a, &BatchDim::a_stride);
+  made.packs_b = in_two || (k_only && !b.k_fast) || !is_read(gemm, gemm.b, b, &BatchDim::b_stride);
+  if (!can_pack(gemm, made.packs_a, made.packs_b)) return std::nullopt;
+  made.workspace_bytes = packed_bytes(gemm, made.packs_a, made.packs_b, packed_as(precision));
+  if (made.workspace_bytes > most_packed_bytes) return std::nullopt;
+  made.tensor_cores = true;
+  return made;
 }
 
 void launch_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   Gemm gemm = asked;
-  pack(gemm, plan, workspace, stream);
+  pack(gemm, plan.packs_a, plan.packs_b, packed_as(plan.precision), workspace, stream);
   // Batch dimensions beyond what a tensor map takes are walked here, one launch for each of their matrices.
   const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
-  const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
-  const auto moved = [](const void* data, int64_t bytes) {
-    return data ? static_cast<const char*>(data) + bytes : data;
-  };
-  int64_t at[kMaxDims] = {};
-  for (;;) {
-    launch_batch(gemm, walked, plan.precision, variants(plan.precision).first[variant], stream);
-    int dim = walked - 1;
-    for (; dim >= 0; --dim) {
-      const BatchDim& step = gemm.batch[dim];
-      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
-      gemm.a = moved(gemm.a, steps * step.a_stride * item);
-      gemm.b = moved(gemm.b, steps * step.b_stride * item);
-      gemm.c = const_cast<void*>(moved(gemm.c, steps * step.c_stride * out_item));
-      gemm.addend = moved(gemm.addend, steps * step.addend_stride * out_item);
-      gemm.aux = const_cast<void*>(moved(gemm.aux, steps * step.aux_stride * out_item));
-      if (steps == 1) break;
-      at[dim] = 0;
-    }
-    if (dim < 0) return;
-  }
+  tiled::walk_batch(gemm, walked, [&](const Gemm& part) {
+    launch_batch(part, walked, plan.precision, variants(plan.precision).first[variant], stream);
+  });
 }
 
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {

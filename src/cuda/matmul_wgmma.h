@@ -3,24 +3,24 @@
 
 #include <interop/cuda/matmul.h>
 
+#include <optional>
 #include <string>
 
 namespace interop::cuda::wgmma {
 
-/// Two operands of float16 or two of bfloat16, a result of their dtype or float32, on a device of compute capability
-/// 9.0, if this build has code for it (90a). There is something to compute, and k >= 1. TMA reads a and b: one unit
-/// stride in each, the other strides positive multiples of 16 bytes (0 for a broadcast batch), as are the addresses.
-/// All that has the result's shape may lie as it likes.
-bool serves(const Gemm& gemm);
-
-/// How a float32 product is computed as TF32 on such a device: for `tf32` operands are read as they are where TMA can
-/// and k is the unit stride, and packed otherwise; for `tf32x3` both are packed. `exact` in the plan: not here.
-MatmulPlan plan_tf32(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
+/// Two operands of float16 or two of bfloat16, with a result of their dtype or float32, for `exact`; two of float32
+/// otherwise. On a device of compute capability 9.0, if this build has code for it (90a), and with something to
+/// compute; none where that is not so, or more than `most_packed_bytes` would be packed.
+///
+/// Operands are read as they are where TMA can: one unit stride, the other strides positive multiples of 16 bytes (0
+/// for a broadcast batch), as is the address; of `tf32`, where also k is the unit stride. Otherwise they are packed
+/// first, and for `tf32x3` always. All that has the result's shape may lie as it likes.
+std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
 /// The bytes of both operands, packed; 0 where that is more than `most_packed_bytes`. Reads no pointer.
 std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
 
-/// `serves(gemm)` is true and plan.precision `exact`, or `plan` is `plan_tf32`'s and not. Accumulates in float32, in
-/// one fixed order. `workspace` holds plan.workspace_bytes, 256-byte aligned.
+/// `plan` is the one above. Accumulates in float32, in one fixed order. `workspace` holds plan.workspace_bytes,
+/// 256-byte aligned.
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
 /// About how long an exact one takes on an H100, in microseconds.
 double estimated_us(const Gemm& gemm);

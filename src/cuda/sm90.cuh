@@ -159,6 +159,23 @@ __device__ __forceinline__ void store_pair(uint32_t to, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
 
+__device__ __forceinline__ void store_pair(uint32_t to, uint32_t x, uint32_t y) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
+}
+__device__ __forceinline__ void store_pair(uint32_t to, uint64_t x, uint64_t y) {
+  asm volatile("st.shared.v2.u64 [%0], {%1, %2};" ::"r"(to), "l"(x), "l"(y) : "memory");
+}
+
+__device__ __forceinline__ void load_vector(uint32_t (&to)[4], uint32_t from) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void load_vector(uint64_t (&to)[2], uint32_t from) {
+  asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(to[0]), "=l"(to[1]) : "r"(from) : "memory");
+}
+
 __device__ __forceinline__ void load_four(float (&to)[4], uint32_t from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
@@ -190,6 +207,11 @@ __device__ __forceinline__ void pin(float (&values)[Count]) {
 #pragma unroll
   for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
+template <int Count>
+__device__ __forceinline__ void pin(uint32_t (&values)[Count]) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
 
 // clang-format off
 #define INTEROP_R0 \
@@ -204,9 +226,9 @@ __device__ __forceinline__ void pin(float (&values)[Count]) {
 #define INTEROP_R3 \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define INTEROP_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
-  "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define INTEROP_D32(i) INTEROP_D8(i), INTEROP_D8(i + 8), INTEROP_D8(i + 16), INTEROP_D8(i + 24)
+#define INTEROP_D8(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), \
+  c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
+#define INTEROP_D32(c, i) INTEROP_D8(c, i), INTEROP_D8(c, i + 8), INTEROP_D8(c, i + 16), INTEROP_D8(c, i + 24)
 #define INTEROP_TRANS(ta_, tb_) ", " ta_ ", " tb_
 #define INTEROP_NO_TRANS(ta_, tb_) ""
 #define INTEROP_WGMMA(n, k, type, registers, a_, b_, trans, ...)                                           \
@@ -214,17 +236,33 @@ __device__ __forceinline__ void pin(float (&values)[Count]) {
                "wgmma.mma_async.sync.aligned.m64n" #n "k" #k ".f32." type "." type " {" registers "}, "    \
                a_ ", " b_ ", accumulate, 1, 1" trans ";\n}"                                                \
                : __VA_ARGS__ : "l"(a), "l"(b), "n"(TransA), "n"(TransB) : "memory")
+#define INTEROP_WGMMA_BYTES(n, registers, a_, b_, ...)                                                     \
+  asm volatile("{\n.reg .pred accumulate;\nsetp.eq.u32 accumulate, 0, 0;\n"                                \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k32.s32." INTEROP_TYPES " {" registers "}, "         \
+               a_ ", " b_ ", accumulate;\n}" : __VA_ARGS__ : "l"(a), "l"(b) : "memory")
+#define INTEROP_WGMMA_BYTES_SIZES                                                                          \
+  if constexpr (N == 64) {                                                                                 \
+    INTEROP_WGMMA_BYTES(64, INTEROP_R0, "%32", "%33", INTEROP_D32("+r", 0));                               \
+  } else if constexpr (N == 128) {                                                                         \
+    INTEROP_WGMMA_BYTES(128, INTEROP_R0 ", " INTEROP_R1, "%64", "%65",                                     \
+                        INTEROP_D32("+r", 0), INTEROP_D32("+r", 32));                                      \
+  } else {                                                                                                 \
+    static_assert(N == 256);                                                                               \
+    INTEROP_WGMMA_BYTES(256, INTEROP_R0 ", " INTEROP_R1 ", " INTEROP_R2 ", " INTEROP_R3, "%128", "%129",   \
+                        INTEROP_D32("+r", 0), INTEROP_D32("+r", 32), INTEROP_D32("+r", 64),                \
+                        INTEROP_D32("+r", 96));                                                            \
+  }
 #define INTEROP_WGMMA_SIZES(type, k, trans)                                                                \
   if constexpr (N == 64) {                                                                                 \
-    INTEROP_WGMMA(64, k, type, INTEROP_R0, "%32", "%33", trans("%34", "%35"), INTEROP_D32(0));             \
+    INTEROP_WGMMA(64, k, type, INTEROP_R0, "%32", "%33", trans("%34", "%35"), INTEROP_D32("+f", 0));             \
   } else if constexpr (N == 128) {                                                                         \
     INTEROP_WGMMA(128, k, type, INTEROP_R0 ", " INTEROP_R1, "%64", "%65", trans("%66", "%67"),             \
-                  INTEROP_D32(0), INTEROP_D32(32));                                                        \
+                  INTEROP_D32("+f", 0), INTEROP_D32("+f", 32));                                                        \
   } else {                                                                                                 \
     static_assert(N == 256);                                                                               \
     INTEROP_WGMMA(256, k, type, INTEROP_R0 ", " INTEROP_R1 ", " INTEROP_R2 ", " INTEROP_R3,                \
                   "%128", "%129", trans("%130", "%131"),                                                   \
-                  INTEROP_D32(0), INTEROP_D32(32), INTEROP_D32(64), INTEROP_D32(96));                      \
+                  INTEROP_D32("+f", 0), INTEROP_D32("+f", 32), INTEROP_D32("+f", 64), INTEROP_D32("+f", 96));                      \
   }
 // clang-format on
 
@@ -242,7 +280,31 @@ __device__ __forceinline__ void product(float (&d)[N / 2], uint64_t a, uint64_t 
   }
 }
 
+/// d += a b by a warpgroup, for bytes of 64 x 32 and 32 x N, k the unit stride of both; modulo 2^32.
+template <bool assigned, bool BSigned, int N>
+__device__ __forceinline__ void product_of_bytes(uint32_t (&d)[N / 2], uint64_t a, uint64_t b) {
+  if constexpr (assigned && BSigned) {
+#define INTEROP_TYPES "s8.s8"
+    INTEROP_WGMMA_BYTES_SIZES
+#undef INTEROP_TYPES
+  } else if constexpr (assigned) {
+#define INTEROP_TYPES "s8.u8"
+    INTEROP_WGMMA_BYTES_SIZES
+#undef INTEROP_TYPES
+  } else if constexpr (BSigned) {
+#define INTEROP_TYPES "u8.s8"
+    INTEROP_WGMMA_BYTES_SIZES
+#undef INTEROP_TYPES
+  } else {
+#define INTEROP_TYPES "u8.u8"
+    INTEROP_WGMMA_BYTES_SIZES
+#undef INTEROP_TYPES
+  }
+}
+
 #undef INTEROP_WGMMA_SIZES
+#undef INTEROP_WGMMA_BYTES_SIZES
+#undef INTEROP_WGMMA_BYTES
 #undef INTEROP_WGMMA
 #undef INTEROP_NO_TRANS
 #undef INTEROP_TRANS

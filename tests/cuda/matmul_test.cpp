@@ -146,7 +146,7 @@ void check_case(const Case& x, MatmulBackend backend, const T* value = nullptr) 
   int64_t c_step = span(x.m, x.n, gemm.c_strides) + 2;
   for (int i = gemm.batch_ndim - 1; i >= 0; --i) {
     const BatchSpec& spec = x.batch[i];
-    gemm.batch[i] = {spec.size, spec.a_varies ? a_step : 0, spec.b_varies ? b_step : 0, c_step};
+    gemm.batch[i] = {spec.size, spec.a_varies ? a_step : 0, spec.b_varies ? b_step : 0, c_step, 0, 0};
     a_batch[i] = {spec.size, gemm.batch[i].a_stride};
     b_batch[i] = {spec.size, gemm.batch[i].b_stride};
     c_batch[i] = {spec.size, c_step};
@@ -428,8 +428,8 @@ void test_refusals() {
     expect_throw<ValueError>("negative out", "out has no unit stride", [&] { plan_matmul(bad, cublas); });
     bad = gemm;
     bad.batch_ndim = 2;
-    bad.batch[0] = {2, 0, 64, 128};
-    bad.batch[1] = {2, 64, 0, 64};
+    bad.batch[0] = {2, 0, 64, 128, 0, 0};
+    bad.batch[1] = {2, 64, 0, 64, 0, 0};
     expect_throw<ValueError>("two batch dimensions", "does not collapse", [&] { plan_matmul(bad, cublas); });
     expect(plan_matmul(bad, {}).backend == MatmulBackend::tiled, "automatic takes what cuBLASLt cannot");
     Gemm large = gemm;
@@ -500,7 +500,7 @@ void test_huge_grid() {
   gemm.b = b.data();
   gemm.c = c;
   gemm.batch_ndim = 1;
-  gemm.batch[0] = {count, 0, 0, 1};
+  gemm.batch[0] = {count, 0, 0, 1, 0, 0};
   run(gemm, {MatmulBackend::tiled}, own_stream());
   synchronize(own_stream());
   std::vector<float> part(1 << 20);

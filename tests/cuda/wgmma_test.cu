@@ -1,12 +1,12 @@
-/// Tests and times src/cuda/matmul_wgmma.cu without Python.
+/// Tests and times src/cuda/matmul_wgmma.cu, and matmul_mma.cu, without Python.
 ///
-///   wgmma_test [--dtype bf16|tf32|tf32x3] [--variants 0,1,...]
+///   wgmma_test [--dtype bf16|tf32|tf32x3] [--mma] [--variants 0,1,...]
 ///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--small] [--dtype f16|bf16|tf32|tf32x3]
-///              [--variants 0,1,...] [--seconds 50]
+///              [--mma] [--variants 0,1,...] [--seconds 50]
 ///
 /// Tests: small integers, whose products are exact in float32, so that c must equal a naive kernel's bit for bit; all
 /// that surrounds a, b, the elements of c and the workspace is poison, and must not reach c or change. Prints "N
-/// passed, N failed".
+/// passed, N failed". All kernels by default, those of sm_90 where the device has it; --mma: those of matmul_mma.cu.
 /// --bench: a CUDA graph of many launches over buffers that exceed L2, random data, variants and cuBLAS interleaved,
 /// medians; starts no shape after that many seconds. cuBLAS is opened at run time; beside tf32x3 it computes in exact
 /// float32. What is packed is part of the time. --small: small products instead, beside the general kernel.
@@ -16,9 +16,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <tuple>
 
+#include "cuda/matmul_mma.h"
 #include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
 #include "device_check.cuh"
@@ -28,8 +30,6 @@ using namespace interop::cuda;
 using namespace interop::testing;
 
 namespace {
-
-constexpr MatmulPrecision kPrecisions[] = {MatmulPrecision::exact, MatmulPrecision::tf32, MatmulPrecision::tf32x3};
 
 const char* kind_name(DLDataType dtype, MatmulPrecision precision) {
   return precision == MatmulPrecision::tf32     ? "tf32"
@@ -62,7 +62,8 @@ struct Case {
   std::vector<Batch> batch = {};
   DLDataType dtype = kBrain;
   MatmulPrecision precision = MatmulPrecision::exact;
-  bool unaligned = false;          // a and b: rows of any length, that start at any element
+  bool by_mma = false;
+  int unaligned = 0;               // a and b: rows of any length, that start at so many elements and thrice that
   int64_t a_step = 1, b_step = 1;  // with `unaligned`: from one element of a row to the next
 };
 
@@ -112,6 +113,27 @@ Placed place(int64_t rows, int64_t columns, bool transposed, int64_t pad, bool a
   p.elements = all;
   return p;
 }
+
+/// Which kernels a case is for.
+struct Kernels {
+  const char* name;
+  MatmulPrecision precision = MatmulPrecision::exact;
+  bool by_mma = false;
+
+  int variant_count() const { return by_mma ? mma::variant_count() : wgmma::variant_count(precision); }
+  const char* variant_name(int variant) const {
+    return by_mma ? mma::variant_name(variant) : wgmma::variant_name(precision, variant);
+  }
+  void launch(int variant, const Gemm& gemm, const MatmulPlan& plan, void* workspace) const {
+    by_mma ? mma::launch_variant(variant, gemm, g_stream)
+           : wgmma::launch_variant(variant, gemm, plan, workspace, g_stream);
+  }
+  std::vector<int> all_variants() const {
+    std::vector<int> all;
+    for (int i = 0; i < variant_count(); ++i) all.push_back(i);
+    return all;
+  }
+};
 
 /// What became of one variant.
 struct Tally {
@@ -229,16 +251,19 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
     gemm.batch[i] = {dim.size,        pa.x.strides[i],         pb.x.strides[i],
                      pc.x.strides[i], how.addend_x.strides[i], how.aux_x.strides[i]};
   }
+  const Kernels kernels{"", x.precision, x.by_mma};
   MatmulPlan plan;
-  if (x.precision == MatmulPrecision::exact) {
-    if (!expect(wgmma::serves(gemm), text(x) + ": is not served")) return;
+  if (x.by_mma) {
+    if (!expect(mma::serves(gemm), text(x) + ": is not served")) return;
   } else {
-    plan = wgmma::plan_tf32(gemm, x.precision, std::size_t{1} << 30);
-    if (!expect(plan.precision == x.precision, text(x) + ": is not served")) return;
-    const bool both = x.precision == MatmulPrecision::tf32x3 || x.unaligned;
+    const std::optional<MatmulPlan> made = wgmma::plan(gemm, x.precision, std::size_t{1} << 30);
+    if (!expect(made.has_value(), text(x) + ": is not served")) return;
+    plan = *made;
+    const bool k_only = x.precision != MatmulPrecision::exact;
+    const bool both = x.precision == MatmulPrecision::tf32x3 || x.unaligned != 0;
     if (x.m > 1 && x.n > 1 && x.k > 1) {
-      expect(plan.packs_a == (both || x.a_transposed), text(x) + ": packing of a");
-      expect(plan.packs_b == (both || !x.b_transposed), text(x) + ": packing of b");
+      expect(plan.packs_a == (both || (k_only && x.a_transposed)), text(x) + ": packing of a");
+      expect(plan.packs_b == (both || (k_only && !x.b_transposed)), text(x) + ": packing of b");
     }
     expect(plan.workspace_bytes <= wgmma::largest_packing(gemm, x.precision, std::size_t{1} << 30),
            text(x) + ": the workspace has a bound");
@@ -259,11 +284,11 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
     Tally& tally = tallies[variant];
     if (tally.stopped()) continue;
     const std::string name =
-        "variant " + std::to_string(variant) + " (" + wgmma::variant_name(x.precision, variant) + ") " + text(x);
+        "variant " + std::to_string(variant) + " (" + kernels.variant_name(variant) + ") " + text(x);
     poison(got, guarded_c * sizeof(C));
     if (got_aux) poison(got_aux - kGuard, (pu.elements + 2 * kGuard) * sizeof(C));
     poison(workspace, plan.workspace_bytes + kTail);
-    wgmma::launch_variant(variant, gemm, plan, workspace, g_stream);
+    kernels.launch(variant, gemm, plan, workspace);
     // Says what differs, or "".
     const auto compare_with = [&](const C* ours, const C* theirs, int64_t first, int64_t elements, int64_t ld) {
       MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
@@ -353,9 +378,9 @@ std::vector<Case> tf32_cases(MatmulPrecision precision) {
   // As many k tiles as there are stages, and as are added up in one go, and around that.
   for (const int64_t k : {96, 128, 129, 160, 192, 224, 256, 257, 384, 416}) add(1600, 2304, k, as_is);
   for (const auto& [m, n, k] : {std::tuple{128, 128, 64}, {301, 521, 201}}) {
-    add(m, n, k, [](Case& x) { x.unaligned = true; });
-    add(m, n, k, [](Case& x) { x.unaligned = true, x.a_pad = 3, x.b_pad = 5; });
-    add(m, n, k, [](Case& x) { x.unaligned = true, x.a_step = 2, x.b_step = 3; });
+    add(m, n, k, [](Case& x) { x.unaligned = 1; });
+    add(m, n, k, [](Case& x) { x.unaligned = 1, x.a_pad = 3, x.b_pad = 5; });
+    add(m, n, k, [](Case& x) { x.unaligned = 1, x.a_step = 2, x.b_step = 3; });
     add(m, n, k, [](Case& x) { x.a_pad = 40, x.b_pad = 8, x.c_pad = 3; });
   }
   add(304, 520, 201, [](Case& x) { x.c_transposed = true; });
@@ -370,7 +395,7 @@ std::vector<Case> tf32_cases(MatmulPrecision precision) {
     });
   }
   add(304, 520, 136, [](Case& x) { x.activation = Activation::gelu; });
-  for (const bool unaligned : {false, true}) {
+  for (const int unaligned : {0, 1}) {
     add(200, 328, 136, [&](Case& x) { x.batch = Batches{{5, true, true}}, x.unaligned = unaligned; });
     add(200, 328, 136, [&](Case& x) { x.batch = Batches{{5, true, false}}, x.unaligned = unaligned; });
     add(201, 329, 135,
@@ -479,18 +504,31 @@ std::vector<Case> cases() {
   return add.list;
 }
 
-std::vector<int> all_variants(MatmulPrecision precision) {
-  std::vector<int> all;
-  for (int i = 0; i < wgmma::variant_count(precision); ++i) all.push_back(i);
-  return all;
+/// Of 16 bits by mma.sync: the same, and what TMA cannot read.
+std::vector<Case> mma_cases() {
+  Cases add;
+  add(64, 64, 16, as_is);  // one step, one k tile, all stages
+  add(64, 64, 32, as_is);
+  add(128, 128, 64, as_is);
+  add(128, 128, 96, as_is);
+  for (const auto& [m, n, k] : {std::tuple{64, 64, 32}, {302, 522, 202}, {130, 66, 1030}}) {
+    add(m, n, k, [](Case& x) { x.unaligned = 2; });
+    add(m, n, k, [](Case& x) { x.unaligned = 2, x.a_pad = 2, x.b_pad = 4, x.dtype = kHalf; });
+  }
+  add(300, 520, 200, [](Case& x) { x.unaligned = 2, x.batch = Batches{{3, true, true}, {2, false, true}}; });
+  std::vector<Case> list = std::move(add.list);
+  for (const Case& x : cases()) list.push_back(x);
+  for (Case& x : list) x.by_mma = true;
+  return list;
 }
 
-void test(MatmulPrecision precision, const std::vector<int>& variants) {
-  std::vector<Tally> tallies(wgmma::variant_count(precision));
+void test(const Kernels& kernels, const std::vector<int>& variants) {
+  std::vector<Tally> tallies(kernels.variant_count());
   Arena arena;
   const double start = seconds();
   double next = start + 2;
-  const std::vector<Case> all = precision == MatmulPrecision::exact ? cases() : tf32_cases(precision);
+  const bool is_tf32 = kernels.precision != MatmulPrecision::exact;
+  const std::vector<Case> all = kernels.by_mma ? mma_cases() : is_tf32 ? tf32_cases(kernels.precision) : cases();
   for (std::size_t i = 0; i < all.size(); ++i) {
     check_case(all[i], variants, tallies, arena);
     if (seconds() < next) continue;
@@ -498,10 +536,8 @@ void test(MatmulPrecision precision, const std::vector<int>& variants) {
     std::printf("%.0f s: %d of %d cases\n", seconds() - start, static_cast<int>(i + 1), static_cast<int>(all.size()));
   }
   for (const int variant : variants) {
-    std::printf("%s variant %d %-32s %d passed, %d failed%s\n",
-                precision == MatmulPrecision::exact ? "16 bits" : kind_name(kSingle, precision), variant,
-                wgmma::variant_name(precision, variant), tallies[variant].passed, tallies[variant].failed,
-                tallies[variant].stopped() ? ", stopped" : "");
+    std::printf("%s variant %d %-32s %d passed, %d failed%s\n", kernels.name, variant, kernels.variant_name(variant),
+                tallies[variant].passed, tallies[variant].failed, tallies[variant].stopped() ? ", stopped" : "");
   }
 }
 
@@ -515,28 +551,29 @@ void test_refusals() {
     g.c = reinterpret_cast<void*>(8192);
     g.a_strides = g.b_strides = g.c_strides = {64, 1};
     change(g);
-    return wgmma::serves(g);
+    const std::optional<MatmulPlan> made = wgmma::plan(g, MatmulPrecision::exact, std::size_t{1} << 20);
+    return made ? made->packs_a + 2 * made->packs_b : -1;
   };
-  expect(gemm([](Gemm&) {}), "the plain product is served");
-  expect(!gemm([](Gemm& g) { g.dtype = g.b_dtype = g.out_dtype = kSingle; }), "float32");
-  expect(gemm([](Gemm& g) { g.out_dtype = kSingle; }), "a float32 result is served");
-  expect(!gemm([](Gemm& g) { g.out_dtype = kHalf; }), "a float16 result of bfloat16");
-  expect(!gemm([](Gemm& g) { g.b_dtype = kHalf; }), "float16 beside bfloat16");
-  expect(!gemm([](Gemm& g) { g.k = 0; }), "k = 0");
-  expect(!gemm([](Gemm& g) { g.a_strides = {65, 1}; }), "odd rows of a");
-  expect(!gemm([](Gemm& g) { g.a_strides = {-64, 1}; }), "rows of a backwards");
-  expect(!gemm([](Gemm& g) { g.a_strides = {0, 1}; }), "one row of a for all");
-  expect(!gemm([](Gemm& g) { g.b_strides = {128, 2}; }), "no unit stride in b");
-  expect(!gemm([](Gemm& g) { g.a = reinterpret_cast<void*>(4098); }), "a not aligned");
-  expect(!gemm([](Gemm& g) {
-    g.batch_ndim = 1;
-    g.batch[0] = {2, 4096, -4096, 4096};
-  }),
-         "batch of b backwards");
+  expect(gemm([](Gemm&) {}) == 0, "the plain product is served");
+  expect(gemm([](Gemm& g) { g.dtype = g.b_dtype = g.out_dtype = kSingle; }) == -1, "float32");
+  expect(gemm([](Gemm& g) { g.out_dtype = kSingle; }) == 0, "a float32 result is served");
+  expect(gemm([](Gemm& g) { g.out_dtype = kHalf; }) == -1, "a float16 result of bfloat16");
+  expect(gemm([](Gemm& g) { g.b_dtype = kHalf; }) == -1, "float16 beside bfloat16");
+  expect(gemm([](Gemm& g) { g.k = 0; }) == -1, "k = 0");
+  expect(gemm([](Gemm& g) { g.a_strides = {65, 1}; }) == 1, "odd rows of a are packed");
+  expect(gemm([](Gemm& g) { g.a_strides = {-64, 1}; }) == 1, "rows of a backwards are packed");
+  expect(gemm([](Gemm& g) { g.a_strides = {0, 1}; }) == 1, "one row of a for all is packed");
+  expect(gemm([](Gemm& g) { g.b_strides = {128, 2}; }) == 2, "b without a unit stride is packed");
+  expect(gemm([](Gemm& g) { g.a = reinterpret_cast<void*>(4098); }) == 1, "an unaligned a is packed");
   expect(gemm([](Gemm& g) {
            g.batch_ndim = 1;
-           g.batch[0] = {2, 4096, 0, 4096};
-         }),
+           g.batch[0] = {2, 4096, -4096, 4096, 0, 0};
+         }) == 2,
+         "a batch of b backwards is packed");
+  expect(gemm([](Gemm& g) {
+           g.batch_ndim = 1;
+           g.batch[0] = {2, 4096, 0, 4096, 0, 0};
+         }) == 0,
          "broadcast b is served");
 
   const auto plan = [](MatmulPrecision precision, auto change) {
@@ -548,11 +585,11 @@ void test_refusals() {
     g.a_strides = g.c_strides = {64, 1};
     g.b_strides = {1, 64};
     change(g);
-    return wgmma::plan_tf32(g, precision, std::size_t{1} << 20);
+    return wgmma::plan(g, precision, std::size_t{1} << 20);
   };
   const auto packs = [&](auto change) {
-    const MatmulPlan made = plan(MatmulPrecision::tf32, change);
-    return made.precision != MatmulPrecision::tf32 ? -1 : made.packs_a + 2 * made.packs_b;
+    const std::optional<MatmulPlan> made = plan(MatmulPrecision::tf32, change);
+    return made ? made->packs_a + 2 * made->packs_b : -1;
   };
   expect(packs([](Gemm&) {}) == 0, "TF32 of aligned rows of k: nothing is packed");
   expect(packs([](Gemm& g) { g.a_strides = {1, 64}; }) == 1, "columns of a are packed");
@@ -562,11 +599,33 @@ void test_refusals() {
   expect(packs([](Gemm& g) { g.a_strides = {0, 1}; }) == 1, "one row of a for all is packed");
   expect(packs([](Gemm& g) { g.dtype = g.b_dtype = kBrain; }) == -1, "bfloat16 is not TF32's");
   expect(packs([](Gemm& g) { g.k = 0; }) == -1, "nothing to add up is not TF32's");
-  expect(plan(MatmulPrecision::exact, [](Gemm&) {}).precision == MatmulPrecision::exact, "exact is exact");
-  const MatmulPlan in_two = plan(MatmulPrecision::tf32x3, [](Gemm&) {});
+  expect(!plan(MatmulPrecision::exact, [](Gemm&) {}), "exact is exact");
+  const MatmulPlan in_two = plan(MatmulPrecision::tf32x3, [](Gemm&) {}).value();
   expect(in_two.packs_a && in_two.packs_b && in_two.workspace_bytes == 2 * 2 * 64 * 64 * 4, "TF32x3 packs both in two");
   const auto large = [](Gemm& g) { g.m = g.n = g.k = 512, g.a_strides = {512, 1}, g.b_strides = {512, 1}; };
-  expect(plan(MatmulPrecision::tf32x3, large).precision == MatmulPrecision::exact, "no more memory than is allowed");
+  expect(!plan(MatmulPrecision::tf32x3, large), "no more memory than is allowed");
+}
+
+void test_refusals_of_mma() {
+  const auto serves = [](auto change) {
+    Gemm g;
+    g.dtype = g.b_dtype = g.out_dtype = kBrain;
+    g.m = g.n = g.k = 64;
+    g.a = g.b = reinterpret_cast<void*>(4096);
+    g.c = reinterpret_cast<void*>(8192);
+    g.a_strides = g.b_strides = g.c_strides = {64, 1};
+    change(g);
+    return mma::serves(g);
+  };
+  expect(serves([](Gemm&) {}), "mma serves the plain product");
+  expect(serves([](Gemm& g) { g.a_strides = {-66, 1}, g.b_strides = {1, 0}; }), "mma: any even strides");
+  expect(serves([](Gemm& g) { g.a = reinterpret_cast<void*>(4100); }), "mma: 4-byte alignment");
+  expect(!serves([](Gemm& g) { g.a = reinterpret_cast<void*>(4098); }), "mma: 2-byte alignment");
+  expect(!serves([](Gemm& g) { g.a_strides = {65, 1}; }), "mma: odd rows of a");
+  expect(!serves([](Gemm& g) { g.b_strides = {128, 2}; }), "mma: no unit stride in b");
+  expect(!serves([](Gemm& g) { g.dtype = g.b_dtype = g.out_dtype = kSingle; }), "mma: float32");
+  expect(!serves([](Gemm& g) { g.b_dtype = kHalf; }), "mma: float16 beside bfloat16");
+  expect(!serves([](Gemm& g) { g.k = 0; }), "mma: k = 0");
 }
 
 // ---- the benchmark ----
@@ -575,12 +634,13 @@ struct BenchOptions {
   std::vector<int> variants;
   bool general_too = false;
   DLDataType dtype = kBrain;
-  MatmulPrecision precision = MatmulPrecision::exact;
+  Kernels kernels{"16 bits"};
 };
 
 void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, bool a_t, bool b_t,
            const BenchOptions& bench_options, const Cublas& cublas, char* memory, std::size_t bytes) {
-  const MatmulPrecision precision = bench_options.precision;
+  const Kernels& kernels = bench_options.kernels;
+  const MatmulPrecision precision = kernels.precision;
   const int item = bench_options.dtype.bits / 8;
   const auto up = [&](int64_t elements) { return static_cast<std::size_t>((elements * item + 255) / 256 * 256); };
   const std::size_t a_bytes = up(m * k * batch), b_bytes = up(k * n * (b_broadcast ? 1 : batch)),
@@ -609,16 +669,18 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     gemm.c_strides = {n, 1};
     if (batch > 1) {
       gemm.batch_ndim = 1;
-      gemm.batch[0] = {batch, m * k, b_broadcast ? 0 : k * n, m * n};
+      gemm.batch[0] = {batch, m * k, b_broadcast ? 0 : k * n, m * n, 0, 0};
     }
     return gemm;
   };
   const bool is_tf32 = precision != MatmulPrecision::exact;
   const auto plan = [=](const Gemm& gemm) {
-    return is_tf32 ? wgmma::plan_tf32(gemm, precision, workspace_bytes) : MatmulPlan{};
+    return kernels.by_mma ? std::optional(MatmulPlan()) : wgmma::plan(gemm, precision, workspace_bytes);
   };
-  const bool is_served = is_tf32 ? plan(make(0)).precision == precision : wgmma::serves(make(0));
-  const std::string chosen = is_served ? wgmma::describe(make(0), precision) : "none";
+  const bool is_served = kernels.by_mma ? mma::serves(make(0)) : plan(make(0)).has_value();
+  const std::string chosen = !is_served       ? "none"
+                             : kernels.by_mma ? mma::describe(make(0))
+                                              : wgmma::describe(make(0), precision);
   std::printf("%s %lldx%lldx%lld", kind_name(bench_options.dtype, precision), (long long)m, (long long)n, (long long)k);
   if (batch > 1) std::printf(" batch %lld%s", (long long)batch, b_broadcast ? " (b broadcast)" : "");
   std::printf(" %c%c, chosen: %s\n", a_t ? 'T' : 'N', b_t ? 'T' : 'N', chosen.c_str());
@@ -640,10 +702,10 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
   }
   for (const int variant : bench_options.variants) {
     if (!is_served) break;
-    const std::string name = std::to_string(variant) + " " + wgmma::variant_name(precision, variant);
+    const std::string name = std::to_string(variant) + " " + kernels.variant_name(variant);
     rows.push_back(std::make_unique<Repeats>(name, repeats, [&, variant](int i) {
       const Gemm gemm = make(i);
-      wgmma::launch_variant(variant, gemm, plan(gemm), workspace, g_stream);
+      kernels.launch(variant, gemm, *plan(gemm), workspace);
     }));
   }
   if (bench_options.general_too) {
@@ -728,7 +790,7 @@ std::vector<int> numbers(const char* text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool benchmark = false, shapes = true, every_precision = true;
+  bool benchmark = false, shapes = true, every_kernel = true;
   double limit = 50;
   std::vector<int> sizes{4096, 8192, 2048, 1024};
   BenchOptions options;
@@ -745,6 +807,9 @@ int main(int argc, char** argv) {
       options.general_too = true;
       shapes = false;
       sizes.clear();
+    } else if (flag == "--mma") {
+      options.kernels.by_mma = true;
+      every_kernel = false;
     } else if (flag == "--seconds") {
       limit = std::stod(value), ++i;
     } else if (flag == "--sizes") {
@@ -754,12 +819,12 @@ int main(int argc, char** argv) {
     } else if (flag == "--dtype") {
       const std::string kind = value;
       ++i;
-      every_precision = false;
+      every_kernel = false;
       options.dtype = kind == "f16" ? kHalf : kind == "bf16" ? kBrain : kSingle;
-      options.precision = kind == "tf32"     ? MatmulPrecision::tf32
-                          : kind == "tf32x3" ? MatmulPrecision::tf32x3
-                                             : MatmulPrecision::exact;
-      if (options.dtype == kSingle && options.precision == MatmulPrecision::exact) {
+      options.kernels.precision = kind == "tf32"     ? MatmulPrecision::tf32
+                                  : kind == "tf32x3" ? MatmulPrecision::tf32x3
+                                                     : MatmulPrecision::exact;
+      if (options.dtype == kSingle && options.kernels.precision == MatmulPrecision::exact) {
         std::printf("--dtype %s: accepted: f16, bf16, tf32, tf32x3\n", value);
         return 2;
       }
@@ -777,14 +842,19 @@ int main(int argc, char** argv) {
   std::printf("%s, %d SMs\n", properties.name, properties.multiProcessorCount);
   try {
     if (benchmark) {
-      if (options.variants.empty()) options.variants = all_variants(options.precision);
+      if (options.variants.empty()) options.variants = options.kernels.all_variants();
       bench_all(sizes, shapes, limit, options, Cublas(paths));
       return 0;
     }
-    test_refusals();
-    for (const MatmulPrecision precision : kPrecisions) {
-      if (!every_precision && precision != options.precision) continue;
-      test(precision, options.variants.empty() ? all_variants(precision) : options.variants);
+    const bool has_wgmma = properties.major == 9 && properties.minor == 0;
+    if (has_wgmma) test_refusals();
+    test_refusals_of_mma();
+    for (const Kernels& kernels : {Kernels{"16 bits"}, Kernels{"tf32", MatmulPrecision::tf32},
+                                   Kernels{"tf32x3", MatmulPrecision::tf32x3}, Kernels{"mma", {}, true}}) {
+      const bool is_asked =
+          every_kernel || (kernels.precision == options.kernels.precision && kernels.by_mma == options.kernels.by_mma);
+      if (!is_asked || (!has_wgmma && !kernels.by_mma)) continue;
+      test(kernels, options.variants.empty() ? kernels.all_variants() : options.variants);
     }
   } catch (const std::exception& error) {
     std::printf("STOPPED: %s\n", error.what());

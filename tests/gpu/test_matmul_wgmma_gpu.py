@@ -235,21 +235,20 @@ def test_explain(torch, dtype):
     tiles = ("128x256x64", "128x128x64 ping-pong")
     assert algorithm in [f"tiled wgmma {tile}, {dtype}" for tile in tiles]
 
-    def general(a, b, **options):
-        """The product, which is one of the other kernels."""
-        algorithm = interop.explain(interop.matmul, a, b, backend="tiled", **options).algorithm
-        assert algorithm in [f"tiled {tile}, {dtype}" for tile in ("64x64x16", "32x32x16")]
-        return interop.matmul(a, b, backend="tiled", **options)
-
+    general = [f"tiled {tile}, {dtype}" for tile in ("64x64x16", "32x32x16")]
+    mma = [f"tiled mma {tile}, {dtype}" for tile in ("128x128x32", "64x64x32")]
     small = ones[:128, :128]
-    for a, b in (
-        (small, small),  # as quick there
-        (torch.ones(300, 201, device="cuda", dtype=kind), ones[:201, :300]),  # rows of 402 bytes
-        (ones[:300, 1:202], ones[:201, :300]),  # begins between multiples of 16 bytes
-        (ones[:300, :402:2], ones[:201, :300]),  # no unit stride
-        (ones[:1].expand(300, 4096)[:, :201], ones[:201, :300]),  # one row for all
+    for a, b, kernels in (
+        (small, small, general),  # as quick there
+        (torch.ones(300, 201, device="cuda", dtype=kind), ones[:201, :300], general),  # rows of 402 bytes
+        (torch.ones(300, 202, device="cuda", dtype=kind), ones[:202, :300], mma),  # rows of 404 bytes
+        (ones[:300, 1:202], ones[:201, :300], general),  # begins between multiples of 4 bytes
+        (ones[:300, 2:203], ones[:201, :300], mma),  # begins between multiples of 16 bytes
+        (ones[:300, :402:2], ones[:201, :300], general),  # no unit stride
+        (ones[:1].expand(300, 4096)[:, :201], ones[:201, :300], mma),  # one row for all
     ):
-        assert bool((general(a, b) == a.shape[1]).all())
+        assert interop.explain(interop.matmul, a, b, backend="tiled").algorithm in kernels
+        assert bool((interop.matmul(a, b, backend="tiled") == a.shape[1]).all())
 
 
 # ---- float32 as TF32 ----

@@ -37,7 +37,8 @@ struct MatmulPlan {
   std::size_t workspace_bytes = 0;                     ///< device memory, 256-byte aligned, that the launch needs
   std::shared_ptr<const void> algorithm;               ///< the cuBLASLt plan, shared with its cache; null for `tiled`
   MatmulPrecision precision = MatmulPrecision::exact;  ///< of `tiled`
-  bool packs_a = false, packs_b = false;               ///< of `tiled`: into the workspace, as its TF32 kernels read it
+  bool tensor_cores = false;                           ///< of `tiled`: by the kernels of sm_90's
+  bool packs_a = false, packs_b = false;               ///< into the workspace first, as those read it
   bool tunable = false;                                ///< is there a choice to be made, and none known?
 };
 

@@ -1,0 +1,175 @@
+"""Products of float16 and bfloat16 by the `tiled` backend with `mma.sync`.
+
+It serves compute capability 8.x, and on later cards what TMA cannot read: so the operands here are at odd multiples of
+4 bytes. They are small integers, so that sums are exact in any order and results are compared for equality.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+import interop
+
+DTYPES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+LAYOUTS = pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+# (m, n, k): one tile, ragged in each dimension, one row, few columns, one k tile, and each of the tile shapes.
+SHAPES = (
+    (128, 128, 192),
+    (129, 257, 136),
+    (301, 521, 201),
+    (1, 520, 5000),
+    (1000, 3, 1065),
+    (2000, 2000, 24),
+    (1408, 1408, 512),
+    (4096, 2050, 96),
+)
+
+
+@pytest.fixture
+def torch(torch):
+    """A torch on a card whose tensor cores the build has code for."""
+    major, minor = interop._core.device_info(0)["compute_capability"]
+    if major < 8:
+        pytest.skip("the kernel is for compute capability 8.0 and later")
+    built = [int(number) for number in re.findall(r"\d+", interop._core.build_info()["architectures"])]
+    if not any(80 <= number <= 10 * major + minor for number in built):
+        pytest.skip("this build has no code for 80 and later")
+    return torch
+
+
+def integers(torch, shape, dtype, seed, transposed=False):
+    """Integers from -3 to 3, in rows (columns, if transposed) at odd multiples of 4 bytes; NaN in between."""
+    *batch, rows, columns = shape
+    outer, inner = (columns, rows) if transposed else (rows, columns)
+    base = torch.full((*batch, outer, -(-inner // 8) * 8 + 10), math.nan, device="cuda", dtype=getattr(torch, dtype))
+    view = base[..., 2 : 2 + inner]
+    generator = torch.Generator("cuda").manual_seed(seed)
+    view.copy_(torch.randint(-3, 4, view.shape, device="cuda", generator=generator))
+    return view.mT if transposed else view
+
+
+def tiled(a, b, **options):
+    """The product, which must be one of those kernels."""
+    algorithm = interop.explain(interop.matmul, a, b, backend="tiled", **options).algorithm
+    dtype = str(a.dtype).removeprefix("torch.")
+    assert algorithm in [f"tiled mma {tile}, {dtype}" for tile in ("128x128x32", "64x64x32")]
+    return interop.matmul(a, b, backend="tiled", **options)
+
+
+def poisoned(torch, shape, dtype):
+    return torch.full(shape, math.nan, device="cuda", dtype=getattr(torch, dtype))
+
+
+@DTYPES
+@LAYOUTS
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_values(torch, shape, layout, dtype):
+    m, n, k = shape
+    a = integers(torch, (m, k), dtype, 1, layout[0] == "T")
+    b = integers(torch, (k, n), dtype, 2, layout[1] == "T")
+    expected = a.double() @ b.double()
+    out = poisoned(torch, (m, n), dtype)
+    tiled(a, b, out=out)
+    assert torch.equal(out, expected.to(out.dtype))
+    assert torch.equal(tiled(a, b, dtype="float32"), expected.float())
+
+
+@DTYPES
+@LAYOUTS
+def test_values_of_aligned_rows(torch, layout, dtype):
+    """Vectors of 16 bytes: one operand alone is what TMA cannot read."""
+    a = integers(torch, (300, 200), dtype, 1, layout[0] == "T")
+    b = integers(torch, (200, 520), dtype, 2, layout[1] == "T")
+    expected = (a.double() @ b.double()).to(a.dtype)
+    b = b.mT.contiguous().mT if layout[1] == "T" else b.contiguous()
+    assert torch.equal(tiled(a, b), expected)
+    rows = b.contiguous()[:1].expand(200, 520)  # the same row again and again
+    assert torch.equal(tiled(a, rows), (a.double() @ rows.double()).to(a.dtype))
+
+
+@DTYPES
+def test_reversed_operands(cupy, torch, dtype):
+    if dtype == "bfloat16":
+        pytest.skip("CuPy has no bfloat16")
+    x = cupy.asarray(integers(torch, (302, 302), dtype, 1))
+    y = cupy.asarray(integers(torch, (302, 302), dtype, 2, transposed=True))
+    for a, b in ((x[::-1], y), (x, y[:, ::-1]), (x[::-1], y[:, ::-1]), (y[:, ::-1], x[::-1])):
+        algorithm = interop.explain(interop.matmul, a, b, backend="tiled").algorithm
+        assert algorithm.startswith("tiled mma")
+        expected = (a.astype("float64") @ b.astype("float64")).astype(dtype)
+        assert bool((interop.matmul(a, b, backend="tiled") == expected).all())
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("batch_a", "batch_b"),
+    [((5,), (5,)), ((5,), ()), ((), (5,)), ((3, 1), (1, 4)), ((2, 1, 2, 3, 2), (1, 2, 2, 1, 2))],
+    ids=str,
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_batches(torch, batch_a, batch_b, transposed, dtype):
+    a = integers(torch, (*batch_a, 172, 136), dtype, 1, transposed)
+    b = integers(torch, (*batch_b, 136, 203), dtype, 2, transposed)
+    expected = a.double() @ b.double()
+    out = poisoned(torch, expected.shape, dtype)
+    tiled(a, b, out=out)
+    assert torch.equal(out, expected.to(out.dtype))
+
+
+@DTYPES
+def test_special_values_stay_in_their_row_and_column(torch, dtype):
+    a, b = integers(torch, (300, 200), dtype, 1), integers(torch, (200, 520), dtype, 2)
+    a.fill_(1)
+    b.fill_(1)
+    a[177, 199], b[0, 519] = math.nan, math.inf
+    c = tiled(a, b)
+    assert bool(c[177].isnan().all())
+    assert bool((c[[i for i in range(300) if i != 177], 519] == math.inf).all())
+    assert bool((torch.cat((c[:177, :519], c[178:, :519])) == 200).all())
+
+
+@DTYPES
+def test_the_same_call_gives_the_same_bits(torch, dtype):
+    a = torch.randn(520, 2050, device="cuda").to(getattr(torch, dtype))
+    first = tiled(a, a.T)
+    assert all(torch.equal(tiled(a, a.T), first) for _ in range(5))
+    expected = a.double() @ a.T.double()
+    assert float((first - expected).norm() / expected.norm()) < 2.0 ** (-10 if dtype == "float16" else -8)
+
+
+@DTYPES
+@pytest.mark.parametrize("result", ["own", "float32"])
+@pytest.mark.parametrize("bias_shape", ["row", "column"])
+@pytest.mark.parametrize("order", ["rows", "columns"])
+@pytest.mark.parametrize("shape", [(304, 520, 136), (301, 521, 136), (2048, 1024, 64)], ids=str)
+def test_all_terms(torch, shape, order, bias_shape, result, dtype):
+    m, n, k = shape
+    result = dtype if result == "own" else result
+    a, b = integers(torch, (m, k), dtype, 1), integers(torch, (k, n), dtype, 2, transposed=True)
+    c = integers(torch, (m, n), result, 3)
+    bias = integers(torch, (1, n) if bias_shape == "row" else (m, 1), result, 4)
+    bias = bias[0] if bias_shape == "row" else bias
+    out, aux = (
+        poisoned(torch, (m, n), result) if order == "rows" else poisoned(torch, (n, m), result).T for _ in range(2)
+    )
+    expected = 2 * (a.double() @ b.double()) - 3 * c.double() + bias.double()
+    options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "epilogue": "relu", "aux": aux, "out": out}
+    tiled(a, b, dtype=result, **options)
+    assert torch.equal(aux, expected.to(aux.dtype))
+    assert torch.equal(out, expected.relu().to(out.dtype))
+
+
+@DTYPES
+def test_nothing_else_is_written(torch, dtype):
+    a, b = integers(torch, (301, 136), dtype, 1), integers(torch, (136, 521), dtype, 2)
+    expected = (a.double() @ b.double()).to(a.dtype)
+    for view in (lambda base: base[1:302, 3:524], lambda base: base[:602:2, :521], lambda base: base[:521, :301].T):
+        base = poisoned(torch, (700, 700), dtype)
+        out = view(base)
+        tiled(a, b, out=out)
+        assert torch.equal(out, expected)
+        out.fill_(math.nan)
+        assert bool(base.isnan().all())
