@@ -20,7 +20,9 @@ _KERNEL = re.compile(
     rf"\b__global__\b(?:[^;{{}}()]|{_IN_PARENTHESES})*?\b(?P<name>[A-Za-z_]\w*)\s*"
     r"\((?P<parameters>(?:[^(){};]|\([^()]*\))*)\)\s*(?P<end>[;{])"
 )
-_TEMPLATE = re.compile(r'\btemplate\s*<(?P<parameters>(?:[^<>]|<[^<>]*>)*)>[\w\s"]*$')
+_TEMPLATE = re.compile(
+    rf'\btemplate\s*<(?P<parameters>(?:[^<>]|<[^<>]*>)*)>(?:[\w\s"]|{_IN_PARENTHESES})*$'  # __launch_bounds__(256)
+)
 _TEMPLATE_PARAMETER = re.compile(r"(?:typename|class|[A-Za-z_][\w:]*(?:\s+[A-Za-z_]\w*)*?)\s+(?P<name>[A-Za-z_]\w*)")
 _VIEW = re.compile(
     r"(?:const )?(?:::)?(?:interop::)?View ?< ?(?P<element>[^<>,]+?) ?, ?(?P<ndim>\d+) ?>(?: const)? "

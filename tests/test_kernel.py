@@ -101,6 +101,7 @@ namespace ours {
 template <typename T, int N = 2, class U = double>
 __global__ void scale(const T* x, interop::View<U, N> y, T by) {}
 }
+template <int N> __launch_bounds__(N) __global__ void bounded(interop::View<float, N> x) {}
 template <class... Ts> __global__ void packed(const float* x, Ts... rest) {}
 """
 
@@ -109,6 +110,7 @@ def test_templates_have_their_arguments_in_place():
     declared = {
         "ours::scale<float>": [("float32", 0), ("float64", 2), ("float32", 0)],
         "ours::scale<__half, 3, unsigned int>": [("float16", 0), ("uint32", 3), ("float16", 0)],
+        "bounded<4>": [("float32", 4)],
         "scale< cuda::std::complex<float> >": [("complex64", 0), ("float64", 2), ("complex64", 0)],
     }
     for name, expected in declared.items():

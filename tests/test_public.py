@@ -38,7 +38,7 @@ CLASSES = [
     "autotune",
 ]
 PATHS = ["get_cmake_dir", "get_include"]
-NAMES = [*CLASSES, "__version__", "autotune", *PATHS, *FUNCTIONS]  # `jax` on first use
+NAMES = [*CLASSES, "__version__", *PATHS, *FUNCTIONS]  # `jax` on first use
 
 
 def run(*arguments, cwd, **environment):

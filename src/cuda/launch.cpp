@@ -82,10 +82,7 @@ class Attempt {
         CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z};
     static constexpr CUdevice_attribute kMostBlocks[] = {
         CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
-    const bool may_be_ours = status == CUDA_ERROR_INVALID_VALUE || status == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES ||
-                             status == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE ||
-                             status == CUDA_ERROR_INVALID_CLUSTER_SIZE || status == CUDA_ERROR_NOT_SUPPORTED;
-    if (!may_be_ours) check(status, doing().c_str());
+    if (is_earlier_error(status)) check(status, doing().c_str());
     unsigned most[3], blocks[3];
     for (int i = 0; i < 3; ++i) {
       most[i] = static_cast<unsigned>(of_device(kMostThreads[i]));
