@@ -592,7 +592,8 @@ def test_xla_is_asked_for_the_workspace_that_plans_need(gpu, cupy, m, k, n, back
     needed = interop.explain(interop.matmul, a, b, backend=backend, precision=precision).workspace_bytes
     asked = interop._core.matmul_workspace((m, k), "float32", (k, n), "float32", backend, precision, "float32")
     assert needed <= asked <= 32 << 20
-    if (backend == "tiled" and not precision) or 0 in (m, k, n) or (m == 16 and not backend):
+    exact_tiled = backend == "tiled" and not precision and k < 2048
+    if exact_tiled or 0 in (m, k, n) or (m == 16 and not backend):
         assert asked == 0
     x = np.random.default_rng(0).integers(-2, 3, (m, k)).astype("float32")
     y = np.random.default_rng(1).integers(-2, 3, (k, n)).astype("float32")

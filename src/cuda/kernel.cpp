@@ -1,9 +1,39 @@
 /// Loading kernels: those of this package on first use, and those compiled at run time.
 #include "cuda/kernel.h"
 
+#include <interop/cuda/driver.h>
+
 #include <cuda_runtime.h>
 
+#include <cstdlib>
+#include <cstring>
+
 namespace interop::cuda {
+namespace {
+
+/// As CMake names architectures: "75-real", "90a-real", "80-virtual", or "80" for both.
+bool has_code_from_80(int capability) {
+  for (const char* at = built_architectures(); *at;) {
+    char* end;
+    const int number = static_cast<int>(std::strtol(at, &end, 10));
+    const bool is_specific = *end == 'a' || *end == 'f';
+    const std::size_t length = std::strcspn(end, "; ");
+    const std::string kind(end, length);
+    const bool as_real = kind.find("virtual") == std::string::npos && number / 10 == capability / 10;
+    const bool as_virtual = kind.find("real") == std::string::npos;
+    const bool runs = is_specific ? number == capability : number <= capability && (as_real || as_virtual);
+    if (number >= 80 && runs) return true;
+    at = end + length + (end[length] != 0);
+  }
+  return false;
+}
+
+}  // namespace
+
+bool has_sm80_code(int device) {
+  const int capability = compute_capability(device);
+  return capability >= 80 && has_code_from_80(capability);
+}
 
 CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
   const DriverApi& api = driver();

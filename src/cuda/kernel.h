@@ -27,4 +27,8 @@ struct Kernel {
 /// launch that is being captured could not. `launching` and `loading` say what was being done in an error.
 CUfunction ready(Kernel& kernel, const char* launching, const char* loading);
 
+/// Is the device of compute capability 8.0 or later, and has this build code for it that is not the empty kernel of
+/// earlier ones?
+bool has_sm80_code(int device);
+
 }  // namespace interop::cuda

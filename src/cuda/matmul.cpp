@@ -56,6 +56,7 @@ void check_alignment(const char* name, const void* pointer, int item) {
 ///   nothing to add up (k == 0), or nothing at all     tiled (finishes zeros, or returns)
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
+///   few rows or columns that are read in vectors      tiled
 ///   what cuBLASLt cannot take, as make_key says       tiled
 ///   measured, by `tune_matmul`                        the quicker one
 ///   all else                                          cublas
@@ -76,6 +77,7 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
     if (plan.precision == MatmulPrecision::tf32x3) return plan;
   }
   if (!suits_cublas(gemm, options) || !cublas::installed()) return tiled::plan(gemm, options);
+  if (!by_name && tiled::is_skinny(gemm)) return tiled::plan(gemm, options);
   cublas::Planned planned = cublas::plan(gemm, options);
   const bool ours = planned.tuned && planned.tiled_is_quicker;
   if (planned.algorithm && (by_name || !ours)) {

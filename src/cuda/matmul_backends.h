@@ -9,13 +9,17 @@
 
 namespace interop::cuda::tiled {
 
-/// How a product is computed here: as TF32, where that is asked for, the device has it and it is the quicker way.
+/// Is it a product of few rows or columns that takes as long as reading the larger operand?
+bool is_skinny(const Gemm& gemm);
+/// How a product is computed here: as TF32, where that is asked for, the device has it and it is the quicker way; and
+/// with which workspace, for operands that are packed or the sums of parts of k.
 MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options);
 /// The most workspace that such a plan can have, wherever the matrices lie.
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
-/// Any dtypes that `Gemm` allows, strides and batch; nothing to do: no launch.
+/// Any dtypes that `Gemm` allows, strides and batch; nothing to do: no launch. With less workspace in `plan`, or a null
+/// one, an exact product's k is divided less.
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
-/// "tiled 128x128x8, float32".
+/// "tiled 128x128x8, float32, split-k 4".
 std::string describe(const Gemm& gemm, const MatmulPlan& plan);
 
 }  // namespace interop::cuda::tiled

@@ -4,12 +4,50 @@
 #include <interop/gemm.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/elementwise_functors.cuh"
 #include "cuda/matmul_tiled.h"
 
 namespace interop::cuda::tiled {
 namespace {
+
+using device::Complex;
+
+// ---- arithmetic ----
+
+template <typename T>
+struct IsComplex : std::false_type {};
+template <typename T>
+struct IsComplex<Complex<T>> : std::true_type {};
+
+__device__ __forceinline__ float multiply_add(float a, float b, float sum) { return fma(a, b, sum); }
+__device__ __forceinline__ double multiply_add(double a, double b, double sum) { return fma(a, b, sum); }
+__device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t sum) { return a * b + sum; }
+__device__ __forceinline__ uint64_t multiply_add(uint64_t a, uint64_t b, uint64_t sum) { return a * b + sum; }
+template <typename T>
+__device__ __forceinline__ Complex<T> multiply_add(Complex<T> a, Complex<T> b, Complex<T> sum) {
+  return {fma(-a.im, b.im, fma(a.re, b.re, sum.re)), fma(a.im, b.re, fma(a.re, b.im, sum.im))};
+}
+
+__device__ __forceinline__ float add(float x, float y) { return x + y; }
+__device__ __forceinline__ double add(double x, double y) { return x + y; }
+__device__ __forceinline__ uint32_t add(uint32_t x, uint32_t y) { return x + y; }
+__device__ __forceinline__ uint64_t add(uint64_t x, uint64_t y) { return x + y; }
+template <typename T>
+__device__ __forceinline__ Complex<T> add(Complex<T> x, Complex<T> y) {
+  return {x.re + y.re, x.im + y.im};
+}
+template <typename T>
+__device__ __forceinline__ T multiply(T x, T y) {
+  return x * y;
+}
+template <typename T>
+__device__ __forceinline__ Complex<T> multiply(Complex<T> x, Complex<T> y) {
+  return {fma(-x.im, y.im, x.re * y.re), fma(x.im, y.re, x.re * y.im)};
+}
+
+// ---- elements in memory ----
 
 /// An element of memory as the arithmetic's type. Which format it has is the same for all of an operand's elements.
 __device__ __forceinline__ float widen(uint16_t bits, Format format, float) {
@@ -73,6 +111,8 @@ __device__ __forceinline__ void store_as(char* to, Format format, uint32_t value
   }
 }
 
+// ---- what becomes of the sums ----
+
 template <typename T>
 __device__ __forceinline__ T activate(T x, int activation) {
   switch (activation) {
@@ -85,6 +125,52 @@ __device__ __forceinline__ T activate(T x, int activation) {
       return T(0.5) * x * (1 + tanh(inner));
     }
   }
+}
+
+/// Where matrix number `matrix` of a batch is, as an offset into an array with these strides.
+__device__ __forceinline__ int64_t matrix_offset(int64_t matrix, int batch_ndim,
+                                                 const int64_t (&sizes)[kKernelBatchDims],
+                                                 const int64_t (&strides)[kKernelBatchDims]) {
+  int64_t offset = 0;
+  for (int dim = batch_ndim - 1; dim >= 0; --dim) {
+    int64_t at = matrix;
+    if (dim > 0) {
+      matrix /= sizes[dim];
+      at -= matrix * sizes[dim];
+    }
+    offset += at * strides[dim];
+  }
+  return offset;
+}
+
+/// Where one output is in the arrays of the result's shape; null in those that are not there.
+struct OutputPlaces {
+  char* c;
+  const char* addend;
+  const char* bias;
+  char* aux;
+};
+
+/// Finishes one sum and stores it. Called: one copy does for all kernels of an arithmetic.
+template <typename T>
+INTEROP_CALLED void finish_one(const FinishArgs& how, T value, OutputPlaces at) {
+  if constexpr (IsComplex<T>::value) {
+    if (how.conjugates) value.im = -value.im;
+  } else if constexpr (std::is_same<T, float>::value) {
+    if (how.factors[0]) value *= *how.factors[0];
+    if (how.factors[1]) value *= *how.factors[1];
+  }
+  if (how.scales) value = multiply(*reinterpret_cast<const T*>(how.alpha), value);
+  if (at.addend) {
+    const T added = load_as<T>(at.addend, how.format);
+    value = how.scales ? multiply_add(*reinterpret_cast<const T*>(how.beta), added, value) : add(value, added);
+  }
+  if (at.bias) value = add(value, load_as<T>(at.bias, how.format));
+  if (at.aux) store_as<T>(at.aux, how.format, value);
+  if constexpr (std::is_floating_point<T>::value) {
+    if (how.activation) value = activate(value, how.activation);
+  }
+  store_as<T>(at.c, how.format, value);
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ bool serves(const Gemm& gemm);
 
 /// `serves(gemm)` is true. Accumulates in float32, in one fixed order.
 void launch(const Gemm& gemm, cudaStream_t stream);
+/// About how long that takes on an H100, in microseconds.
+double estimated_us(const Gemm& gemm);
 /// "mma 128x128x32, bfloat16".
 std::string describe(const Gemm& gemm);
 

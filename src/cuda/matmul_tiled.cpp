@@ -13,6 +13,8 @@
 #include "cuda/driver_api.h"
 #include "cuda/matmul_backends.h"
 #include "cuda/matmul_mma.h"
+#include "cuda/matmul_skinny.h"
+#include "cuda/matmul_split.h"
 #include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
 #include "cuda/matmul_wgmma_integers.h"
@@ -106,40 +108,173 @@ bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
   return tensor_core_microseconds(gemm, plan) < multiplications(gemm) / rate;
 }
 
+/// A variant, and for how many multiply-adds at its SM's peak, for each k, the busiest SM works.
+struct Choice {
+  const Variant* variant;
+  double work;
+};
+
 /// The variant whose busiest SM should finish first.
-const Variant& choose(const Gemm& gemm) {
+Choice choose(const Gemm& gemm) {
   const auto [variants, count] = variants_for(gemm.dtype);
-  const Variant* best = &variants[count - 1];
-  if (gemm.m <= best->m && gemm.n <= best->n && gemm.batch_ndim == 0) return *best;  // one block: nothing to weigh
+  const auto work = [](const Variant& variant, double blocks) {
+    return variant.m * variant.n * (blocks + variant.start) / variant.rate;
+  };
+  const Variant& last = variants[count - 1];
+  Choice best{&last, work(last, 1)};
+  if (gemm.m <= last.m && gemm.n <= last.n && gemm.batch_ndim == 0) return best;  // one block: nothing to weigh
   const int64_t matrices = batch_size(gemm);
   const int sms = multiprocessors(current_device("launching a product"));
-  double best_time = std::numeric_limits<double>::infinity();
+  best.work = std::numeric_limits<double>::infinity();
   for (int i = 0; i < count; ++i) {
     const Variant& variant = variants[i];
     const double tiles = static_cast<double>(ceil_div(gemm.m, variant.m)) * ceil_div(gemm.n, variant.n) * matrices;
-    const double time = variant.m * variant.n * (std::ceil(tiles / sms) + variant.start) / variant.rate;
-    if (time < best_time) {
-      best_time = time;
-      best = &variant;
+    const double variant_work = work(variant, std::ceil(tiles / sms));
+    if (variant_work < best.work) best = {&variant, variant_work};
+  }
+  return best;
+}
+
+/// About how long the general kernels take on an H100, in microseconds.
+double general_us(const Gemm& gemm) {
+  const double slower = gemm.dtype.code == kDLComplex                      ? 4
+                        : is_integral(gemm.dtype) && gemm.dtype.bits == 64 ? 8
+                        : is_integral(gemm.dtype)                          ? 2
+                                                                           : 1;
+  constexpr double kPeak = 128 * 1.7e3;  // an SM's multiply-adds of float32 in a microsecond
+  return slower * gemm.k * choose(gemm).work / kPeak;
+}
+
+// ---- parts of k ----
+
+/// k in equal parts, and a rest. One part: not divided.
+struct Parts {
+  int count = 1;
+  int64_t k = 0;
+  int64_t rest = 0;
+
+  int sums() const { return count + (rest > 0); }
+};
+
+Parts divided(int64_t k, int count) {
+  constexpr int64_t kVector = 8;  // elements of 16 bits in 16 bytes: the parts are aligned as the whole
+  const int64_t part = k / count / kVector * kVector;
+  return {count, part, k - part * count};
+}
+
+/// The sums alone of `k` products from `first` on, for `sums`, which is [matrix][row][column].
+Gemm sums_of(const Gemm& gemm, int64_t first, int64_t k, void* sums) {
+  Gemm part;
+  const auto moved = [](const void* data, int64_t bytes) { return static_cast<const char*>(data) + bytes; };
+  part.dtype = gemm.dtype;
+  part.b_dtype = gemm.b_dtype;
+  part.out_dtype = sum_dtype(gemm);
+  part.m = gemm.m;
+  part.n = gemm.n;
+  part.k = k;
+  part.a = moved(gemm.a, first * gemm.a_strides.column * item_bytes(gemm.dtype));
+  part.b = moved(gemm.b, first * gemm.b_strides.row * item_bytes(gemm.b_dtype));
+  part.c = sums;
+  part.a_strides = gemm.a_strides;
+  part.b_strides = gemm.b_strides;
+  part.c_strides = {gemm.n, 1};
+  part.a_conjugated = gemm.a_conjugated != gemm.b_conjugated;  // the sum of the parts is conjugated, if need be
+  part.batch_ndim = gemm.batch_ndim;
+  int64_t matrix = gemm.m * gemm.n;
+  for (int i = gemm.batch_ndim - 1; i >= 0; --i) {
+    const BatchDim& dim = gemm.batch[i];
+    part.batch[i] = {dim.size, dim.a_stride, dim.b_stride, matrix, 0, 0};
+    matrix *= dim.size;
+  }
+  return part;
+}
+
+/// The sums of all equal parts: one dimension more of the batch.
+Gemm sums_of(const Gemm& gemm, const Parts& parts, void* sums) {
+  Gemm all = sums_of(gemm, 0, parts.k, sums);
+  all.batch[all.batch_ndim++] = {parts.count,
+                                 parts.k * gemm.a_strides.column,
+                                 parts.k * gemm.b_strides.row,
+                                 gemm.m * gemm.n * batch_size(gemm),
+                                 0,
+                                 0};
+  return all;
+}
+
+/// Into how many parts k is divided, so that there are tiles for all SMs, if that is worth the kernel that adds them
+/// up.
+template <typename Estimate>
+Parts choose_parts(const Gemm& gemm, std::size_t most_bytes, Estimate estimated_us) {
+  constexpr int kBatchDims = 2;                   // that one more may stand beside in every kernel
+  constexpr int64_t kLeast = 256;                 // of k in a part
+  constexpr double kLaunchUs = 3, kRate = 2.8e6;  // of H100's memory, in bytes a microsecond
+  if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return {};
+  Parts best;
+  double best_us = 0.9 * estimated_us(gemm);
+  for (const int count : {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, kMostParts}) {
+    const Parts parts = divided(gemm.k, count);
+    const std::size_t bytes = partial_bytes(gemm, parts.sums());
+    if (parts.k < kLeast || bytes > most_bytes) break;
+    double us = estimated_us(sums_of(gemm, parts, nullptr)) + kLaunchUs + 2 * bytes / kRate;
+    if (parts.rest > 0) us += kLaunchUs + estimated_us(sums_of(gemm, 0, parts.rest, nullptr));
+    if (us < best_us) {
+      best_us = us;
+      best = parts;
     }
   }
-  return *best;
+  return best;
+}
+
+// ---- which kernels, and how ----
+
+/// The kernels for all of k at once, and what they pack.
+MatmulPlan plan_whole(const Gemm& gemm, const MatmulOptions& options) {
+  if (is_small(gemm)) return {};
+  const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
+                                             ? wgmma::plan_integers(gemm, options.most_packed_bytes)
+                                             : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
+  return plan && is_quickest(gemm, *plan) ? *plan : MatmulPlan();
+}
+
+/// Is the plan one whose workspace, if any, is for the sums of parts of k? Else it is for what is packed.
+bool may_be_divided(const Gemm& gemm, const MatmulPlan& plan) {
+  if (!plan.tensor_cores) return true;
+  return plan.precision == MatmulPrecision::exact && !plan.packs_a && !plan.packs_b && !is_integral(gemm.dtype);
+}
+
+enum class Family { general, mma, wgmma, skinny };
+
+double estimated_us(const Gemm& gemm, Family family) {
+  return family == Family::wgmma ? wgmma::estimated_us(gemm)
+         : family == Family::mma ? mma::estimated_us(gemm)
+                                 : general_us(gemm);
+}
+
+/// Launches the kernels of one family, but for the skinny ones, on all of k.
+void launch_whole(const Gemm& gemm, Family family, cudaStream_t stream) {
+  if (family == Family::wgmma) return wgmma::launch(gemm, MatmulPlan{}, nullptr, stream);
+  return family == Family::mma ? mma::launch(gemm, stream) : launch_general(gemm, stream);
+}
+
+struct Way {
+  Family family;
+  Parts parts;
+  std::size_t workspace_bytes = 0;
+};
+
+/// What is launched for a plan that may be divided, with a workspace of at most `most_bytes`. `gemm` is stored by rows.
+Way way_of(const Gemm& gemm, const MatmulPlan& plan, std::size_t most_bytes) {
+  if (skinny::serves(gemm)) {
+    const int count = skinny::parts(gemm, most_bytes);
+    return {Family::skinny, {count}, skinny::workspace_bytes(gemm, count)};
+  }
+  Way way{plan.tensor_cores ? Family::wgmma : suits_mma(gemm) ? Family::mma : Family::general, {}};
+  way.parts = choose_parts(gemm, most_bytes, [&](const Gemm& part) { return estimated_us(part, way.family); });
+  if (way.parts.count > 1) way.workspace_bytes = partial_bytes(gemm, way.parts.sums());
+  return way;
 }
 
 // ---- the launcher ----
-
-/// c^T = b^T a^T.
-void transpose(Gemm& gemm) {
-  std::swap(gemm.m, gemm.n);
-  std::swap(gemm.a, gemm.b);
-  std::swap(gemm.dtype, gemm.b_dtype);
-  std::swap(gemm.a_strides, gemm.b_strides);
-  std::swap(gemm.a_conjugated, gemm.b_conjugated);
-  for (MatrixStrides* strides :
-       {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides, &gemm.addend_strides, &gemm.bias_strides, &gemm.aux_strides})
-    std::swap(strides->row, strides->column);
-  for (int i = 0; i < gemm.batch_ndim; ++i) std::swap(gemm.batch[i].a_stride, gemm.batch[i].b_stride);
-}
 
 /// The kernels store along rows of c, so a column-major c is computed as its transpose: in `flipped`, for the caller.
 const Gemm& by_rows(const Gemm& asked, Gemm& flipped) {
@@ -190,21 +325,18 @@ void launch_batch(KernelArgs& args, int64_t matrices, const Variant& variant, Ke
   }
 }
 
-/// Puts batch dimensions [first, last) of `gemm` into `args`; returns the number of matrices.
-int64_t set_batch(KernelArgs& args, const Gemm& gemm, int first, int last) {
-  const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
+/// Puts the batch dimensions of `gemm` from `first` on into `args`; returns the number of matrices.
+int64_t set_batch(KernelArgs& args, const Gemm& gemm, int first) {
+  const int64_t item = item_bytes(gemm.dtype);
   int64_t matrices = 1;
-  args.batch_ndim = last - first;
-  for (int i = first; i < last; ++i) {
-    const BatchDim& dim = gemm.batch[i];
-    args.batch_size[i - first] = dim.size;
-    args.a.batch_stride[i - first] = dim.a_stride * item;
-    args.b.batch_stride[i - first] = dim.b_stride * item;
-    args.c.batch_stride[i - first] = dim.c_stride * out_item;
-    args.finish.addend.batch_stride[i - first] = dim.addend_stride * out_item;
-    args.finish.aux.batch_stride[i - first] = dim.aux_stride * out_item;
+  args.batch_ndim = gemm.batch_ndim - first;
+  for (int i = 0; i < args.batch_ndim; ++i) {
+    const BatchDim& dim = gemm.batch[first + i];
+    args.a.batch_stride[i] = dim.a_stride * item;
+    args.b.batch_stride[i] = dim.b_stride * item;
     matrices *= dim.size;
   }
+  set_output_batch(gemm, first, args.batch_size, args.c, args.finish);
   return matrices;
 }
 
@@ -243,9 +375,33 @@ FinishArgs finish_args(const Gemm& gemm, bool vectors) {
   return args;
 }
 
+void set_output_batch(const Gemm& gemm, int first, int64_t (&sizes)[kKernelBatchDims], OutputArgs& c,
+                      FinishArgs& finish) {
+  const int64_t item = item_bytes(gemm.out_dtype);
+  for (int i = first; i < gemm.batch_ndim; ++i) {
+    const BatchDim& dim = gemm.batch[i];
+    sizes[i - first] = dim.size;
+    c.batch_stride[i - first] = dim.c_stride * item;
+    finish.addend.batch_stride[i - first] = dim.addend_stride * item;
+    finish.aux.batch_stride[i - first] = dim.aux_stride * item;
+  }
+}
+
+void transpose(Gemm& gemm) {
+  std::swap(gemm.m, gemm.n);
+  std::swap(gemm.a, gemm.b);
+  std::swap(gemm.dtype, gemm.b_dtype);
+  std::swap(gemm.a_strides, gemm.b_strides);
+  std::swap(gemm.a_conjugated, gemm.b_conjugated);
+  for (MatrixStrides* strides :
+       {&gemm.a_strides, &gemm.b_strides, &gemm.c_strides, &gemm.addend_strides, &gemm.bias_strides, &gemm.aux_strides})
+    std::swap(strides->row, strides->column);
+  for (int i = 0; i < gemm.batch_ndim; ++i) std::swap(gemm.batch[i].a_stride, gemm.batch[i].b_stride);
+}
+
 void launch_general(const Gemm& gemm, cudaStream_t stream) {
   const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
-  const Variant& variant = choose(gemm);
+  const Variant& variant = *choose(gemm).variant;
   Operand a{gemm.a, gemm.a_strides.row, gemm.a_strides.column, 0};
   Operand b{gemm.b, gemm.b_strides.column, gemm.b_strides.row, 0};
   Operand c{gemm.c, gemm.c_strides.column, gemm.c_strides.row, 0};
@@ -281,7 +437,7 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
   // Batch dimensions beyond what the kernel takes are walked here, one launch or more for each of their matrices.
   Kernel& kernel = *variant.kernels[vectors_a][vectors_b];
   const int walked = std::max(0, gemm.batch_ndim - kKernelBatchDims);
-  const int64_t matrices = set_batch(args, gemm, walked, gemm.batch_ndim);
+  const int64_t matrices = set_batch(args, gemm, walked);
   int64_t at[kMaxDims] = {};
   for (;;) {
     launch_batch(args, matrices, variant, kernel, stream);
@@ -301,44 +457,66 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
   }
 }
 
+bool is_skinny(const Gemm& gemm) { return skinny::serves(gemm); }
+
 MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
-  if (is_empty(gemm) || is_small(gemm)) return {};
-  const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
-                                             ? wgmma::plan_integers(gemm, options.most_packed_bytes)
-                                             : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
-  return plan && is_quickest(gemm, *plan) ? *plan : MatmulPlan();
+  if (is_empty(gemm)) return {};
+  MatmulPlan plan;
+  if (!skinny::serves(gemm)) plan = plan_whole(gemm, options);
+  if (!may_be_divided(gemm, plan)) return plan;
+  Gemm flipped;
+  plan.workspace_bytes = way_of(by_rows(gemm, flipped), plan, kMostPartialBytes).workspace_bytes;
+  return plan;
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
   if (is_empty(gemm) || is_small(gemm)) return 0;
-  return is_integral(gemm.dtype) ? wgmma::largest_integer_packing(gemm, options.most_packed_bytes)
+  const std::size_t sums = may_divide(gemm) ? std::min(kMostPartialBytes, partial_bytes(gemm, kMostParts + 1)) : 0;
+  const std::size_t packed = is_integral(gemm.dtype)
+                                 ? wgmma::largest_integer_packing(gemm, options.most_packed_bytes)
                                  : wgmma::largest_packing(gemm, options.precision, options.most_packed_bytes);
+  return std::max(sums, packed);
 }
 
 void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (is_empty(asked)) return;
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (!plan.tensor_cores) return suits_mma(gemm) ? mma::launch(gemm, stream) : launch_general(gemm, stream);
-  MatmulPlan own = plan;
-  if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
-  (is_integral(gemm.dtype) ? wgmma::launch_integers : wgmma::launch)(gemm, own, workspace, stream);
+  if (!may_be_divided(gemm, plan)) {
+    MatmulPlan own = plan;
+    if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
+    return (is_integral(gemm.dtype) ? wgmma::launch_integers : wgmma::launch)(gemm, own, workspace, stream);
+  }
+  const Way way = way_of(gemm, plan, workspace ? plan.workspace_bytes : 0);
+  if (way.family == Family::skinny) return skinny::launch(gemm, way.parts.count, workspace, stream);
+  if (way.parts.count == 1) return launch_whole(gemm, way.family, stream);
+  launch_whole(sums_of(gemm, way.parts, workspace), way.family, stream);
+  if (way.parts.rest > 0) {
+    char* const last = static_cast<char*>(workspace) + partial_bytes(gemm, way.parts.count);
+    launch_whole(sums_of(gemm, way.parts.k * way.parts.count, way.parts.rest, last), way.family, stream);
+  }
+  launch_sum_of_parts(gemm, workspace, way.parts.sums(), stream);
 }
 
 std::string describe(const Gemm& asked, const MatmulPlan& plan) {
   if (is_empty(asked)) return "nothing to compute";
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
-  if (!plan.tensor_cores) {
-    if (suits_mma(gemm)) return "tiled " + mma::describe(gemm);
-    return std::string("tiled ") + choose(gemm).name + ", " + dtype_name(gemm.dtype);
+  if (!may_be_divided(gemm, plan)) {
+    const char* const packed = plan.packs_a && plan.packs_b ? "; a and b are packed first, in the workspace"
+                               : plan.packs_a               ? "; a is packed first, in the workspace"
+                               : plan.packs_b               ? "; b is packed first, in the workspace"
+                                                            : "";
+    return "tiled " +
+           (is_integral(gemm.dtype) ? wgmma::describe_integers(gemm) : wgmma::describe(gemm, plan.precision)) + packed;
   }
-  const char* const packed = plan.packs_a && plan.packs_b ? "; a and b are packed first, in the workspace"
-                             : plan.packs_a               ? "; a is packed first, in the workspace"
-                             : plan.packs_b               ? "; b is packed first, in the workspace"
-                                                          : "";
-  return "tiled " + (is_integral(gemm.dtype) ? wgmma::describe_integers(gemm) : wgmma::describe(gemm, plan.precision)) +
-         packed;
+  const Way way = way_of(gemm, plan, plan.workspace_bytes);
+  const std::string split = way.parts.count == 1 ? "" : ", split-k " + std::to_string(way.parts.count);
+  if (way.family == Family::skinny) return "tiled " + skinny::describe(gemm) + split;
+  const Gemm one = way.parts.count == 1 ? gemm : sums_of(gemm, way.parts, nullptr);
+  if (way.family == Family::wgmma) return "tiled " + wgmma::describe(one, MatmulPrecision::exact) + split;
+  if (way.family == Family::mma) return "tiled " + mma::describe(one) + split;
+  return std::string("tiled ") + choose(one).variant->name + ", " + dtype_name(gemm.dtype) + split;
 }
 
 }  // namespace tiled

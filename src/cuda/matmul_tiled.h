@@ -67,6 +67,11 @@ struct FinishArgs {
 OutputArgs output_args(const void* data, const MatrixStrides& strides, int64_t item);
 /// `vectors`: could the sums be stored as vectors, if as they are?
 FinishArgs finish_args(const Gemm& gemm, bool vectors);
+/// Puts the batch dimensions from `first` on into `sizes` and the arguments of all that has the result's shape.
+void set_output_batch(const Gemm& gemm, int first, int64_t (&sizes)[kKernelBatchDims], OutputArgs& c,
+                      FinishArgs& finish);
+/// c^T = b^T a^T.
+void transpose(Gemm& gemm);
 
 /// Calls `launch(part)` for every matrix of the first `walked` dimensions of the batch: `part` has it as its first.
 template <typename Launch>

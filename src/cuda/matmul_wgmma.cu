@@ -501,24 +501,26 @@ CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
 
 int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, kRowBytes / item_bytes(gemm.dtype)); }
 
+/// A variant, and when its busiest SM should be done.
+struct Choice {
+  int variant;
+  double us;
+};
+
 /// The variant whose busiest SM should finish first.
-int choose(const Gemm& gemm, MatmulPrecision precision) {
+Choice choose(const Gemm& gemm, MatmulPrecision precision) {
   const int sms = multiprocessors(current_device("launching a product"));
   const int64_t count = matrices(gemm);
   const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * (precision == MatmulPrecision::tf32x3 ? 3 : 1));
   const Variants all = variants(precision);
-  int best = all.count - 1;
-  double best_us = std::numeric_limits<double>::infinity();
+  Choice best{all.count - 1, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < all.count; ++i) {
     const Variant& variant = all.first[i];
     const int64_t tiles =
         ceil_div(gemm.m, variant.m * variant.cluster) * variant.cluster * ceil_div(gemm.n, variant.n) * count;
     if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
     const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
-    if (us < best_us) {
-      best_us = us;
-      best = i;
-    }
+    if (us < best.us) best = {i, us};
   }
   return best;
 }
@@ -619,11 +621,13 @@ void launch_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void
 }
 
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
-  launch_variant(choose(gemm, plan.precision), gemm, plan, workspace, stream);
+  launch_variant(choose(gemm, plan.precision).variant, gemm, plan, workspace, stream);
 }
 
+double estimated_us(const Gemm& gemm) { return choose(gemm, MatmulPrecision::exact).us; }
+
 std::string describe(const Gemm& gemm, MatmulPrecision precision) {
-  return std::string("wgmma ") + variants(precision).first[choose(gemm, precision)].name + ", " +
+  return std::string("wgmma ") + variants(precision).first[choose(gemm, precision).variant].name + ", " +
          (precision == MatmulPrecision::tf32     ? "tf32"
           : precision == MatmulPrecision::tf32x3 ? "tf32x3"
                                                  : dtype_name(gemm.dtype));

@@ -22,6 +22,8 @@ std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::si
 /// `plan` is the one above. Accumulates in float32, in one fixed order. `workspace` holds plan.workspace_bytes,
 /// 256-byte aligned.
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
+/// About how long an exact one takes on an H100, in microseconds.
+double estimated_us(const Gemm& gemm);
 /// "wgmma 128x256x64, bfloat16".
 std::string describe(const Gemm& gemm, MatmulPrecision precision);
 

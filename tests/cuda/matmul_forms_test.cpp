@@ -206,6 +206,7 @@ struct Case {
   int bias = 0;  // 1: a row, 2: a column
   Activation activation = Activation::none;
   bool conjugates_a = false, conjugates_b = false;
+  bool in_parts = false;  // few outputs and a long k, which is divided
 };
 
 std::string text(const Case& x, MatmulBackend backend) {
@@ -285,7 +286,14 @@ bool check_case(const Case& x, MatmulBackend backend) {
 
   try {
     const MatmulPlan plan = plan_matmul(gemm, {backend});
+    expect(plan.workspace_bytes <= largest_workspace(gemm, {backend}), text(x, backend) + ": its workspace");
+    if (x.in_parts && backend == MatmulBackend::tiled) {
+      const std::string algorithm = describe(gemm, plan);
+      expect(plan.workspace_bytes > 0 && algorithm.find(", split-k ") != std::string::npos,
+             text(x, backend) + ": k is divided, not " + algorithm);
+    }
     void* workspace = plan.workspace_bytes ? allocate(plan.workspace_bytes, own_stream()) : nullptr;
+    if (workspace) MUST(cudaMemsetAsync(workspace, 0xFF, plan.workspace_bytes, own_stream()));
     launch_matmul(gemm, plan, workspace, own_stream());
     if (workspace) release(workspace, 0, own_stream());
     synchronize(own_stream());
@@ -445,6 +453,30 @@ void test_conjugates() {
   }
 }
 
+/// k is divided into parts, and most of these leave a rest.
+void test_parts() {
+  for (const Dtypes& t : kAll) {
+    for (const int64_t k : {2048, 2051, 4099}) {
+      Case x{t, 20, 18, k, kRows, k == 2051 ? kColumns : kRows, k == 4099 ? kColumns : kRows};
+      x.in_parts = true;
+      check_both(x);
+      if (k != 2051) continue;
+      x.batch = 2;
+      x.conjugates_a = t.a.code == kDLComplex;
+      check_both(x);
+      x.conjugates_b = x.conjugates_a;
+      if (t.out.code == kDLBool) continue;
+      x.scales = x.adds = true;
+      x.bias = 2;
+      check_both(x);
+      if (t.out.code != kDLFloat && t.out.code != kDLBfloat) continue;
+      x.activation = Activation::relu;
+      x.aux = true;
+      check_both(x);
+    }
+  }
+}
+
 /// A factor of zero: the operands are not read, and k is 0.
 void test_zero_factors() {
   Gemm gemm;
@@ -478,6 +510,7 @@ int main(int argc, char** argv) {
     test_dtypes();
     test_finishes();
     test_conjugates();
+    test_parts();
     MUST(cudaDeviceSynchronize());
   } catch (const std::exception& error) {
     expect(false, std::string("stopped by ") + error.what());

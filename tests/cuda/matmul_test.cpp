@@ -310,7 +310,7 @@ void test_ones() {
   const float one32 = 1;
   const double one64 = 1;
   for (const int64_t k : {1, 3, 7, 9, 31, 127, 129, 255, 1001, 4095, 4097, 8191, 16385, 65537}) {
-    for (const int64_t size : {1, 16, 64, 130}) {
+    for (const int64_t size : {1, 16, 17, 64, 130}) {
       const Case x{size, size, k, kRowMajor, size == 64 ? kColumnMajor : kRowMajor, kRowMajor, {}};
       if (k > 20000 && size > 64) continue;
       for (const MatmulBackend backend : {MatmulBackend::tiled, MatmulBackend::cublas}) {
@@ -323,11 +323,14 @@ void test_ones() {
 }
 
 template <typename T>
-std::vector<T> product(int64_t size, const MatmulOptions& options, cudaStream_t stream, const T* a, const T* b) {
+std::vector<T> product(int64_t size, int64_t k, const MatmulOptions& options, cudaStream_t stream, const T* a,
+                       const T* b) {
   Gemm gemm;
   gemm.dtype = gemm.b_dtype = gemm.out_dtype = dtype_of<T>();
-  gemm.m = gemm.n = gemm.k = size;
-  gemm.a_strides = gemm.b_strides = gemm.c_strides = {size, 1};
+  gemm.m = gemm.n = size;
+  gemm.k = k;
+  gemm.a_strides = {k, 1};
+  gemm.b_strides = gemm.c_strides = {size, 1};
   gemm.a = a;
   gemm.b = b;
   gemm.c = allocate(size * size * sizeof(T), stream);
@@ -339,15 +342,46 @@ std::vector<T> product(int64_t size, const MatmulOptions& options, cudaStream_t 
   return result;
 }
 
-void test_repeats_bit_for_bit() {
-  const int64_t size = 640;
-  DeviceArray<float> a({{size, size}, {size, 1}}, g_random), b({{size, size}, {size, 1}}, g_random);
+/// A workspace of no use, or none: k is divided less, or not at all.
+void test_less_workspace() {
+  const int64_t size = 64, k = 8192;
+  const float one = 1, poison = std::numeric_limits<float>::quiet_NaN();
+  DeviceArray<float> a({{size, k}, {k, 1}}, g_random, &one), b({{k, size}, {size, 1}}, g_random, &one);
+  Gemm gemm;
+  gemm.dtype = gemm.b_dtype = gemm.out_dtype = dtype_of<float>();
+  gemm.m = gemm.n = size;
+  gemm.k = k;
+  gemm.a_strides = {k, 1};
+  gemm.b_strides = gemm.c_strides = {size, 1};
+  gemm.a = a.data();
+  gemm.b = b.data();
+  const MatmulPlan plan = plan_matmul(gemm, {MatmulBackend::tiled});
+  expect(plan.workspace_bytes > 0, "k = 8192 of 64 x 64 outputs is divided: " + describe(gemm, plan));
+  void* workspace = allocate(plan.workspace_bytes, own_stream());
+  for (const std::size_t bytes : {plan.workspace_bytes, plan.workspace_bytes / 2, std::size_t{0}}) {
+    for (void* const memory : {workspace, static_cast<void*>(nullptr)}) {
+      DeviceArray<float> c({{size, size}, {size, 1}}, g_random, &poison);
+      gemm.c = c.data();
+      MatmulPlan less = plan;
+      less.workspace_bytes = bytes;
+      launch_matmul(gemm, less, memory, own_stream());
+      synchronize(own_stream());
+      c.download();
+      const bool right = std::all_of(c.all().begin(), c.all().end(), [](float x) { return x == k; });
+      expect(right, std::to_string(bytes) + " bytes of workspace" + (memory ? "" : ", at null"));
+    }
+  }
+  release(workspace, 0, own_stream());
+}
+
+void test_repeats_bit_for_bit(int64_t size, int64_t k) {
+  DeviceArray<float> a({{size, k}, {k, 1}}, g_random), b({{k, size}, {size, 1}}, g_random);
   for (const MatmulBackend backend : {MatmulBackend::tiled, MatmulBackend::cublas}) {
     if (backend == MatmulBackend::cublas && !g_cublas) continue;
-    const auto first = product<float>(size, {backend}, own_stream(), a.data(), b.data());
+    const auto first = product<float>(size, k, {backend}, own_stream(), a.data(), b.data());
     bool same = true;
-    for (int i = 0; i < 5; ++i) same &= product<float>(size, {backend}, kLegacyStream, a.data(), b.data()) == first;
-    expect(same, std::string(name_of(backend)) + ": the same bits every run");
+    for (int i = 0; i < 5; ++i) same &= product<float>(size, k, {backend}, kLegacyStream, a.data(), b.data()) == first;
+    expect(same, std::string(name_of(backend)) + ": the same bits every run, k " + std::to_string(k));
   }
 }
 
@@ -357,7 +391,7 @@ void test_tf32() {
   if (!g_cublas) return;
   const int64_t size = 512;
   DeviceArray<float> a({{size, size}, {size, 1}}, g_random), b({{size, size}, {size, 1}}, g_random);
-  const auto exact = product<float>(size, {MatmulBackend::tiled}, own_stream(), a.data(), b.data());
+  const auto exact = product<float>(size, size, {MatmulBackend::tiled}, own_stream(), a.data(), b.data());
   const auto distance = [&](const std::vector<float>& x) {
     double difference = 0, size2 = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -366,9 +400,9 @@ void test_tf32() {
     }
     return std::sqrt(difference / size2);
   };
-  const double strict = distance(product<float>(size, {MatmulBackend::cublas}, own_stream(), a.data(), b.data()));
-  const double tf32 =
-      distance(product<float>(size, {MatmulBackend::cublas, MatmulPrecision::tf32}, own_stream(), a.data(), b.data()));
+  const double strict = distance(product<float>(size, size, {MatmulBackend::cublas}, own_stream(), a.data(), b.data()));
+  const double tf32 = distance(
+      product<float>(size, size, {MatmulBackend::cublas, MatmulPrecision::tf32}, own_stream(), a.data(), b.data()));
   std::printf("relative distance of cublas float32 from tiled: %.2g exact, %.2g with TF32 allowed\n", strict, tf32);
   expect(strict < 2e-6, "cublas float32 is exact");
   expect(tf32 < 1e-3 && tf32 > 2e-5, "cublas uses TF32 where it is allowed");
@@ -655,7 +689,9 @@ int main(int argc, char** argv) {
     test_layouts();
     test_batches();
     test_ones();
-    test_repeats_bit_for_bit();
+    test_less_workspace();
+    test_repeats_bit_for_bit(640, 640);
+    test_repeats_bit_for_bit(200, 10007);  // in parts
     test_tf32();
     test_threads();
     if (huge) test_huge_grid();

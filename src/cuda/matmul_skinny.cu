@@ -1,0 +1,686 @@
+/// Products of few rows: the larger operand is read once, in vectors, by warps that share out k among them.
+#include "cuda/matmul_skinny.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "cuda/driver_api.h"
+#include "cuda/kernel.h"
+#include "cuda/matmul_finish.cuh"
+#include "cuda/matmul_split.h"
+
+namespace interop::cuda::skinny {
+namespace {
+
+using tiled::FinishArgs;
+using tiled::kKernelBatchDims;
+using tiled::OutputArgs;
+
+constexpr int kMostRows = 16;
+
+// ---- what the kernel is told ----
+
+/// One operand as a (mn, k) matrix; strides in bytes.
+struct OperandArgs {
+  const char* data;
+  int64_t mn_stride, k_stride;
+  int64_t batch_stride[kKernelBatchDims];
+};
+
+struct KernelArgs {
+  OperandArgs a, b;  // b is the one that is read once
+  OutputArgs c;
+  FinishArgs finish;
+  int m;
+  int64_t n;
+  int k, whole_k;  // of it, in whole vectors
+  int parts, part_k;
+  unsigned column_blocks;
+  int k_warps_log;  // of a block's warps, how many share out k
+  bool a_vectors;   // k is a's unit stride, and its vectors are aligned
+  bool down_rows;   // neighbouring threads store neighbouring rows (or columns)
+  int batch_ndim;
+  int64_t batch_size[kKernelBatchDims];
+  int64_t matrices;
+  char* partials;  // where the sums of parts go; null: there is one part, which is finished
+};
+
+// ---- the shapes ----
+
+/// A warp adds up kRows x kColumns outputs. Lane 4 g + t of it reads, of every step of 4 vectors of k, b's vectors at k
+/// = t * kVector: of rows g + 8 i of b^T along k where KFast, else of rows k of b along n; and of a row g's (and row g
+/// + 8's). That is how the tensor cores want them, up to the order of k and of n; float32 takes a's through shared
+/// memory.
+template <typename E, int M, bool KFast>
+struct Shape {
+  using Element = E;
+  using Sum = std::conditional_t<std::is_same<E, double>::value, double, float>;
+  static constexpr bool kTensor = !std::is_same<E, float>::value;
+  static constexpr bool kKFast = KFast;
+  static constexpr int kRows = M;
+  static constexpr int kVector = 16 / sizeof(E);
+  static constexpr int kBlocksM = (M + 7) / 8;                    // of 8 rows
+  static constexpr int kLoads = kKFast ? 2 * kBlocksM : kVector;  // of b, in a step
+  static constexpr int kColumns = KFast ? 8 * kLoads : 8 * kVector;
+  static constexpr int kStepK = 4 * kVector;
+  static constexpr int kSteps = kLoads < 4 ? 2 : 1;  // of a stage: its 4 vectors of b or more are on their way at once
+  static constexpr int kStageK = kSteps * kStepK;
+  static constexpr int kWarpSums = M * kColumns;
+  static constexpr int kWarps =
+      KFast && M <= 8 ? 8 : std::min<int>(16, 32 * 1024 / (kWarpSums * static_cast<int>(sizeof(Sum))));
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kMinBlocks = KFast ? 512 / kThreads : 1;
+  static constexpr int kWarpsLog = kWarps == 8 ? 3 : 4;
+  static constexpr int kExchangeBytes = kTensor ? 0 : kSteps * M * 4 * 16;  // of a warp: a's vectors of one stage
+  static constexpr int kShared = kWarps * std::max<int>(kWarpSums * sizeof(Sum), kExchangeBytes);
+  static_assert(kWarps == 8 || kWarps == 16);
+  static_assert(kShared <= 48 * 1024);
+};
+
+#if __CUDA_ARCH__ >= 800  // others get an empty kernel, which nothing launches
+
+// ---- loading ----
+
+template <typename E>
+__device__ __forceinline__ float element(const char* from) {
+  return device::to_float(*reinterpret_cast<const E*>(from));
+}
+template <>
+__device__ __forceinline__ float element<float>(const char* from) {
+  return *reinterpret_cast<const float*>(from);
+}
+__device__ __forceinline__ double element_double(const char* from) { return *reinterpret_cast<const double*>(from); }
+
+/// Reads 16 bytes that no one reads again; zeros if not `valid`.
+__device__ __forceinline__ uint4 load_once(const char* from, bool valid) {
+  uint4 v;
+  asm("{\n"
+      " .reg .pred valid;\n"
+      " setp.ne.b32 valid, %5, 0;\n"
+      " mov.b32 %0, 0;\n"
+      " mov.b32 %1, 0;\n"
+      " mov.b32 %2, 0;\n"
+      " mov.b32 %3, 0;\n"
+      " @valid ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(static_cast<int>(valid)));
+  return v;
+}
+
+__device__ __forceinline__ unsigned word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+__device__ __forceinline__ float as_float(const uint4& v, int i) { return __uint_as_float(word(v, i)); }
+__device__ __forceinline__ double as_double(const uint4& v, int i) {
+  return __hiloint2double(static_cast<int>(word(v, 2 * i + 1)), static_cast<int>(word(v, 2 * i)));
+}
+
+/// What a thread reads of one stage.
+template <typename S>
+struct Stage {
+  uint4 b[S::kSteps][S::kLoads];
+  uint4 a[S::kSteps][S::kBlocksM];
+};
+
+/// Where a thread reads.
+template <typename S>
+class Reader {
+ public:
+  /// `a` and `b` are the matrices, `column` is the warp's first, and k ends at `end`.
+  __device__ __forceinline__ Reader(const KernelArgs& args, const char* a, const char* b, int64_t column, int end)
+      : args_(args), end_(end) {
+    const int g = threadIdx.x % 32 / 4;
+    // Beyond the last column, that one is read again, for sums that are not stored.
+    if constexpr (S::kKFast) {
+#pragma unroll
+      for (int i = 0; i < S::kLoads; ++i) b_[i] = b + min(column + 8 * i + g, args.n - 1) * args.b.mn_stride;
+    } else {
+      b_[0] = b + min(column + g * S::kVector, args.n - S::kVector) * static_cast<int>(sizeof(typename S::Element));
+    }
+    a_ = a + g * args.a.mn_stride;
+  }
+
+  /// Reads the stage whose first k is `k`. Beyond the end, zeros.
+  __device__ __forceinline__ void read(Stage<S>& to, int k) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+      const int at = k + step * S::kStepK + lane % 4 * S::kVector;
+      const bool valid = at < end_;
+#pragma unroll
+      for (int i = 0; i < S::kLoads; ++i) {
+        if constexpr (S::kKFast) {
+          to.b[step][i] = load_once(b_[i] + at * int64_t{sizeof(typename S::Element)}, valid);
+        } else {
+          to.b[step][i] = load_once(b_[0] + (at + i) * args_.b.k_stride, valid);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < S::kBlocksM; ++j) {
+        to.a[step][j] =
+            read_a(a_ + j * 8 * args_.a.mn_stride + at * args_.a.k_stride, valid && lane / 4 + 8 * j < args_.m);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint4 read_a(const char* from, bool valid) const {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (!valid) return v;
+    if (args_.a_vectors) return __ldg(reinterpret_cast<const uint4*>(from));
+    using Bits = std::conditional_t<sizeof(typename S::Element) == 2, uint16_t,
+                                    std::conditional_t<sizeof(typename S::Element) == 4, uint32_t, uint64_t>>;
+    Bits elements[S::kVector];
+#pragma unroll
+    for (int i = 0; i < S::kVector; ++i) elements[i] = *reinterpret_cast<const Bits*>(from + i * args_.a.k_stride);
+    if constexpr (sizeof(Bits) == 2) {
+      const auto pair = [&](int i) { return elements[i] | static_cast<unsigned>(elements[i + 1]) << 16; };
+      v = make_uint4(pair(0), pair(2), pair(4), pair(6));
+    } else if constexpr (sizeof(Bits) == 4) {
+      v = make_uint4(elements[0], elements[1], elements[2], elements[3]);
+    } else {
+      v = make_uint4(static_cast<unsigned>(elements[0]), static_cast<unsigned>(elements[0] >> 32),
+                     static_cast<unsigned>(elements[1]), static_cast<unsigned>(elements[1] >> 32));
+    }
+    return v;
+  }
+
+  const KernelArgs& args_;
+  const char* b_[S::kKFast ? S::kLoads : 1];
+  const char* a_;
+  int end_;
+};
+
+// ---- multiplying ----
+
+__device__ __forceinline__ void multiply_16x8x16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                                 unsigned b0, unsigned b1, device::Half) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply_16x8x16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                                 unsigned b0, unsigned b1, device::BFloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply_8x8x4(double (&sum)[2], double a, double b) {
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(sum[0]), "+d"(sum[1])
+      : "d"(a), "d"(b));
+}
+
+/// A warp's sums of 16-bit floats. For the tensor cores the columns of b are the rows, 16 at a time; a thread has the
+/// columns of its g among them, and of every 8 rows of a those at 2 t and 2 t + 1.
+template <typename S>
+class Sums16 {
+ public:
+  __device__ __forceinline__ void add_stage(const Stage<S>& stage, char*) {
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // of the vector: 4 k of it are the thread's share of 16
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          const uint4* const b = stage.b[step];
+          unsigned low0, high0, low1, high1;  // the column that is row g of the tensor cores', and row g + 8
+          if constexpr (S::kKFast) {
+            low0 = word(b[2 * group], 2 * half);
+            high0 = word(b[2 * group + 1], 2 * half);
+            low1 = word(b[2 * group], 2 * half + 1);
+            high1 = word(b[2 * group + 1], 2 * half + 1);
+          } else {  // a word has two columns of one k
+            const unsigned k0 = word(b[4 * half], group), k1 = word(b[4 * half + 1], group);
+            const unsigned k2 = word(b[4 * half + 2], group), k3 = word(b[4 * half + 3], group);
+            low0 = __byte_perm(k0, k1, 0x5410);
+            high0 = __byte_perm(k0, k1, 0x7632);
+            low1 = __byte_perm(k2, k3, 0x5410);
+            high1 = __byte_perm(k2, k3, 0x7632);
+          }
+#pragma unroll
+          for (int j = 0; j < S::kBlocksM; ++j) {
+            multiply_16x8x16(sums_[group][j], low0, high0, low1, high1, word(stage.a[step][j], 2 * half),
+                             word(stage.a[step][j], 2 * half + 1), typename S::Element{});
+          }
+        }
+      }
+    }
+  }
+
+  /// Writes the warp's sums, [row][column].
+  __device__ __forceinline__ void store(float* to) const {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int column = S::kKFast ? 16 * group + g : 8 * g + 2 * group;
+      constexpr int kNext = S::kKFast ? 8 : 1;
+#pragma unroll
+      for (int j = 0; j < S::kBlocksM; ++j) {
+        float* const at = to + (8 * j + 2 * t) * S::kColumns + column;
+        at[0] = sums_[group][j][0];
+        at[S::kColumns] = sums_[group][j][1];
+        at[kNext] = sums_[group][j][2];
+        at[S::kColumns + kNext] = sums_[group][j][3];
+      }
+    }
+  }
+
+ private:
+  static constexpr int kGroups = S::kKFast ? S::kLoads / 2 : 4;
+  float sums_[kGroups][S::kBlocksM][4] = {};
+};
+
+/// A warp's sums of float64, alike: 8 columns at a time.
+template <typename S>
+class Sums64 {
+ public:
+  __device__ __forceinline__ void add_stage(const Stage<S>& stage, char*) {
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          const double b = S::kKFast ? as_double(stage.b[step][group], k) : as_double(stage.b[step][k], group);
+#pragma unroll
+          for (int j = 0; j < S::kBlocksM; ++j) multiply_8x8x4(sums_[group][j], b, as_double(stage.a[step][j], k));
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(double* to) const {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int column = S::kKFast ? 8 * group + g : 2 * g + group;
+#pragma unroll
+      for (int j = 0; j < S::kBlocksM; ++j) {
+        double* const at = to + (8 * j + 2 * t) * S::kColumns + column;
+        at[0] = sums_[group][j][0];
+        at[S::kColumns] = sums_[group][j][1];
+      }
+    }
+  }
+
+ private:
+  static constexpr int kGroups = S::kKFast ? S::kLoads : 2;
+  double sums_[kGroups][S::kBlocksM][2] = {};
+};
+
+/// A warp's sums of float32. A thread has all rows of a for its columns of b and its k; `exchange` is where the threads
+/// of a warp show one another their vectors of a.
+template <typename S>
+class Sums32 {
+ public:
+  __device__ __forceinline__ void add_stage(const Stage<S>& stage, char* exchange) {
+    const int lane = threadIdx.x % 32;
+    uint4* const vectors = reinterpret_cast<uint4*>(exchange);  // [step][row][t]
+    __syncwarp();                                               // all have read the stage before
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+#pragma unroll
+      for (int j = 0; j < S::kBlocksM; ++j) {
+        if (S::kRows >= 8 || lane / 4 < S::kRows) vectors[(step * S::kRows + 8 * j) * 4 + lane] = stage.a[step][j];
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+#pragma unroll
+      for (int row = 0; row < S::kRows; ++row) {
+        const uint4 a = vectors[(step * S::kRows + row) * 4 + lane % 4];
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const float b = S::kKFast ? as_float(stage.b[step][group], k) : as_float(stage.b[step][k], group);
+            sums_[group][row] = fmaf(as_float(a, k), b, sums_[group][row]);
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(float* to) const {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int column = S::kKFast ? 8 * group + g : 4 * g + group;
+#pragma unroll
+      for (int row = 0; row < S::kRows; ++row) {
+        float sum = sums_[group][row];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (row % 4 == t) to[row * S::kColumns + column] = sum;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kGroups = S::kKFast ? S::kLoads : 4;
+  float sums_[kGroups][S::kRows] = {};
+};
+
+template <typename S>
+using SumsOf =
+    std::conditional_t<std::is_same<typename S::Element, float>::value, Sums32<S>,
+                       std::conditional_t<std::is_same<typename S::Element, double>::value, Sums64<S>, Sums16<S>>>;
+
+/// What is left of k behind its whole vectors, added to one output's sum.
+template <typename S>
+__device__ __forceinline__ typename S::Sum add_rest(const KernelArgs& args, const char* a, const char* b,
+                                                    typename S::Sum sum) {
+  for (int k = args.whole_k; k < args.k; ++k) {
+    const char *const from_a = a + k * args.a.k_stride, *const from_b = b + k * args.b.k_stride;
+    if constexpr (std::is_same<typename S::Element, double>::value) {
+      sum = fma(element_double(from_a), element_double(from_b), sum);
+    } else {
+      sum = fmaf(element<typename S::Element>(from_a), element<typename S::Element>(from_b), sum);
+    }
+  }
+  return sum;
+}
+#endif  // __CUDA_ARCH__ >= 800
+
+// skinny_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the sums of the parts of k.
+//   in      a (m, k) of any strides; b (k, n), whose vectors of 16 bytes along k (KFast) or n are aligned
+//   launch  one block for kColumns columns (times the groups of warps that do not share out k) of a part of a matrix
+//   traffic b once, a once for every block; in flight 4 to 8 KB a warp
+//   maths   a thread's, then a warp's, then a block's sums, each in a fixed order; tensor cores but for float32
+// E.g. 1 x 4096 @ 4096 x 4096 of bfloat16, k adjacent: 256 blocks of 8 warps, each 4 stages of 128 k of 16 columns.
+template <typename S>
+__global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(const __grid_constant__ KernelArgs args) {
+#if __CUDA_ARCH__ >= 800
+  using Sum = typename S::Sum;
+  __shared__ __align__(16) char shared[S::kShared];
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is the warp's
+  const int k_warps = 1 << args.k_warps_log;
+  const int columns = S::kColumns << (S::kWarpsLog - args.k_warps_log);  // of the block
+
+  unsigned block = blockIdx.x;
+  const int64_t block_column = static_cast<int64_t>(block % args.column_blocks) * columns;
+  block /= args.column_blocks;
+  const int part = args.partials ? block % args.parts : 0;
+  const int64_t matrix = args.partials ? block / args.parts : block;
+  const auto offset = [&](const int64_t (&strides)[kKernelBatchDims]) {
+    return tiled::matrix_offset(matrix, args.batch_ndim, args.batch_size, strides);
+  };
+  const char* const a = args.a.data + offset(args.a.batch_stride);
+  const char* const b = args.b.data + offset(args.b.batch_stride);
+
+  SumsOf<S> sums;
+  const int64_t column = block_column + (warp >> args.k_warps_log) * S::kColumns;
+  if (column < args.n) {
+    const int begin = part * args.part_k;
+    const int end = min(begin + args.part_k, args.whole_k);
+    const Reader<S> reader(args, a, b, column, end);
+    char* const exchange = shared + warp * S::kExchangeBytes;
+    const int stride = k_warps * S::kStageK;
+    int k = begin + (warp & (k_warps - 1)) * S::kStageK;
+    constexpr bool kReadsAhead = S::kTensor || S::kBlocksM == 1;  // the next stage, while one is multiplied
+    Stage<S> now;
+    if constexpr (kReadsAhead) {
+      Stage<S> next;
+      reader.read(now, k);
+      while (k < end) {  // two stages, so that none is copied
+        reader.read(next, k + stride);
+        sums.add_stage(now, exchange);
+        k += stride;
+        if (k >= end) break;
+        reader.read(now, k + stride);
+        sums.add_stage(next, exchange);
+        k += stride;
+      }
+    } else {  // for want of registers
+      for (; k < end; k += stride) {
+        reader.read(now, k);
+        sums.add_stage(now, exchange);
+      }
+    }
+  }
+  if (S::kExchangeBytes) __syncthreads();
+  Sum* const all = reinterpret_cast<Sum*>(shared);  // [warp][row][column]
+  sums.store(all + warp * S::kWarpSums);
+  __syncthreads();
+
+  char* const c = args.c.data + offset(args.c.batch_stride);
+  const FinishArgs& how = args.finish;
+  const char* const addend = how.addend.data ? how.addend.data + offset(how.addend.batch_stride) : nullptr;
+  char* const aux = how.aux.data ? how.aux.data + offset(how.aux.batch_stride) : nullptr;
+  for (int index = threadIdx.x; index < args.m * columns; index += S::kThreads) {
+    const int i = args.down_rows ? index % args.m : index / columns;
+    const int in_block = args.down_rows ? index / args.m : index % columns;
+    const int64_t j = block_column + in_block;
+    if (j >= args.n) continue;
+    const Sum* const from =
+        all + ((in_block / S::kColumns) << args.k_warps_log) * S::kWarpSums + i * S::kColumns + in_block % S::kColumns;
+    Sum sum = from[0];
+    for (int w = 1; w < k_warps; ++w) sum += from[w * S::kWarpSums];
+    if (part == args.parts - 1) sum = add_rest<S>(args, a + i * args.a.mn_stride, b + j * args.b.mn_stride, sum);
+    const auto place = [i, j](const OutputArgs& array) { return i * array.row_stride + j * array.column_stride; };
+    if (args.partials) {
+      reinterpret_cast<Sum*>(args.partials)[((part * args.matrices + matrix) * args.m + i) * args.n + j] = sum;
+    } else if (how.direct) {
+      *reinterpret_cast<Sum*>(c + place(args.c)) = sum;
+    } else {
+      tiled::finish_one<Sum>(
+          how, sum,
+          {c + place(args.c), addend ? addend + place(how.addend) : nullptr,
+           how.bias.data ? how.bias.data + place(how.bias) : nullptr, aux ? aux + place(how.aux) : nullptr});
+    }
+  }
+#endif
+}
+
+// ---- the kernels ----
+
+/// The kernel of one shape, and what its launcher must know of it.
+struct Variant {
+  int rows, columns, stage_k, warps_log;
+  Kernel* kernel;
+};
+
+template <typename E, int M, bool KFast>
+Variant variant_of() {
+  using S = Shape<E, M, KFast>;
+  static Kernel kernel(reinterpret_cast<const void*>(&skinny_kernel<S>));
+  return {S::kRows, S::kColumns, S::kStageK, S::kWarpsLog, &kernel};
+}
+
+template <typename E, bool KFast>
+Variant variant_for_rows(int64_t m) {
+  if constexpr (std::is_same<E, float>::value) {
+    if (m == 1) return variant_of<E, 1, KFast>();
+    if (m == 2) return variant_of<E, 2, KFast>();
+    if (m <= 4) return variant_of<E, 4, KFast>();
+  }
+  return m <= 8 ? variant_of<E, 8, KFast>() : variant_of<E, kMostRows, KFast>();
+}
+
+template <typename E>
+Variant variant_for(int64_t m, bool k_fast) {
+  return k_fast ? variant_for_rows<E, true>(m) : variant_for_rows<E, false>(m);
+}
+
+Variant variant_for(DLDataType dtype, int64_t m, bool k_fast) {
+  if (dtype.code == kDLBfloat) return variant_for<device::BFloat16>(m, k_fast);
+  return dtype.bits == 16   ? variant_for<device::Half>(m, k_fast)
+         : dtype.bits == 32 ? variant_for<float>(m, k_fast)
+                            : variant_for<double>(m, k_fast);
+}
+
+// ---- which products ----
+
+int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+int64_t matrices(const Gemm& gemm) {
+  int64_t count = 1;
+  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
+  return count;
+}
+
+bool is_aligned(const void* data, int64_t strides, int64_t item) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && strides * item % 16 == 0;
+}
+
+/// May b be read in vectors, along k (then `k_fast` is set) or along n?
+bool reads_b(const Gemm& gemm, bool& k_fast) {
+  const int64_t item = item_bytes(gemm.dtype);
+  int64_t strides = 0;
+  for (int i = 0; i < gemm.batch_ndim; ++i) strides |= gemm.batch[i].b_stride;
+  k_fast = gemm.b_strides.row == 1 || gemm.k == 1;
+  if (k_fast && is_aligned(gemm.b, strides | (gemm.n > 1 ? gemm.b_strides.column : 0), item)) return true;
+  k_fast = false;
+  return gemm.b_strides.column == 1 && gemm.n * item % 16 == 0 &&
+         is_aligned(gemm.b, strides | gemm.b_strides.row, item);
+}
+
+/// Is k a's unit stride, and are its vectors aligned?
+bool reads_a_in_vectors(const Gemm& gemm) {
+  int64_t strides = gemm.m > 1 ? gemm.a_strides.row : 0;
+  for (int i = 0; i < gemm.batch_ndim; ++i) strides |= gemm.batch[i].a_stride;
+  return gemm.a_strides.column == 1 && is_aligned(gemm.a, strides, item_bytes(gemm.dtype));
+}
+
+/// The product with its few rows in a, as it is or in `flipped`; null if it is not served.
+const Gemm* oriented(const Gemm& gemm, Gemm& flipped, bool& k_fast) {
+  const bool few_columns = gemm.n <= kMostRows && gemm.n < gemm.m;
+  if (!few_columns) return gemm.m <= kMostRows && reads_b(gemm, k_fast) ? &gemm : nullptr;
+  flipped = gemm;
+  tiled::transpose(flipped);
+  return reads_b(flipped, k_fast) ? &flipped : nullptr;
+}
+
+/// How a product is divided into blocks.
+struct Grid {
+  Variant variant;
+  int k_warps_log;
+  int parts, part_k;
+  int64_t column_blocks, blocks;
+};
+
+Grid grid_of(const Gemm& gemm, bool k_fast, int parts) {
+  Grid grid{variant_for(gemm.dtype, gemm.m, k_fast), 0, 0, 0, 0, 0};
+  const Variant& variant = grid.variant;
+  grid.part_k = static_cast<int>(ceil_div(ceil_div(gemm.k, parts), variant.stage_k) * variant.stage_k);
+  grid.parts = static_cast<int>(ceil_div(gemm.k, grid.part_k));
+  const int sms = multiprocessors(current_device("launching a product"));
+  // Warps take columns instead of k where half of them would have none of it; and where they would have less than two
+  // stages each, as long as there are blocks for all SMs.
+  for (int log = variant.warps_log;; --log) {
+    grid.k_warps_log = log;
+    grid.column_blocks = ceil_div(gemm.n, int64_t{variant.columns} << (variant.warps_log - log));
+    grid.blocks = grid.column_blocks * grid.parts * matrices(gemm);
+    if (log == 0 || grid.part_k >= 2 * variant.stage_k << log) return grid;
+    if (2 * grid.part_k > variant.stage_k << log && grid.blocks < 4 * sms) return grid;
+  }
+}
+
+}  // namespace
+
+bool serves(const Gemm& gemm) {
+  if (std::min(gemm.m, gemm.n) > kMostRows) return false;
+  const bool is_float = gemm.dtype.code == kDLFloat || gemm.dtype.code == kDLBfloat;
+  if (!is_float || gemm.dtype.bits < 16 || gemm.b_dtype != gemm.dtype) return false;
+  if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || gemm.batch_ndim > kKernelBatchDims) return false;
+  constexpr double kSmall = 64 * 1024;  // elements
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  const double elements = static_cast<double>(std::max(gemm.m, gemm.n)) * gemm.k * matrices(gemm);
+  if (elements < kSmall || gemm.k > kMost / 2) return false;
+  if (static_cast<double>(ceil_div(std::max(gemm.m, gemm.n), 16)) * matrices(gemm) > kMost) return false;
+  Gemm flipped;
+  bool k_fast;
+  return oriented(gemm, flipped, k_fast) && has_sm80_code(current_device("launching a product"));
+}
+
+int parts(const Gemm& asked, std::size_t most_bytes) {
+  if (!tiled::may_divide(asked)) return 1;
+  Gemm flipped;
+  bool k_fast;
+  const Gemm& gemm = *oriented(asked, flipped, k_fast);
+  const int sms = multiprocessors(current_device("launching a product"));
+  const double bytes = static_cast<double>(gemm.n) * gemm.k * matrices(gemm) * item_bytes(gemm.dtype);
+  // By the rates of an H100, in bytes a microsecond: of one SM, and of memory.
+  constexpr double kSmRate = 60e3, kRate = 2.8e6;
+  constexpr double kSumUs = 2.5;  // what the kernel that adds up the parts takes at least
+  const auto time = [&](const Grid& grid) {
+    const double busiest = std::ceil(static_cast<double>(grid.blocks) / sms) * bytes / grid.blocks;
+    const double sum = grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(gemm, grid.parts) / kRate;
+    return std::max(busiest / kSmRate, bytes / kRate) + sum;
+  };
+  int best = 1;
+  double best_us = time(grid_of(gemm, k_fast, 1));
+  if (best_us < kSumUs) return best;
+  for (int count = 2; count <= tiled::kMostParts; count *= 2) {
+    const Grid grid = grid_of(gemm, k_fast, count);
+    if (tiled::partial_bytes(gemm, grid.parts) > most_bytes) break;
+    const double us = time(grid);
+    if (us < best_us) {
+      best_us = us;
+      best = grid.parts;
+    }
+  }
+  return best;
+}
+
+std::size_t workspace_bytes(const Gemm& gemm, int parts) { return parts == 1 ? 0 : tiled::partial_bytes(gemm, parts); }
+
+void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream) {
+  Gemm flipped;
+  bool k_fast;
+  const Gemm& gemm = *oriented(asked, flipped, k_fast);
+  const Grid grid = grid_of(gemm, k_fast, parts);
+  const int64_t item = item_bytes(gemm.dtype);
+
+  KernelArgs args{};
+  args.a = {static_cast<const char*>(gemm.a), gemm.a_strides.row * item, gemm.a_strides.column * item, {}};
+  args.b = {static_cast<const char*>(gemm.b), gemm.b_strides.column * item, gemm.b_strides.row * item, {}};
+  args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
+  args.finish = tiled::finish_args(gemm, false);
+  args.m = static_cast<int>(gemm.m);
+  args.n = gemm.n;
+  args.k = static_cast<int>(gemm.k);
+  args.whole_k = static_cast<int>(gemm.k / (16 / item) * (16 / item));
+  args.parts = grid.parts;
+  args.part_k = grid.part_k;
+  args.column_blocks = static_cast<unsigned>(grid.column_blocks);
+  args.k_warps_log = grid.k_warps_log;
+  args.a_vectors = reads_a_in_vectors(gemm);
+  args.down_rows = std::abs(gemm.c_strides.row) < std::abs(gemm.c_strides.column);
+  args.batch_ndim = gemm.batch_ndim;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    args.a.batch_stride[i] = gemm.batch[i].a_stride * item;
+    args.b.batch_stride[i] = gemm.batch[i].b_stride * item;
+  }
+  tiled::set_output_batch(gemm, 0, args.batch_size, args.c, args.finish);
+  args.matrices = matrices(gemm);
+  args.partials = grid.parts == 1 ? nullptr : static_cast<char*>(workspace);
+
+  const CUfunction function = ready(*grid.variant.kernel, "launching a product", "loading the matmul kernel");
+  void* parameters[] = {&args};
+  check(driver().cuLaunchKernel(function, static_cast<unsigned>(grid.blocks), 1, 1, 32u << grid.variant.warps_log, 1, 1,
+                                0, stream, parameters, nullptr),
+        "launching a product");
+  if (grid.parts > 1) tiled::launch_sum_of_parts(gemm, workspace, grid.parts, stream);
+}
+
+std::string describe(const Gemm& asked) {
+  Gemm flipped;
+  bool k_fast;
+  const Gemm& gemm = *oriented(asked, flipped, k_fast);
+  const int rows = variant_for(gemm.dtype, gemm.m, k_fast).rows;
+  return "skinny " + std::to_string(rows) + (rows == 1 ? " row, " : " rows, ") + dtype_name(gemm.dtype);
+}
+
+}  // namespace interop::cuda::skinny

@@ -1,0 +1,288 @@
+"""Products of at most 16 rows or columns, and products with few outputs and a long k, by the `tiled` backend.
+
+Operands are small integers, so that sums are exact in any order and results are compared for equality.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers import forms
+
+import interop
+
+DTYPES = pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+LAYOUTS = pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+
+
+@pytest.fixture
+def torch(torch):
+    """A torch on a card that the kernels are for."""
+    if interop._core.device_info(0)["compute_capability"] < (8, 0):
+        pytest.skip("the kernels are for compute capability 8.0 and later")
+    return torch
+
+
+def integers(torch, shape, dtype, seed, transposed=False, pad=8):
+    """Integers from -3 to 3, in rows (columns, if transposed) that start `pad` elements after the end of another."""
+    *batch, rows, columns = shape
+    outer, inner = (columns, rows) if transposed else (rows, columns)
+    base = torch.full((*batch, outer, inner + pad), math.nan, device="cuda", dtype=getattr(torch, dtype))
+    view = base[..., :inner]
+    generator = torch.Generator("cuda").manual_seed(seed)
+    view.copy_(torch.randint(-3, 4, view.shape, device="cuda", generator=generator))
+    return view.mT if transposed else view
+
+
+def operands(torch, m, n, k, dtype, layout="NN"):
+    return (
+        integers(torch, (m, k), dtype, 1, layout[0] == "T"),
+        integers(torch, (k, n), dtype, 2, layout[1] == "T"),
+    )
+
+
+def algorithm_of(a, b, **options):
+    return interop.explain(interop.matmul, a, b, backend="tiled", **options).algorithm
+
+
+def skinny(a, b, **options):
+    """The product, which must be one of those kernels'."""
+    algorithm = algorithm_of(a, b, **options)
+    assert algorithm.startswith("tiled skinny "), algorithm
+    return interop.matmul(a, b, backend="tiled", **options)
+
+
+def poisoned(torch, shape, dtype):
+    return torch.full(shape, math.nan, device="cuda", dtype=getattr(torch, dtype))
+
+
+# ---- values ----
+
+
+@DTYPES
+@LAYOUTS
+@pytest.mark.parametrize("m", [1, 2, 3, 7, 8, 9, 16])
+def test_few_rows(torch, m, layout, dtype):
+    for n, k in ((1000, 512), (2048, 1032), (24, 20008)):
+        a, b = operands(torch, m, n, k, dtype, layout)
+        expected = a.double() @ b.double()
+        out = poisoned(torch, (m, n), dtype)
+        skinny(a, b, out=out)
+        assert torch.equal(out, expected.to(out.dtype)), (n, k)
+
+
+@DTYPES
+@LAYOUTS
+@pytest.mark.parametrize("n", [1, 5, 16])
+def test_few_columns(torch, n, layout, dtype):
+    for m, k in ((1000, 512), (2048, 1032), (70000, 64)):
+        a, b = operands(torch, m, n, k, dtype, layout)
+        expected = a.double() @ b.double()
+        out = poisoned(torch, (m, n), dtype)
+        skinny(a, b, out=out)
+        assert torch.equal(out, expected.to(out.dtype)), (m, k)
+
+
+@DTYPES
+def test_vectors(torch, dtype):
+    matrix = integers(torch, (1000, 1000), dtype, 1)
+    x, y = integers(torch, (1, 1000), dtype, 2)[0], integers(torch, (1, 200_001), dtype, 3)[0]
+    assert torch.equal(skinny(x, matrix), (x.double() @ matrix.double()).to(x.dtype))
+    assert torch.equal(skinny(matrix, x), (matrix.double() @ x.double()).to(x.dtype))
+    assert torch.equal(skinny(x, matrix.T), (x.double() @ matrix.T.double()).to(x.dtype))
+    assert float(skinny(y, y)) == float((y.double() @ y.double()).to(y.dtype))
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("batch_a", "batch_b"), [((5,), (5,)), ((5,), ()), ((), (5,)), ((3, 1), (1, 4)), ((2, 1, 2), (1, 3, 2))], ids=str
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_batches(torch, batch_a, batch_b, transposed, dtype):
+    a = integers(torch, (*batch_a, 4, 256), dtype, 1)
+    b = integers(torch, (*batch_b, 256, 400), dtype, 2, transposed)
+    expected = a.double() @ b.double()
+    out = poisoned(torch, expected.shape, dtype)
+    skinny(a, b, out=out)
+    assert torch.equal(out, expected.to(out.dtype))
+
+
+@DTYPES
+@LAYOUTS
+def test_every_product_is_added_once(torch, layout, dtype):
+    wide = "float64" if dtype == "float64" else "float32"
+    for m, n in ((1, 24), (9, 24), (24, 40), (136, 72)):  # the last two are no longer skinny
+        for k in (4095, 4097, 16383, 65537):
+            a, b = operands(torch, m, n, k, dtype, layout)
+            a.fill_(1)
+            b.fill_(1)
+            assert bool((interop.matmul(a, b, dtype=wide, backend="tiled") == k).all()), (m, n, k)
+
+
+@DTYPES
+def test_special_values_stay_in_their_row_and_column(torch, dtype):
+    a, b = operands(torch, 9, 520, 200, dtype)
+    a.fill_(1)
+    b.fill_(1)
+    a[7, 199], b[0, 519] = math.nan, math.inf
+    c = skinny(a, b)
+    assert bool(c[7].isnan().all())
+    others = [i for i in range(9) if i != 7]
+    assert bool((c[others, 519] == math.inf).all())
+    assert bool((c[others, :519] == 200).all())
+
+
+@DTYPES
+@LAYOUTS
+@pytest.mark.parametrize("shape", [(1, 4096, 4096), (16, 4096, 1000), (3, 40, 60_000), (100, 120, 30_000)], ids=str)
+def test_the_same_call_gives_the_same_bits(torch, shape, layout, dtype):
+    m, n, k = shape
+    a, b = operands(torch, m, n, k, dtype, layout)
+    for array in (a, b):
+        array.copy_(torch.randn(array.shape, device="cuda", dtype=torch.float32))
+    first = interop.matmul(a, b, backend="tiled")
+    assert all(torch.equal(interop.matmul(a, b, backend="tiled"), first) for _ in range(5))
+    expected = a.double() @ b.double()
+    bound = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 1e-5, "float64": 1e-14}[dtype]
+    assert float((first - expected).norm() / expected.norm()) < bound
+
+
+# ---- layouts and what follows the sums ----
+
+
+@DTYPES
+def test_any_layout_of_the_few_rows(torch, dtype):
+    b = integers(torch, (400, 1000), dtype, 2)
+    base = integers(torch, (32, 803), dtype, 1, pad=0)
+    for a in (
+        base[:5, :400],
+        base[:5, 1:401],
+        base[:10:2, 2:802:2],
+        base[:5, :400].flip(1),
+        base[:1, :400].expand(5, -1),
+    ):
+        assert torch.equal(skinny(a, b), (a.double() @ b.double()).to(a.dtype))
+
+
+@DTYPES
+@pytest.mark.parametrize("m", [1, 5, 16])
+def test_results_of_any_layout(torch, m, dtype):
+    n, k = 1000, 200
+    a, b = operands(torch, m, n, k, dtype)
+    expected = (a.double() @ b.double()).to(a.dtype)
+    for name, base_shape, view in (
+        ("padded by one", (m, n + 1), lambda base: base[:, :n]),
+        ("begins at any element", (m, n + 3), lambda base: base[:, 1 : n + 1]),
+        ("transposed and padded", (n, m + 5), lambda base: base[:, :m].T),
+        ("every second column", (m, 2 * n), lambda base: base[:, ::2]),
+        ("every second row", (2 * m, n), lambda base: base[::2]),
+    ):
+        base = poisoned(torch, base_shape, dtype)
+        out = view(base)
+        skinny(a, b, out=out)
+        assert torch.equal(out, expected), name
+        out.fill_(math.nan)
+        assert bool(base.isnan().all()), name  # nor anything else was written
+
+
+@DTYPES
+@pytest.mark.parametrize("bias_shape", ["row", "column"])
+@pytest.mark.parametrize("shape", [(5, 1000, 200), (1000, 5, 200), (3, 24, 40_000), (40, 24, 20_001)], ids=str)
+def test_all_terms(torch, shape, bias_shape, dtype):
+    m, n, k = shape
+    a, b = operands(torch, m, n, k, dtype, "NT")
+    c = integers(torch, (m, n), dtype, 3)
+    bias = integers(torch, (1, n) if bias_shape == "row" else (m, 1), dtype, 4)
+    bias = bias[0] if bias_shape == "row" else bias
+    out, aux = poisoned(torch, (m, n), dtype), poisoned(torch, (n, m), dtype).T
+    expected = 2 * (a.double() @ b.double()) - 3 * c.double() + bias.double()
+    options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "epilogue": "relu", "aux": aux, "out": out}
+    interop.matmul(a, b, backend="tiled", **options)
+    assert torch.equal(aux, expected.to(aux.dtype))
+    assert torch.equal(out, expected.relu().to(out.dtype))
+
+
+# ---- parts of k ----
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("k", [16_384, 16_389])
+def test_a_long_k_is_divided(torch, k, dtype):
+    kind = getattr(torch, dtype)
+    x = torch.randint(-3, 4, (100, k), device="cuda")
+    a, b = x.to(kind), (x[:70] - 1).T.contiguous().to(kind)
+    assert ", split-k " in algorithm_of(a, b)
+    planned = interop.explain(interop.matmul, a, b, backend="tiled").workspace_bytes
+    assert 0 < planned <= 32 << 20
+    expected = x.double() @ (x[:70] - 1).T.double()
+    assert torch.equal(interop.matmul(a, b, backend="tiled"), expected.to(kind))
+
+
+def test_explain(torch):
+    ones = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    assert algorithm_of(ones[:1], ones) == "tiled skinny 8 rows, bfloat16"
+    assert algorithm_of(ones[:1].float(), ones.float()) == "tiled skinny 1 row, float32"
+    assert algorithm_of(ones, ones[:, :9]) == "tiled skinny 16 rows, bfloat16"
+    for a, b in (
+        (ones[:17], ones),
+        (ones[:1, :8], ones[:8]),  # as quick by the others
+        (ones[:1], torch.ones(4096, 4097, device="cuda", dtype=torch.bfloat16)),  # rows that are not aligned
+        (ones[:1].int(), ones.int()),
+    ):
+        assert not algorithm_of(a, b).startswith("tiled skinny ")
+        assert bool((interop.matmul(a, b, backend="tiled") == a.shape[1]).all())
+
+
+# ---- capture, other libraries ----
+
+
+@DTYPES
+def test_torch_captures_calls(torch, dtype):
+    a, b = operands(torch, 3, 40, 65_536, dtype)
+    out = poisoned(torch, (3, 40), dtype)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        c = interop.matmul(a, b, backend="tiled")
+        interop.matmul(a, b, out=out, epilogue="relu", backend="tiled")
+    for value in (0.25, -0.25):
+        a.fill_(value)
+        b.fill_(0.5)
+        c.fill_(math.nan)
+        out.fill_(math.nan)
+        graph.replay()
+        assert bool((c == value * 32_768).all())
+        assert bool((out == max(value, 0) * 32_768).all())
+
+
+FIRST_CALL = """
+import torch, interop
+a = torch.ones(4, 65536, device="cuda")
+g = torch.cuda.CUDAGraph()
+with torch.cuda.graph(g, capture_error_mode="global"):
+    c = interop.matmul(a, a.T, backend="tiled")
+a.fill_(2)
+g.replay()
+assert bool((c == 4 * 65536).all())
+"""
+
+
+def test_the_first_call_of_a_process_may_be_captured(torch, tmp_path):
+    done = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@DTYPES
+def test_every_library_gets_there(device_library, torch, dtype):
+    x, y = (np.random.default_rng(seed).integers(-3, 4, shape) for seed, shape in ((1, (2, 4096)), (2, (4096, 64))))
+    kind = forms.numpy_dtype(dtype)
+    try:
+        a, b = device_library.make(x.astype(kind)), device_library.make(y.astype(kind))
+    except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
+        pytest.skip(f"{device_library!r} has no {dtype}: {error}")
+    c = interop.matmul(a, b, backend="tiled")
+    assert device_library.is_ours(c)
+    assert np.array_equal(device_library.to_numpy(c), (x @ y).astype(kind))
