@@ -3,6 +3,7 @@
 #include <interop/error.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,12 @@ bool is_empty(const Gemm& gemm) {
   return gemm.m == 0 || gemm.n == 0;
 }
 
+double multiplications(const Gemm& gemm) {
+  double count = static_cast<double>(gemm.m) * gemm.n * gemm.k;
+  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
+  return count;
+}
+
 /// A product for which our kernel takes the GPU no longer than cuBLASLt takes the host: it is launched in less than
 /// half of that time. Measured on an H100, where float32 is as fast as cuBLASLt on the GPU, too, up to 512^3. With a
 /// longer k cuBLASLt splits it over blocks, and ours does not.
@@ -26,9 +33,7 @@ bool is_small(const Gemm& gemm, MatmulPrecision precision) {
   const bool is_float32 = gemm.dtype == kFloat32 && !is_tf32;
   const bool is_half = gemm.dtype.bits == 16 || is_tf32;
   const int64_t most = is_float32 ? 512 : is_half ? 256 : 128;
-  double work = static_cast<double>(gemm.m) * gemm.n * gemm.k;
-  for (int i = 0; i < gemm.batch_ndim; ++i) work *= gemm.batch[i].size;
-  return gemm.k <= most && work <= static_cast<double>(most * most * most);
+  return gemm.k <= most && multiplications(gemm) <= static_cast<double>(most * most * most);
 }
 
 /// Is the product one for cuBLASLt, if that is installed and can take its layout?
@@ -44,6 +49,57 @@ void check_alignment(const char* name, const void* pointer, int item) {
                    std::to_string(item) + " bytes, which the GPU cannot read; copy it first");
 }
 
+// ---- where our kernels for tensor cores are the quicker ones ----
+
+/// The largest power of two, up to 16, that divides the address of every row or column of an operand, in bytes.
+int alignment_of(const void* data, const MatrixStrides& strides, const Gemm& gemm, int64_t BatchDim::* stride) {
+  const int64_t outer = strides.row == 1 ? strides.column : strides.row;
+  int64_t elements = outer;
+  for (int i = 0; i < gemm.batch_ndim; ++i) elements |= gemm.batch[i].*stride;
+  const auto bits = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data)) |
+                    static_cast<uint64_t>(elements * item_bytes(gemm.dtype)) | 16u;
+  return static_cast<int>(bits & ~(bits - 1));
+}
+
+int alignment_of(const Gemm& gemm) {
+  return std::min(alignment_of(gemm.a, gemm.a_strides, gemm, &BatchDim::a_stride),
+                  alignment_of(gemm.b, gemm.b_strides, gemm, &BatchDim::b_stride));
+}
+
+bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { return strides.*k == 1; }
+
+/// One kind of product, from how many multiplications on ours is the quicker kernel for it.
+struct Row {
+  const char* what;
+  double from;
+  bool (*is_it)(const Gemm&, const MatmulOptions&);
+};
+
+/// Measured on an H100 with cuBLASLt 13.1: `interop bench matmul`, of which docs/performance.md has the figures.
+constexpr Row kOurs[] = {
+    {"16-bit floats in rows at odd addresses", 4e7,
+     [](const Gemm& g, const MatmulOptions&) { return g.dtype.bits == 16 && alignment_of(g) == 2; }},
+    {"16-bit floats in rows at other addresses than multiples of 16 bytes", 3e9,
+     [](const Gemm& g, const MatmulOptions&) { return g.dtype.bits == 16 && alignment_of(g) < 16; }},
+    {"16-bit floats", 1.5e11, [](const Gemm& g, const MatmulOptions&) { return g.dtype.bits == 16; }},
+    {"int8, but where k is the unit stride of both", 1e8,
+     [](const Gemm& g, const MatmulOptions&) {
+       return g.dtype.code == kDLInt &&
+              !(runs_along_k(g.a_strides, &MatrixStrides::column) && runs_along_k(g.b_strides, &MatrixStrides::row));
+     }},
+    {"TF32 where k is the unit stride of neither", 3e10,
+     [](const Gemm& g, const MatmulOptions& options) {
+       return options.precision == MatmulPrecision::tf32 && g.dtype == kFloat32 &&
+              !runs_along_k(g.a_strides, &MatrixStrides::column) && !runs_along_k(g.b_strides, &MatrixStrides::row);
+     }},
+};
+
+bool may_be_ours(const Gemm& gemm, const MatmulOptions& options) {
+  const double count = multiplications(gemm);
+  return std::any_of(std::begin(kOurs), std::end(kOurs),
+                     [&](const Row& row) { return count >= row.from && row.is_it(gemm, options); });
+}
+
 [[noreturn]] void refuse(const char* why_not) {
   throw ValueError(std::string("interop.matmul: backend=\"cublas\" cannot take this product: ") + why_not +
                    "; use backend=\"tiled\", or leave the choice to interop");
@@ -52,13 +108,14 @@ void check_alignment(const char* name, const void* pointer, int item) {
 }  // namespace
 
 /// The rule of `automatic`, first match wins:
-///   TF32x3 that our kernel serves                     tiled (cuBLASLt has none)
 ///   nothing to add up (k == 0), or nothing at all     tiled (finishes zeros, or returns)
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
 ///   few rows or columns that are read in vectors      tiled
+///   TF32x3 that our kernel serves                     tiled (cuBLASLt has none)
 ///   what cuBLASLt cannot take, as make_key says       tiled
 ///   measured, by `tune_matmul`                        the quicker one
+///   a row of kOurs                                    tiled
 ///   all else                                          cublas
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   check_alignment("a", gemm.a, gemm.dtype.bits / 8);
@@ -72,21 +129,29 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
     throw CudaError("interop.matmul: backend=\"cublas\", but cuBLASLt does not load (" + cublas::why_not_installed() +
                     "); install nvidia-cublas (pip) or the CUDA toolkit, or use backend=\"tiled\"");
   }
-  if (!by_name && options.precision == MatmulPrecision::tf32x3) {
-    MatmulPlan plan = tiled::plan(gemm, options);
-    if (plan.precision == MatmulPrecision::tf32x3) return plan;
-  }
   if (!suits_cublas(gemm, options) || !cublas::installed()) return tiled::plan(gemm, options);
-  if (!by_name && tiled::is_skinny(gemm)) return tiled::plan(gemm, options);
-  cublas::Planned planned = cublas::plan(gemm, options);
-  const bool ours = planned.tuned && planned.tiled_is_quicker;
-  if (planned.algorithm && (by_name || !ours)) {
-    MatmulPlan plan{MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
-    plan.tunable = !planned.tuned;
-    return plan;
+  if (!by_name) {
+    if (tiled::is_skinny(gemm)) return tiled::plan(gemm, options);
+    if (options.precision == MatmulPrecision::tf32x3) {
+      MatmulPlan plan = tiled::plan(gemm, options);
+      if (plan.precision == MatmulPrecision::tf32x3) return plan;
+    }
   }
-  if (!by_name) return tiled::plan(gemm, options);
-  refuse(planned.why_not);
+  cublas::Planned planned = cublas::plan(gemm, options);
+  if (!planned.algorithm) {
+    if (by_name) refuse(planned.why_not);
+    return tiled::plan(gemm, options);
+  }
+  if (!by_name && (planned.tuned ? planned.tiled_is_quicker : may_be_ours(gemm, options))) {
+    MatmulPlan plan = tiled::plan(gemm, options);
+    if (planned.tuned || plan.tensor_cores) {
+      plan.tunable = !planned.tuned;
+      return plan;
+    }
+  }
+  MatmulPlan plan{MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
+  plan.tunable = !planned.tuned;
+  return plan;
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {

@@ -82,31 +82,7 @@ bool is_small(const Gemm& gemm) {
   return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
 }
 
-/// Multiplications in a microsecond by the general kernels, on an H100.
-double general_rate(DLDataType dtype) {
-  if (is_integral(dtype)) return dtype.bits == 64 ? 3.1e6 : dtype.bits == 32 ? 15e6 : 13e6;
-  return dtype.bits == 32 ? 24e6 : 18e6;
-}
-
 bool suits_mma(const Gemm& gemm) { return !is_small(gemm) && mma::serves(gemm); }
-
-/// How long a plan for the tensor cores of sm_90 takes an H100: to multiply, to copy what it packs, and to start.
-double tensor_core_microseconds(const Gemm& gemm, const MatmulPlan& plan) {
-  const bool in_two = plan.precision == MatmulPrecision::tf32x3;
-  const double rate = plan.precision == MatmulPrecision::exact ? 300e6 : in_two ? 48e6 : 150e6;
-  const double multiplying = is_integral(gemm.dtype) ? wgmma::integer_microseconds(gemm) : multiplications(gemm) / rate;
-  const double bytes = static_cast<double>(plan.workspace_bytes) * (in_two ? 1.5 : 2);  // read and written
-  return multiplying + (bytes == 0 ? 0 : 4 + bytes / 2.5e6);
-}
-
-/// Is it quicker than mma.sync and the general kernels, which need no workspace?
-bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
-  const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
-  if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
-  constexpr double kMmaRate = 150e6;
-  const double rate = is_half && mma::serves(gemm) ? kMmaRate : general_rate(gemm.dtype);
-  return tensor_core_microseconds(gemm, plan) < multiplications(gemm) / rate;
-}
 
 /// A variant, and for how many multiply-adds at its SM's peak, for each k, the busiest SM works.
 struct Choice {
@@ -143,6 +119,24 @@ double general_us(const Gemm& gemm) {
                                                                            : 1;
   constexpr double kPeak = 128 * 1.7e3;  // an SM's multiply-adds of float32 in a microsecond
   return slower * gemm.k * choose(gemm).work / kPeak;
+}
+
+/// How long a plan for the tensor cores of sm_90 takes an H100: to multiply, to copy what it packs, and to start.
+double tensor_core_us(const Gemm& gemm, const MatmulPlan& plan) {
+  const bool in_two = plan.precision == MatmulPrecision::tf32x3;
+  const double multiplying = is_integral(gemm.dtype) ? wgmma::integer_us(gemm)
+                             : plan.precision == MatmulPrecision::exact
+                                 ? wgmma::estimated_us(gemm)
+                                 : multiplications(gemm) / (in_two ? 55e6 : 160e6);
+  const double bytes = static_cast<double>(plan.workspace_bytes) * (in_two ? 1.5 : 2);  // read and written
+  return multiplying + (bytes == 0 ? 0 : 4 + bytes / 2.5e6);
+}
+
+/// Is it quicker than mma.sync and the general kernels, which need no workspace?
+bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
+  const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
+  if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
+  return tensor_core_us(gemm, plan) < (is_half && mma::serves(gemm) ? mma::estimated_us(gemm) : general_us(gemm));
 }
 
 // ---- parts of k ----
@@ -208,7 +202,9 @@ Parts choose_parts(const Gemm& gemm, std::size_t most_bytes, Estimate estimated_
   constexpr int kBatchDims = 2;                   // that one more may stand beside in every kernel
   constexpr int64_t kLeast = 256;                 // of k in a part
   constexpr double kLaunchUs = 3, kRate = 2.8e6;  // of H100's memory, in bytes a microsecond
+  constexpr double kEnough = 132 * 128 * 128;     // outputs
   if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return {};
+  if (gemm.k < 2 * kLeast || static_cast<double>(gemm.m) * gemm.n * batch_size(gemm) > kEnough) return {};
   Parts best;
   double best_us = 0.9 * estimated_us(gemm);
   for (const int count : {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, kMostParts}) {
@@ -262,16 +258,27 @@ struct Way {
   std::size_t workspace_bytes = 0;
 };
 
+/// The kernels of a plan that may be divided, but for the skinny ones.
+Family family_of(const Gemm& gemm, const MatmulPlan& plan) {
+  return plan.tensor_cores ? Family::wgmma : suits_mma(gemm) ? Family::mma : Family::general;
+}
+
 /// What is launched for a plan that may be divided, with a workspace of at most `most_bytes`. `gemm` is stored by rows.
 Way way_of(const Gemm& gemm, const MatmulPlan& plan, std::size_t most_bytes) {
   if (skinny::serves(gemm)) {
     const int count = skinny::parts(gemm, most_bytes);
     return {Family::skinny, {count}, skinny::workspace_bytes(gemm, count)};
   }
-  Way way{plan.tensor_cores ? Family::wgmma : suits_mma(gemm) ? Family::mma : Family::general, {}};
+  Way way{family_of(gemm, plan), {}};
   way.parts = choose_parts(gemm, most_bytes, [&](const Gemm& part) { return estimated_us(part, way.family); });
   if (way.parts.count > 1) way.workspace_bytes = partial_bytes(gemm, way.parts.sums());
   return way;
+}
+
+/// The same as it was planned.
+Way way_of(const Gemm& gemm, const MatmulPlan& plan) {
+  if (skinny::serves(gemm)) return {Family::skinny, {plan.parts}, plan.workspace_bytes};
+  return {family_of(gemm, plan), plan.parts == 1 ? Parts() : divided(gemm.k, plan.parts), plan.workspace_bytes};
 }
 
 // ---- the launcher ----
@@ -465,7 +472,9 @@ MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
   if (!skinny::serves(gemm)) plan = plan_whole(gemm, options);
   if (!may_be_divided(gemm, plan)) return plan;
   Gemm flipped;
-  plan.workspace_bytes = way_of(by_rows(gemm, flipped), plan, kMostPartialBytes).workspace_bytes;
+  const Way way = way_of(by_rows(gemm, flipped), plan, kMostPartialBytes);
+  plan.parts = way.parts.count;
+  plan.workspace_bytes = way.workspace_bytes;
   return plan;
 }
 
@@ -487,7 +496,8 @@ void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStre
     if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
     return (is_integral(gemm.dtype) ? wgmma::launch_integers : wgmma::launch)(gemm, own, workspace, stream);
   }
-  const Way way = way_of(gemm, plan, workspace ? plan.workspace_bytes : 0);
+  const bool as_planned = workspace || plan.workspace_bytes == 0;
+  const Way way = as_planned ? way_of(gemm, plan) : way_of(gemm, plan, 0);
   if (way.family == Family::skinny) return skinny::launch(gemm, way.parts.count, workspace, stream);
   if (way.parts.count == 1) return launch_whole(gemm, way.family, stream);
   launch_whole(sums_of(gemm, way.parts, workspace), way.family, stream);
@@ -510,7 +520,7 @@ std::string describe(const Gemm& asked, const MatmulPlan& plan) {
     return "tiled " +
            (is_integral(gemm.dtype) ? wgmma::describe_integers(gemm) : wgmma::describe(gemm, plan.precision)) + packed;
   }
-  const Way way = way_of(gemm, plan, plan.workspace_bytes);
+  const Way way = way_of(gemm, plan);
   const std::string split = way.parts.count == 1 ? "" : ", split-k " + std::to_string(way.parts.count);
   if (way.family == Family::skinny) return "tiled " + skinny::describe(gemm) + split;
   const Gemm one = way.parts.count == 1 ? gemm : sums_of(gemm, way.parts, nullptr);

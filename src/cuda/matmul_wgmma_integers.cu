@@ -454,9 +454,7 @@ std::optional<MatmulPlan> plan_integers(const Gemm& gemm, std::size_t most_packe
   return plan;
 }
 
-double integer_microseconds(const Gemm& gemm) {
-  return microseconds_of(gemm, integer_variants(gemm).first[choose(gemm)]);
-}
+double integer_us(const Gemm& gemm) { return microseconds_of(gemm, integer_variants(gemm).first[choose(gemm)]); }
 
 void launch_integer_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void* workspace,
                             cudaStream_t stream) {

@@ -15,7 +15,7 @@ std::optional<MatmulPlan> plan_integers(const Gemm& gemm, std::size_t most_packe
 /// The bytes of both operands, packed; 0 where that is more than `most_packed_bytes`. Reads no pointer.
 std::size_t largest_integer_packing(const Gemm& gemm, std::size_t most_packed_bytes);
 /// How long such a product takes an H100, but for the packing.
-double integer_microseconds(const Gemm& gemm);
+double integer_us(const Gemm& gemm);
 
 /// `plan` is `plan_integers`'. Exact, modulo the result's range. `workspace` holds plan.workspace_bytes, 256-byte
 /// aligned.

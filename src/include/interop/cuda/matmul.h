@@ -38,6 +38,7 @@ struct MatmulPlan {
   std::shared_ptr<const void> algorithm;               ///< the cuBLASLt plan, shared with its cache; null for `tiled`
   MatmulPrecision precision = MatmulPrecision::exact;  ///< of `tiled`
   bool tensor_cores = false;                           ///< of `tiled`: by the kernels of sm_90's
+  int parts = 1;                                       ///< of `tiled`: into how many k is divided
   bool packs_a = false, packs_b = false;               ///< into the workspace first, as those read it
   bool tunable = false;                                ///< is there a choice to be made, and none known?
 };
