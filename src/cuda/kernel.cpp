@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -31,8 +32,14 @@ bool has_code_from_80(int capability) {
 }  // namespace
 
 bool has_sm80_code(int device) {
+  constexpr int kCapabilities = 256;
+  static const auto is_built = [] {
+    std::array<bool, kCapabilities> built{};
+    for (int i = 80; i < kCapabilities; ++i) built[i] = has_code_from_80(i);
+    return built;
+  }();
   const int capability = compute_capability(device);
-  return capability >= 80 && has_code_from_80(capability);
+  return capability < kCapabilities && is_built[capability];
 }
 
 CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {

@@ -1,14 +1,9 @@
 /// float16 and bfloat16 products on the tensor cores of sm_80 and later: cp.async, ldmatrix, mma.sync.
 #include "cuda/matmul_mma.h"
 
-#include <interop/cuda/driver.h>
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -389,35 +384,6 @@ int64_t matrices(const Gemm& gemm) {
   return count;
 }
 
-/// Has this build code for a device of this compute capability that is not the empty kernel of earlier ones?
-/// As CMake names architectures: "75-real", "90a-real", "80-virtual", or "80" for both.
-bool is_built_for(int capability) {
-  for (const char* at = built_architectures(); *at;) {
-    char* end;
-    const int number = static_cast<int>(std::strtol(at, &end, 10));
-    const bool is_specific = *end == 'a' || *end == 'f';
-    const std::size_t length = std::strcspn(end, "; ");
-    const std::string kind(end, length);
-    const bool as_real = kind.find("virtual") == std::string::npos && number / 10 == capability / 10;
-    const bool as_virtual = kind.find("real") == std::string::npos;
-    const bool runs = is_specific ? number == capability : number <= capability && (as_real || as_virtual);
-    if (number >= 80 && runs) return true;
-    at = end + length + (end[length] != 0);
-  }
-  return false;
-}
-
-bool is_served_here() {
-  constexpr int kCapabilities = 256;
-  static const auto is_built = [] {
-    std::array<bool, kCapabilities> built{};
-    for (int i = 80; i < kCapabilities; ++i) built[i] = is_built_for(i);
-    return built;
-  }();
-  const int capability = compute_capability(current_device("launching a product"));
-  return capability < kCapabilities && is_built[capability];
-}
-
 /// One of a and b as a (mn, k) matrix.
 struct Layout {
   bool served = false, k_fast = false;
@@ -448,19 +414,23 @@ Layout layout_b(const Gemm& gemm) {
 
 // ---- the launcher ----
 
+/// A variant, and when its busiest SM should be done.
+struct Choice {
+  int variant;
+  double us;
+};
+
 /// The variant whose busiest SM should finish first.
-int choose(const Gemm& gemm) {
+Choice choose(const Gemm& gemm) {
+  constexpr double kRate = 150e6 / 132;  // multiplications of an H100's SM in a microsecond, at a rate of 1
   const int sms = multiprocessors(current_device("launching a product"));
-  int best = kVariants - 1;
-  double best_time = std::numeric_limits<double>::infinity();
+  Choice best{kVariants - 1, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < kVariants; ++i) {
     const Variant& variant = variants()[i];
     const int64_t tiles = ceil_div(gemm.m, variant.size) * ceil_div(gemm.n, variant.size) * matrices(gemm);
-    const double time = static_cast<double>(ceil_div(tiles, sms)) * variant.size * variant.size / variant.rate;
-    if (time < best_time) {
-      best_time = time;
-      best = i;
-    }
+    const double us =
+        static_cast<double>(ceil_div(tiles, sms)) * variant.size * variant.size * gemm.k / variant.rate / kRate;
+    if (us < best.us) best = {i, us};
   }
   return best;
 }
@@ -523,7 +493,7 @@ bool serves(const Gemm& gemm) {
   constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;  // coordinates and tiles are 32-bit
   if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
   if (ceil_div(gemm.m, 64) * ceil_div(gemm.n, 64) > kMost) return false;
-  return layout_a(gemm).served && layout_b(gemm).served && is_served_here();
+  return layout_a(gemm).served && layout_b(gemm).served && has_sm80_code(current_device("launching a product"));
 }
 
 void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
@@ -532,10 +502,12 @@ void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
   tiled::walk_batch(gemm, walked, [&](const Gemm& part) { launch_batch(part, walked, variants()[variant], stream); });
 }
 
-void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm), gemm, stream); }
+void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm).variant, gemm, stream); }
+
+double estimated_us(const Gemm& gemm) { return choose(gemm).us; }
 
 std::string describe(const Gemm& gemm) {
-  return std::string("mma ") + variants()[choose(gemm)].name + ", " + dtype_name(gemm.dtype);
+  return std::string("mma ") + variants()[choose(gemm).variant].name + ", " + dtype_name(gemm.dtype);
 }
 
 int variant_count() { return kVariants; }
