@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib.util
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +60,7 @@ class Page(pytest.File):
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.blocks: list[Block] = []
+        self.folder = tempfile.TemporaryDirectory()  # where the blocks run, and leave what they write
         text = self.path.read_text(encoding="utf-8")
         for fence in FENCE.finditer(text):
             if fence["info"] == "{include}":
@@ -102,6 +105,10 @@ class Block(pytest.Item):
 
     def run(self) -> None:
         self.was_run = True
+        with contextlib.chdir(self.parent.folder.name):
+            self._run()
+
+    def _run(self) -> None:
         names = self.parent.names
         if not self.is_session:
             exec(compile("\n" * self.line + self.code, self.path, "exec", dont_inherit=True), names)

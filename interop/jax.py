@@ -95,7 +95,9 @@ def matmul(
         and not isinstance(a, _Tracer)
         and a.dtype == b.dtype
         and dtype is c is alpha is beta is bias is epilogue is None
-        and out is aux is scale_a is scale_b is stream is execution is None
+        and out is aux is scale_a is scale_b is None
+        and stream is None
+        and execution is None
     ):  # the short way of most calls
         product = functools.partial(_plain(name_of(a.dtype), backend, precision), a, b)
         return compute("interop.matmul", {"a": a, "b": b}, None, None, product)
