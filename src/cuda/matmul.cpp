@@ -68,6 +68,17 @@ int alignment_of(const Gemm& gemm) {
 
 bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { return strides.*k == 1; }
 
+bool may_not_divide(const Gemm& gemm) { return gemm.k % 128 != 0; }  // as cublas::plan has it
+
+/// Of products with few rows or columns: cuBLASLt reads all of the memory's rate in 64 and 16 bits, and in float32
+/// where that is a vector by a matrix of which k is not the unit stride.
+bool is_quicker_if_skinny(const Gemm& gemm) {
+  if (may_not_divide(gemm)) return true;
+  if (gemm.dtype != kFloat32) return false;
+  if (gemm.m == 1) return runs_along_k(gemm.b_strides, &MatrixStrides::row);
+  return gemm.n != 1 || runs_along_k(gemm.a_strides, &MatrixStrides::column);
+}
+
 /// One kind of product, from how many multiplications on ours is the quicker kernel for it.
 struct Row {
   const char* what;
@@ -86,6 +97,12 @@ constexpr Row kOurs[] = {
      [](const Gemm& g, const MatmulOptions&) {
        return g.dtype.code == kDLInt &&
               !(runs_along_k(g.a_strides, &MatrixStrides::column) && runs_along_k(g.b_strides, &MatrixStrides::row));
+     }},
+    {"float32 of few outputs and a k that cuBLASLt may not divide, of which its kernels make ten times as long", 1e8,
+     [](const Gemm& g, const MatmulOptions& options) {
+       const double outputs = multiplications(g) / static_cast<double>(g.k);
+       return g.dtype == kFloat32 && options.precision == MatmulPrecision::exact && may_not_divide(g) && g.k > 1024 &&
+              outputs < 6e5;
      }},
     {"TF32 where k is the unit stride of neither", 3e10,
      [](const Gemm& g, const MatmulOptions& options) {
@@ -111,7 +128,7 @@ bool may_be_ours(const Gemm& gemm, const MatmulOptions& options) {
 ///   nothing to add up (k == 0), or nothing at all     tiled (finishes zeros, or returns)
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
-///   few rows or columns that are read in vectors      tiled
+///   few rows or columns, as is_quicker_if_skinny says tiled
 ///   TF32x3 that our kernel serves                     tiled (cuBLASLt has none)
 ///   what cuBLASLt cannot take, as make_key says       tiled
 ///   measured, by `tune_matmul`                        the quicker one
@@ -131,7 +148,7 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   }
   if (!suits_cublas(gemm, options) || !cublas::installed()) return tiled::plan(gemm, options);
   if (!by_name) {
-    if (tiled::is_skinny(gemm)) return tiled::plan(gemm, options);
+    if (tiled::is_skinny(gemm) && is_quicker_if_skinny(gemm)) return tiled::plan(gemm, options);
     if (options.precision == MatmulPrecision::tf32x3) {
       MatmulPlan plan = tiled::plan(gemm, options);
       if (plan.precision == MatmulPrecision::tf32x3) return plan;
@@ -144,7 +161,7 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   }
   if (!by_name && (planned.tuned ? planned.tiled_is_quicker : may_be_ours(gemm, options))) {
     MatmulPlan plan = tiled::plan(gemm, options);
-    if (planned.tuned || plan.tensor_cores) {
+    if (planned.tuned || plan.tensor_cores || plan.parts > 1) {
       plan.tunable = !planned.tuned;
       return plan;
     }

@@ -132,13 +132,6 @@ double tensor_core_us(const Gemm& gemm, const MatmulPlan& plan) {
   return multiplying + (bytes == 0 ? 0 : 4 + bytes / 2.5e6);
 }
 
-/// Is it quicker than mma.sync and the general kernels, which need no workspace?
-bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
-  const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
-  if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
-  return tensor_core_us(gemm, plan) < (is_half && mma::serves(gemm) ? mma::estimated_us(gemm) : general_us(gemm));
-}
-
 // ---- parts of k ----
 
 /// k in equal parts, and a rest. One part: not divided.
@@ -146,6 +139,7 @@ struct Parts {
   int count = 1;
   int64_t k = 0;
   int64_t rest = 0;
+  double us = 0;  // estimated
 
   int sums() const { return count + (rest > 0); }
 };
@@ -203,34 +197,27 @@ Parts choose_parts(const Gemm& gemm, std::size_t most_bytes, Estimate estimated_
   constexpr int64_t kLeast = 256;                 // of k in a part
   constexpr double kLaunchUs = 3, kRate = 2.8e6;  // of H100's memory, in bytes a microsecond
   constexpr double kEnough = 132 * 128 * 128;     // outputs
-  if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return {};
-  if (gemm.k < 2 * kLeast || static_cast<double>(gemm.m) * gemm.n * batch_size(gemm) > kEnough) return {};
   Parts best;
-  double best_us = 0.9 * estimated_us(gemm);
+  best.us = estimated_us(gemm);
+  if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return best;
+  if (gemm.k < 2 * kLeast || static_cast<double>(gemm.m) * gemm.n * batch_size(gemm) > kEnough) return best;
+  double least_us = 0.9 * best.us;
   for (const int count : {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, kMostParts}) {
     const Parts parts = divided(gemm.k, count);
     const std::size_t bytes = partial_bytes(gemm, parts.sums());
     if (parts.k < kLeast || bytes > most_bytes) break;
     double us = estimated_us(sums_of(gemm, parts, nullptr)) + kLaunchUs + 2 * bytes / kRate;
     if (parts.rest > 0) us += kLaunchUs + estimated_us(sums_of(gemm, 0, parts.rest, nullptr));
-    if (us < best_us) {
-      best_us = us;
+    if (us < least_us) {
+      least_us = us;
       best = parts;
+      best.us = us;
     }
   }
   return best;
 }
 
 // ---- which kernels, and how ----
-
-/// The kernels for all of k at once, and what they pack.
-MatmulPlan plan_whole(const Gemm& gemm, const MatmulOptions& options) {
-  if (is_small(gemm)) return {};
-  const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
-                                             ? wgmma::plan_integers(gemm, options.most_packed_bytes)
-                                             : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
-  return plan && is_quickest(gemm, *plan) ? *plan : MatmulPlan();
-}
 
 /// Is the plan one whose workspace, if any, is for the sums of parts of k? Else it is for what is packed.
 bool may_be_divided(const Gemm& gemm, const MatmulPlan& plan) {
@@ -281,8 +268,6 @@ Way way_of(const Gemm& gemm, const MatmulPlan& plan) {
   return {family_of(gemm, plan), plan.parts == 1 ? Parts() : divided(gemm.k, plan.parts), plan.workspace_bytes};
 }
 
-// ---- the launcher ----
-
 /// The kernels store along rows of c, so a column-major c is computed as its transpose: in `flipped`, for the caller.
 const Gemm& by_rows(const Gemm& asked, Gemm& flipped) {
   if (asked.c_strides.row != 1 || asked.c_strides.column == 1) return asked;
@@ -290,6 +275,25 @@ const Gemm& by_rows(const Gemm& asked, Gemm& flipped) {
   transpose(flipped);
   return flipped;
 }
+
+/// Is a plan for the tensor cores of sm_90 quicker than the other kernels?
+bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
+  const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
+  if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
+  Gemm flipped;
+  return tensor_core_us(gemm, plan) < way_of(by_rows(gemm, flipped), MatmulPlan(), kMostPartialBytes).parts.us;
+}
+
+/// The kernels for all of k at once, and what they pack.
+MatmulPlan plan_whole(const Gemm& gemm, const MatmulOptions& options) {
+  if (is_small(gemm)) return {};
+  const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
+                                             ? wgmma::plan_integers(gemm, options.most_packed_bytes)
+                                             : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
+  return plan && is_quickest(gemm, *plan) ? *plan : MatmulPlan();
+}
+
+// ---- the launcher ----
 
 /// One array of a product, strides in elements. For c, mn stands for its columns and k for its rows.
 struct Operand {
@@ -445,7 +449,8 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
   Kernel& kernel = *variant.kernels[vectors_a][vectors_b];
   const int walked = std::max(0, gemm.batch_ndim - kKernelBatchDims);
   const int64_t matrices = set_batch(args, gemm, walked);
-  int64_t at[kMaxDims] = {};
+  int64_t at[kMaxDims];
+  std::fill_n(at, walked, 0);
   for (;;) {
     launch_batch(args, matrices, variant, kernel, stream);
     int dim = walked - 1;

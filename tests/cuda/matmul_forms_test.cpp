@@ -289,7 +289,9 @@ bool check_case(const Case& x, MatmulBackend backend) {
     expect(plan.workspace_bytes <= largest_workspace(gemm, {backend}), text(x, backend) + ": its workspace");
     if (x.in_parts && backend == MatmulBackend::tiled) {
       const std::string algorithm = describe(gemm, plan);
-      expect(plan.workspace_bytes > 0 && algorithm.find(", split-k ") != std::string::npos,
+      const bool is_divided = algorithm.find(", split-k ") != std::string::npos;
+      const bool is_packed = algorithm.find("packed first") != std::string::npos;
+      expect(plan.workspace_bytes > 0 && (is_divided || is_packed),
              text(x, backend) + ": k is divided, not " + algorithm);
     }
     void* workspace = plan.workspace_bytes ? allocate(plan.workspace_bytes, own_stream()) : nullptr;

@@ -170,7 +170,7 @@ void check_case_of(const Case& x, Arena& arena) {
     gemm.aux = got_aux;
     gemm.aux_strides = {pu.x.row_stride, pu.x.column_stride};
   }
-  gemm.activation = x.activation;
+  gemm.activation = how.activation = x.activation;
   reference_kernel<T, C><<<2048, 64, 0, g_stream>>>(a, b, want, pa.x, pb.x, pc.x, matrices, x.k, how);
   MUST(cudaGetLastError());
   finish("the reference of " + text(x));

@@ -419,7 +419,7 @@ def test_tf32_explained(torch):
         (ones, ones, None),
         (ones[:128, :128], ones[:128, :128], "tf32"),  # as quick there
         (ones[:2], ones, "tf32"),  # to pack b takes longer
-        (ones[:512, :512], ones[:512, :512], "tf32x3"),
+        (ones[:256, :256], ones[:256, :256], "tf32x3"),
         (ones[:1024, :1024].double(), ones[:1024, :1024].double(), "tf32x3"),
     ):
         algorithm = explained(a, b, precision).algorithm
