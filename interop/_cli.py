@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="large products, large sums, host time, or the examples of the pages beside how it was done before",
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
-    bench.add_argument("--plot", metavar="FILE", help="draw elementwise's bars into this file (needs matplotlib)")
+    bench.add_argument(
+        "--plot", metavar="FILE", help="draw elementwise's or matmul's bars into this file (needs matplotlib)"
+    )
     bench.add_argument("--only", metavar="TEXT", default="", help="of the products, those whose row has this text")
     conformance = commands.add_parser(
         "conformance", help="print what every array library, dtype and layout that is here gives"

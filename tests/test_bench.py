@@ -19,9 +19,9 @@ def test_without_a_gpu_it_says_so(capsys):
     assert capsys.readouterr().out.startswith("interop bench needs a GPU: ")
 
 
-def test_bars_are_of_elementwise_alone(capsys):
+def test_bars_are_of_elementwise_and_matmul(capsys):
     assert _bench.run("overhead", None, plot_path="bars.svg") == 1
-    assert capsys.readouterr().out == "interop bench: --plot is of elementwise alone\n"
+    assert capsys.readouterr().out == "interop bench: --plot is of elementwise and matmul\n"
 
 
 def test_bars_have_every_case_and_library(tmp_path):
@@ -33,6 +33,30 @@ def test_bars_have_every_case_and_library(tmp_path):
     _plot.elementwise(rows, str(tmp_path / "bars.svg"))
     text = (tmp_path / "bars.svg").read_text()
     assert all(word in text for word in ("a + b<", "a + b.T<", "interop<", "torch<", "a card"))
+
+
+def test_bars_of_products_are_means_of_the_layouts(tmp_path, monkeypatch):
+    machine.need("matplotlib")
+    drawn = {}
+    draw = _plot._draw
+    monkeypatch.setattr(
+        _plot, "_draw", lambda cases, ratios, *rest, **how: drawn.update(ratios) or draw(cases, ratios, *rest, **how)
+    )
+    rates = [("float32 8x8@8x8 NN", "torch", 10), ("float32 8x8@8x8 NN", "interop None", 20)]
+    rates += [("float32 8x8@8x8 NT", "torch", 10), ("float32 8x8@8x8 NT", "interop None", 80)]
+    rates += [
+        ("int32 8x8@8x8 NN", "cupy", 5),
+        ("int32 8x8@8x8 NN", "interop tiled", 30),
+        ("int8 8x8@8x8 NN", "interop None", 1),
+    ]
+    rows = [
+        {"group": "square", "product": product, "backend": backend, "tflops": rate, "card": "a card"}
+        for product, backend, rate in rates
+    ]
+    _plot.matmul([*rows, {**rows[0], "group": "odd"}], str(tmp_path / "bars.svg"))
+    assert drawn == {"interop None": {"float32 8": pytest.approx(4)}, "interop tiled": {"int32 8 (to CuPy)": 6}}
+    text = (tmp_path / "bars.svg").read_text()
+    assert all(word in text for word in ("float32 8<", "int32 8 (to CuPy)<", "interop None<", "a card"))
 
 
 def test_stages_are_of_device_arrays():

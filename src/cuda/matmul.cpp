@@ -98,11 +98,13 @@ constexpr Row kOurs[] = {
        return g.dtype.code == kDLInt &&
               !(runs_along_k(g.a_strides, &MatrixStrides::column) && runs_along_k(g.b_strides, &MatrixStrides::row));
      }},
-    {"float32 of few outputs and a k that cuBLASLt may not divide, of which its kernels make ten times as long", 1e8,
+    {"few outputs and a k that cuBLASLt may not divide, for which its other kernels take up to ten times as long", 1e8,
      [](const Gemm& g, const MatmulOptions& options) {
        const double outputs = multiplications(g) / static_cast<double>(g.k);
-       return g.dtype == kFloat32 && options.precision == MatmulPrecision::exact && may_not_divide(g) && g.k > 1024 &&
-              outputs < 6e5;
+       const bool is_slow = g.dtype.code == kDLComplex ? g.dtype.bits == 64
+                            : g.dtype.bits == 16       ? alignment_of(g) < 16
+                                                       : options.precision == MatmulPrecision::exact;
+       return is_slow && may_not_divide(g) && g.k > 1024 && outputs < 6e5;
      }},
     {"TF32 where k is the unit stride of neither", 3e10,
      [](const Gemm& g, const MatmulOptions& options) {

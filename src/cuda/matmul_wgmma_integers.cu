@@ -52,7 +52,8 @@ struct IntegerShape {
   static constexpr int kStoreBytes = 2 * 2 * kBoxBytes;
   static constexpr int kShared = 1024 + kStages * kStageBytes + kStoreBytes + 8 * (2 * kStages + 2);
   static constexpr int kReaders = 8;
-  static_assert(kShared <= 227 * 1024);
+  static_assert(kShared <= 227 * 1024 && kCluster == 1 && kReaders <= 128);
+  static_assert(!kMixed || sizeof(Sum) == 4, "what is added up in 64 bits has no narrower bytes");
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
