@@ -11,7 +11,9 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
@@ -587,11 +589,20 @@ bool has_precision(const Gemm& gemm, MatmulPrecision precision) {
   return gemm.dtype == kFloat32 && gemm.b_dtype == kFloat32;
 }
 
+/// Which of a and b are packed.
+std::pair<bool, bool> packs(const Gemm& gemm, MatmulPrecision precision) {
+  const Layout a = layout_a(gemm), b = layout_b(gemm);
+  const bool in_two = precision == MatmulPrecision::tf32x3, k_only = precision != MatmulPrecision::exact;
+  return {in_two || (k_only && !a.k_fast) || !is_read(gemm, gemm.a, a, &BatchDim::a_stride),
+          in_two || (k_only && !b.k_fast) || !is_read(gemm, gemm.b, b, &BatchDim::b_stride)};
+}
+
 }  // namespace
 
 std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
   if (!has_precision(gemm, precision) || !is_countable(gemm, 2) || !is_built_for_sm90a()) return 0;
-  const std::size_t bytes = packed_bytes(gemm, true, true, packed_as(precision));
+  const auto [packs_a, packs_b] = packs(gemm, precision);
+  const std::size_t bytes = packed_bytes(gemm, packs_a, packs_b, packed_as(precision));
   return bytes <= most_packed_bytes ? bytes : 0;
 }
 
@@ -599,10 +610,7 @@ std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std:
   if (!has_precision(gemm, precision) || !is_countable(gemm, 2) || !is_served_here()) return std::nullopt;
   MatmulPlan made;
   made.precision = precision;
-  const Layout a = layout_a(gemm), b = layout_b(gemm);
-  const bool in_two = precision == MatmulPrecision::tf32x3, k_only = precision != MatmulPrecision::exact;
-  made.packs_a = in_two || (k_only && !a.k_fast) || !is_read(gemm, gemm.a, a, &BatchDim::a_stride);
-  made.packs_b = in_two || (k_only && !b.k_fast) || !is_read(gemm, gemm.b, b, &BatchDim::b_stride);
+  std::tie(made.packs_a, made.packs_b) = packs(gemm, precision);
   if (!can_pack(gemm, made.packs_a, made.packs_b)) return std::nullopt;
   made.workspace_bytes = packed_bytes(gemm, made.packs_a, made.packs_b, packed_as(precision));
   if (made.workspace_bytes > most_packed_bytes) return std::nullopt;

@@ -16,7 +16,8 @@ namespace interop::cuda::wgmma {
 /// for a broadcast batch), as is the address; of `tf32`, where also k is the unit stride. Otherwise they are packed
 /// first, and for `tf32x3` always. All that has the result's shape may lie as it likes.
 std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
-/// The bytes of both operands, packed; 0 where that is more than `most_packed_bytes`. Reads no pointer.
+/// What such a plan packs, in bytes, for operands aligned as these are; 0 where that is more than `most_packed_bytes`.
+/// Asks no device.
 std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
 
 /// `plan` is the one above. Accumulates in float32, in one fixed order. `workspace` holds plan.workspace_bytes,

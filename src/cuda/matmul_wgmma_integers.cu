@@ -439,7 +439,7 @@ void launch_batch(IntegerArgs args, const Gemm& gemm, int first, int64_t k, cons
 
 std::size_t largest_integer_packing(const Gemm& gemm, std::size_t most_packed_bytes) {
   if (!is_pair_of_integers(gemm) || !is_countable(gemm, 8) || !is_built_for_sm90a()) return 0;
-  const std::size_t bytes = packed_bytes(gemm, true, true, Packed::bytes);
+  const std::size_t bytes = packed_bytes(gemm, !reads_a(gemm), !reads_b(gemm), Packed::bytes);
   return bytes <= most_packed_bytes ? bytes : 0;
 }
 

@@ -12,7 +12,8 @@ namespace interop::cuda::wgmma {
 /// code for it (90a), and something to compute; none where that is not so, or more than `most_packed_bytes` would be
 /// packed. Operands of 8 bits are read as they are where TMA can and k is the unit stride; all others are packed.
 std::optional<MatmulPlan> plan_integers(const Gemm& gemm, std::size_t most_packed_bytes);
-/// The bytes of both operands, packed; 0 where that is more than `most_packed_bytes`. Reads no pointer.
+/// What such a plan packs, in bytes, for operands aligned as these are; 0 where that is more than `most_packed_bytes`.
+/// Asks no device.
 std::size_t largest_integer_packing(const Gemm& gemm, std::size_t most_packed_bytes);
 /// How long such a product takes an H100, but for the packing.
 double integer_us(const Gemm& gemm);
