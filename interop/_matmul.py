@@ -46,8 +46,8 @@ def matmul(
     """Multiply two matrices, or stacks of them, of any array library.
 
     The result is ``epilogue(alpha * (a @ b) + beta * c + bias)``; a plain call is ``a @ b``. The work goes on the
-    stream that the caller's library would use itself, the result is allocated by that library, and nothing is copied:
-    transposed, conjugated, sliced, broadcast and reversed operands are read where they are.
+    stream that the caller's library would use itself, the result is allocated by that library, and the arrays are taken
+    as they are: transposed, conjugated, sliced, broadcast or reversed.
 
     Parameters
     ----------
@@ -127,8 +127,8 @@ def matmul(
     Products are added up in their own dtype, 16-bit floats and float8 in float32 (and rounded once, after the
     epilogue). Integers wrap around; of bool it is or-of-ands. The same call on the same card gives the same bits every
     time, on any stream. On a GPU, an operand whose dtype is not the product's is converted into a workspace first,
-    unless both are 8 or 16 bits wide, and one that the TF32 kernel cannot read is packed there; `interop.explain` says
-    so. `interop.matmul` of host arrays is computed by NumPy on views of their memory.
+    unless both are 8 or 16 bits wide, and one that the quickest kernel cannot read as it lies is packed there;
+    `interop.explain` says so. `interop.matmul` of host arrays is computed by NumPy on views of their memory.
 
     Examples
     --------
