@@ -13,6 +13,7 @@ import contextlib
 import doctest
 import importlib.util
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,6 @@ class Page(pytest.File):
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.blocks: list[Block] = []
-        self.folder = tempfile.TemporaryDirectory()  # where the blocks run, and leave what they write
         text = self.path.read_text(encoding="utf-8")
         for fence in FENCE.finditer(text):
             if fence["info"] == "{include}":
@@ -76,6 +76,12 @@ class Page(pytest.File):
             yield block
         if len(self.blocks) != len(PYTHON_FENCE.findall(text)):
             raise self.CollectError(f"{self.path}: a Python block is no plain, unindented ```python or ```pycon fence")
+
+    def setup(self) -> None:
+        self.folder = tempfile.mkdtemp()  # where the blocks run, and leave what they write
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
 
 
 class Block(pytest.Item):
@@ -105,7 +111,7 @@ class Block(pytest.Item):
 
     def run(self) -> None:
         self.was_run = True
-        with contextlib.chdir(self.parent.folder.name):
+        with contextlib.chdir(self.parent.folder):
             self._run()
 
     def _run(self) -> None:
