@@ -19,15 +19,8 @@ bool is_empty(const Gemm& gemm) {
   return gemm.m == 0 || gemm.n == 0;
 }
 
-double multiplications(const Gemm& gemm) {
-  double count = static_cast<double>(gemm.m) * gemm.n * gemm.k;
-  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
-  return count;
-}
-
 /// A product for which our kernel takes the GPU no longer than cuBLASLt takes the host: it is launched in less than
-/// half of that time. Measured on an H100, where float32 is as fast as cuBLASLt on the GPU, too, up to 512^3. With a
-/// longer k cuBLASLt splits it over blocks, and ours does not.
+/// half of that time. Measured on an H100, where float32 is as fast as cuBLASLt on the GPU, too, up to 512^3.
 bool is_small(const Gemm& gemm, MatmulPrecision precision) {
   const bool is_tf32 = gemm.dtype == kFloat32 && precision == MatmulPrecision::tf32;
   const bool is_float32 = gemm.dtype == kFloat32 && !is_tf32;

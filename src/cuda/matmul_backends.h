@@ -7,6 +7,16 @@
 #include <memory>
 #include <string>
 
+namespace interop::cuda {
+
+inline double multiplications(const Gemm& gemm) {
+  double count = static_cast<double>(gemm.m) * gemm.n * gemm.k;
+  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
+  return count;
+}
+
+}  // namespace interop::cuda
+
 namespace interop::cuda::tiled {
 
 /// Is it a product of few rows or columns that takes as long as reading the larger operand?

@@ -627,6 +627,16 @@ void forget_plans() {
   }
 }
 
+/// The plans made without it are forgotten.
+void keep(const Key& key, Choice choice) {
+  Choices& choices = all_choices();
+  {
+    std::lock_guard<std::mutex> lock(choices.mutex);
+    choices.of.insert_or_assign({key, hash_of(key)}, std::move(choice));
+  }
+  forget_plans();
+}
+
 std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Types& types, int device) {
   const HashedKey hashed{key, hash_of(key)};
   Shard& shard = shards()[hashed.hash >> 60];
@@ -749,12 +759,7 @@ void tune(const Gemm& gemm, const MatmulOptions& options, void* workspace, cudaS
   choice.product = (key.flags & kTf32 ? "tf32 " : plan->dtype + " ") +
                    (key.batch > 1 ? std::to_string(key.batch) + " of " : "") + shape(key.m, key.k) + " @ " +
                    shape(key.k, key.n);
-  Choices& choices = all_choices();
-  {
-    std::lock_guard<std::mutex> lock(choices.mutex);
-    choices.of.insert_or_assign({key, hash_of(key)}, std::move(choice));
-  }
-  forget_plans();
+  keep(key, std::move(choice));
 }
 
 std::string describe(const void* algorithm) {
@@ -824,12 +829,7 @@ bool keep_choice(int device, const MatmulChoice& given) {
   choice.microseconds = given.microseconds;
   choice.untuned_microseconds = given.untuned_microseconds;
   choice.product = given.product;
-  Choices& choices = all_choices();
-  {
-    std::lock_guard<std::mutex> lock(choices.mutex);
-    choices.of.insert_or_assign({key, hash_of(key)}, std::move(choice));
-  }
-  forget_plans();
+  keep(key, std::move(choice));
   return true;
 }
 
