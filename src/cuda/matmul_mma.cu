@@ -10,11 +10,13 @@
 
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
+#include "cuda/matmul_blocks.cuh"
 #include "cuda/matmul_finish_four.cuh"
 
 namespace interop::cuda::mma {
 namespace {
 
+using tiled::BlockTile;
 using tiled::FinishArgs;
 using tiled::kKernelBatchDims;
 using tiled::OutputArgs;
@@ -65,15 +67,6 @@ struct Shape {
 // the tile for each k. The 16-byte chunks of a row are exchanged, so that ldmatrix reads 8 chunks below one another
 // from different banks: chunk i of a row of 64 bytes is at i ^ row / 2 % 4, of a longer row at i ^ row % 8.
 
-template <int Bytes>
-__device__ __forceinline__ void copy_or_zero(uint32_t to, const char* from, int bytes) {
-  if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-  }
-}
-
 /// The copies of one operand by one thread: its chunks of a stage are equal numbers of rows apart.
 template <typename S>
 class Copies {
@@ -101,11 +94,11 @@ class Copies {
       const char* const from = from_ + i * slow_bytes_;
       const uint32_t to = stage + to_ + i * kThreads * kChunk;
       if (args_.vectors) {
-        copy_or_zero<16>(to, from, bytes);
+        tiled::copy_or_zero<16>(to, from, bytes);
       } else {
 #pragma unroll 1
         for (int j = 0; j < kChunk; j += 4) {
-          copy_or_zero<4>(to + j, from + j, min(max(bytes - j, 0), 4));
+          tiled::copy_or_zero<4>(to + j, from + j, min(max(bytes - j, 0), 4));
         }
       }
     }
@@ -192,36 +185,7 @@ __device__ __forceinline__ void product(float (&d)[4], const uint32_t (&a)[4], u
 
 // ---- a block's tile ----
 
-struct Tile {
-  int row, column;  // of the first output
-  int batch[kKernelBatchDims];
-};
-
-constexpr int kSuperRow = 16;  // tiles that a super-row is high
-
-/// Blocks run down a super-row's columns: those that run at one time then share rows of a and columns of b in L2.
-template <typename S>
-__device__ __forceinline__ Tile tile_of_block(const KernelArgs& args) {
-  const int of_matrix = args.row_tiles * args.column_tiles;
-  const int block = static_cast<int>(blockIdx.x);
-  int64_t matrix = args.first_matrix + block / of_matrix;
-  const int at = block % of_matrix;
-  Tile tile;
-#pragma unroll
-  for (int i = kKernelBatchDims - 1; i >= 0; --i) {
-    tile.batch[i] = static_cast<int>(matrix % args.batch_size[i]);
-    matrix /= args.batch_size[i];
-  }
-  const int of_super_row = kSuperRow * args.column_tiles;
-  const int first = at / of_super_row * kSuperRow;
-  const int height = min(kSuperRow, args.row_tiles - first);
-  const int in_super_row = at % of_super_row;
-  tile.row = (first + in_super_row % height) * S::kSize;
-  tile.column = in_super_row / height * S::kSize;
-  return tile;
-}
-
-__device__ __forceinline__ const char* first_element(const OperandArgs& args, const Tile& tile, int mn) {
+__device__ __forceinline__ const char* first_element(const OperandArgs& args, const BlockTile& tile, int mn) {
   const char* data = args.data + mn * (args.k_fast ? args.slow_stride : 2);
 #pragma unroll
   for (int i = 0; i < kKernelBatchDims; ++i) data += tile.batch[i] * args.batch_stride[i];
@@ -232,7 +196,7 @@ __device__ __forceinline__ const char* first_element(const OperandArgs& args, co
 /// then has four neighbours of a row, and neighbouring threads have neighbours.
 template <typename S, typename T>
 __device__ __forceinline__ void store(const KernelArgs& args, float* buffer,
-                                      const float (&sums)[S::kPieces][2 * S::kPieces][4], const Tile& tile) {
+                                      const float (&sums)[S::kPieces][2 * S::kPieces][4], const BlockTile& tile) {
   constexpr int kVectors = S::kWarp / 4;  // in a row
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_row = tile.row + warp / 2 * S::kWarp, first_column = tile.column + warp % 2 * S::kWarp;
@@ -280,7 +244,7 @@ __global__ void __launch_bounds__(kThreads, 2) mma_kernel(const __grid_constant_
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) char shared[];
   const auto stages = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const Tile tile = tile_of_block<S>(args);
+  const BlockTile tile = tiled::tile_of_block<S::kSize, S::kSize>(args);
   const int warp = threadIdx.x / 32;
   Copies<S> a(args.a, first_element(args.a, tile, tile.row), args.m - tile.row, args.k);
   Copies<S> b(args.b, first_element(args.b, tile, tile.column), args.n - tile.column, args.k);

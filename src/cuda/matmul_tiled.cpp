@@ -12,6 +12,7 @@
 
 #include "cuda/driver_api.h"
 #include "cuda/matmul_backends.h"
+#include "cuda/matmul_dmma.h"
 #include "cuda/matmul_mma.h"
 #include "cuda/matmul_skinny.h"
 #include "cuda/matmul_split.h"
@@ -79,8 +80,6 @@ bool is_small(const Gemm& gemm) {
   constexpr int64_t kSmall = 128;
   return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
 }
-
-bool suits_mma(const Gemm& gemm) { return !is_small(gemm) && mma::serves(gemm); }
 
 /// A variant, and for how many multiply-adds at its SM's peak, for each k, the busiest SM works.
 struct Choice {
@@ -223,18 +222,20 @@ bool may_be_divided(const Gemm& gemm, const MatmulPlan& plan) {
   return plan.precision == MatmulPrecision::exact && !plan.packs_a && !plan.packs_b && !is_integral(gemm.dtype);
 }
 
-enum class Family { general, mma, wgmma, skinny };
+enum class Family { general, mma, dmma, wgmma, skinny };
 
 double estimated_us(const Gemm& gemm, Family family) {
-  return family == Family::wgmma ? wgmma::estimated_us(gemm)
-         : family == Family::mma ? mma::estimated_us(gemm)
-                                 : general_us(gemm);
+  return family == Family::wgmma  ? wgmma::estimated_us(gemm)
+         : family == Family::mma  ? mma::estimated_us(gemm)
+         : family == Family::dmma ? dmma::estimated_us(gemm)
+                                  : general_us(gemm);
 }
 
 /// Launches the kernels of one family, but for the skinny ones, on all of k.
 void launch_whole(const Gemm& gemm, Family family, cudaStream_t stream) {
   if (family == Family::wgmma) return wgmma::launch(gemm, MatmulPlan{}, nullptr, stream);
-  return family == Family::mma ? mma::launch(gemm, stream) : launch_general(gemm, stream);
+  if (family == Family::mma) return mma::launch(gemm, stream);
+  return family == Family::dmma ? dmma::launch(gemm, stream) : launch_general(gemm, stream);
 }
 
 struct Way {
@@ -245,7 +246,9 @@ struct Way {
 
 /// The kernels of a plan that may be divided, but for the skinny ones.
 Family family_of(const Gemm& gemm, const MatmulPlan& plan) {
-  return plan.tensor_cores ? Family::wgmma : suits_mma(gemm) ? Family::mma : Family::general;
+  if (plan.tensor_cores) return Family::wgmma;
+  if (is_small(gemm)) return Family::general;
+  return mma::serves(gemm) ? Family::mma : dmma::serves(gemm) ? Family::dmma : Family::general;
 }
 
 /// What is launched for a plan that may be divided, with a workspace of at most `most_bytes`. `gemm` is stored by rows.
@@ -529,6 +532,7 @@ std::string describe(const Gemm& asked, const MatmulPlan& plan) {
   const Gemm one = way.parts.count == 1 ? gemm : sums_of(gemm, way.parts, nullptr);
   if (way.family == Family::wgmma) return "tiled " + wgmma::describe(one, MatmulPrecision::exact) + split;
   if (way.family == Family::mma) return "tiled " + mma::describe(one) + split;
+  if (way.family == Family::dmma) return "tiled " + dmma::describe(one) + split;
   return std::string("tiled ") + choose(one).variant->name + ", " + dtype_name(gemm.dtype) + split;
 }
 

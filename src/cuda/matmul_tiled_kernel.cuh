@@ -31,8 +31,8 @@ struct Shape {
   static constexpr int kLanesM = WarpM / ThreadM, kLanesN = WarpN / ThreadN;
   static constexpr int kWarpsN = N / WarpN;
   static constexpr int kThreads = (M / WarpM) * kWarpsN * 32;
-  // A row of shared memory is 4 elements longer than the tile: a warp that writes 8 k times 4 mn of floats, or reads 4
-  // k times 8 mn of doubles, then hits every bank once.
+  // A row of shared memory is 4 elements longer than the tile: a warp that writes 8 k times 4 mn of floats then hits
+  // every bank once.
   static constexpr int kPitchA = M + 4, kPitchB = N + 4;
   static constexpr int kItemsA = K * kPitchA, kItems = kItemsA + K * kPitchB;  // of one stage
   // On sm_75 shared memory holds one block an SM, and copies need registers that cp.async does not.
@@ -261,38 +261,6 @@ __device__ __forceinline__ void load_fragment(T (&to)[Count], const T* from) {
   }
 }
 
-/// Do T's products go to the tensor cores? float64's do, from sm_80 on: those add and round as fma does.
-template <typename T>
-__host__ __device__ constexpr bool uses_tensor_cores() {
-#if __CUDA_ARCH__ >= 800
-  return std::is_same<T, double>::value;
-#else
-  return false;
-#endif
-}
-
-/// sum += a @ b for 16 rows, 8 columns and 8 k of a warp. With t = lane % 4 and g = lane / 4, a thread has k = t and t
-/// + 4 of rows g (a_low) and g + 8 (a_high) of a and of column g of b, and columns 2t and 2t + 1 of the same rows of
-/// sum.
-[[maybe_unused]] __device__ __forceinline__ void multiply_16x8x8(double* low, double* high, const double (&a_low)[2],
-                                                                 const double (&a_high)[2], const double (&b)[2]) {
-#if __CUDA_ARCH__ >= 900
-  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+d"(low[0]), "+d"(low[1]), "+d"(high[0]), "+d"(high[1])
-      : "d"(a_low[0]), "d"(a_high[0]), "d"(a_low[1]), "d"(a_high[1]), "d"(b[0]), "d"(b[1]));
-#elif __CUDA_ARCH__ >= 800
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(low[0]), "+d"(low[1])
-        : "d"(a_low[k]), "d"(b[k]));
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(high[0]), "+d"(high[1])
-        : "d"(a_high[k]), "d"(b[k]));
-  }
-#endif
-}
-
 /// sum += a @ b for one tile in shared memory, by multiply_add. The first row of the tile is in `a_values[0]` and
 /// `b_values[0]` already; the next row is read while one is multiplied, and that of the next tile after `next_tile()`,
 /// which returns where it begins.
@@ -325,31 +293,6 @@ __device__ __forceinline__ void multiply_tile(unsigned conjugates_a, T (&sum)[S:
   }
 }
 
-/// sum += a @ b for one tile in shared memory, by tensor cores; `a` and `b` are this thread's first elements in it.
-template <typename S>
-__device__ __forceinline__ void multiply_tile_by_tensor_cores(double (&sum)[S::kThreadM][S::kThreadN], const double* a,
-                                                              const double* b) {
-  static_assert(S::kThreadM * 8 == S::kWarpM && S::kThreadN * 4 == S::kWarpN && S::kThreadM % 2 == 0);
-#pragma unroll
-  for (int k = 0; k < S::kK; k += 8) {
-    double a_values[S::kThreadM][2], b_values[S::kThreadN / 2][2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int i = 0; i < S::kThreadM; ++i) a_values[i][half] = a[(k + half * 4) * S::kPitchA + i * 8];
-#pragma unroll
-      for (int j = 0; j < S::kThreadN / 2; ++j) b_values[j][half] = b[(k + half * 4) * S::kPitchB + j * 8];
-    }
-#pragma unroll
-    for (int i = 0; i < S::kThreadM; i += 2) {
-#pragma unroll
-      for (int j = 0; j < S::kThreadN / 2; ++j) {
-        multiply_16x8x8(&sum[i][j * 2], &sum[i + 1][j * 2], a_values[i], a_values[i + 1], b_values[j]);
-      }
-    }
-  }
-}
-
 // ---- what becomes of the sums ----
 
 /// Where an array of the result's shape has a thread's first output; null for one that is not there.
@@ -369,7 +312,7 @@ struct Region {
 
 /// Stores sums that are not stored as they are, one by one. Not in the kernel's own loop over registers, which would be
 /// this code unrolled for each of them: they are put in local memory first.
-template <typename T, int ThreadM, int ThreadN, int RowRun, int GroupM, int ColumnRun, int GroupN>
+template <typename T, int ThreadM, int ThreadN, int Run, int GroupM, int GroupN>
 __device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[ThreadM][ThreadN], char* c,
                                        const Region& region) {
   const FinishArgs& how = args.finish;
@@ -385,7 +328,7 @@ __device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[Th
 #pragma unroll 1
   for (int index = 0; index < ThreadM * ThreadN; ++index) {
     const int i = index / ThreadN, j = index % ThreadN;
-    const int row = i / RowRun * GroupM + i % RowRun, column = j / ColumnRun * GroupN + j % ColumnRun;
+    const int row = i / Run * GroupM + i % Run, column = j / Run * GroupN + j % Run;
     if (row >= region.rows || column >= region.columns) continue;
     const auto step = [row, column](const OutputArgs& array) {
       return row * array.row_stride + column * array.column_stride;
@@ -401,8 +344,9 @@ __device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[Th
 //           VectorsA: m is a's unit stride, and every vector of 16 bytes along it is aligned; VectorsB: n of b, alike
 //   launch  grid: one block a tile, matrix by matrix; block: Shape::kThreads; static shared memory, at most 48 KB
 //   traffic reads a and b n / kN and m / kM times, mostly from L2; writes c once. Compute-bound, so judge it in FLOP/s
-//   maths   one chain of multiply_add along k per output, from 0; float64 by tensor cores from sm_80 on. Integers wrap.
-//           The order is fixed: the same bits every run. k == 0: the sum is zero
+//   maths   one chain of multiply_add along k per output, from 0. Integers wrap. The order is fixed: the same bits
+//   every
+//           run. k == 0: the sum is zero
 // A thread's 8 x 8 float outputs make 64 multiply-adds of 4 vectors read from shared memory; more would not leave room
 // for two blocks an SM, which hide each other's barriers. Tiles of later k are on their way to shared memory (cp.async,
 // kStages deep) and the next row of a tile on its way to registers, while this one is multiplied. Large shapes have the
@@ -438,18 +382,15 @@ __global__ __launch_bounds__(S::kThreads,
   const int rows_left = static_cast<int>(min(args.m - first_row, static_cast<int64_t>(S::kM)));
   const int columns_left = static_cast<int>(min(args.n - first_column, static_cast<int64_t>(S::kN)));
 
-  // Which outputs are this thread's: rows in runs of kRunM, kGroupM apart, and columns alike. With fma the lowest bit
-  // of the lane counts columns and the next ones rows, so that each half of a warp reads whole lines of shared memory.
-  constexpr bool kTensor = uses_tensor_cores<T>();
-  constexpr int kRunM = kTensor ? 1 : S::kVector, kGroupM = kTensor ? 8 : S::kLanesM * S::kVector;
-  constexpr int kGroupN = kTensor ? 8 : S::kLanesN * S::kVector;
+  // Which outputs are this thread's: rows in runs of kRun, kGroupM apart, and columns alike. The lowest bit of the lane
+  // counts columns and the next ones rows, so that each half of a warp reads whole lines of shared memory.
+  constexpr int kRun = S::kVector, kGroupM = S::kLanesM * kRun, kGroupN = S::kLanesN * kRun;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warp_row = warp / S::kWarpsN * S::kWarpM;
   const int warp_column = warp % S::kWarpsN * S::kWarpN;
-  const int thread_row = warp_row + (kTensor ? lane / 4 : lane / 2 % S::kLanesM * S::kVector);
-  const int thread_column =
-      warp_column + (kTensor ? lane % 4 * 2 : (lane % 2 + lane / (2 * S::kLanesM) * 2) * S::kVector);
+  const int thread_row = warp_row + lane / 2 % S::kLanesM * kRun;
+  const int thread_column = warp_column + (lane % 2 + lane / (2 * S::kLanesM) * 2) * kRun;
 
   T sum[S::kThreadM][S::kThreadN] = {};
   const auto multiply = [&](auto edge) {
@@ -493,22 +434,12 @@ __global__ __launch_bounds__(S::kThreads,
     }
     wait_for_tile();
 
-    if constexpr (kTensor) {
-      const int a_place = lane % 4 * S::kPitchA + warp_row + lane / 4;
-      const int b_place = S::kItemsA + lane % 4 * S::kPitchB + warp_column + lane / 4;
-      for (int tile_k = args.k_tiles; tile_k > 0; --tile_k) {
-        copy_next();
-        multiply_tile_by_tensor_cores<S>(sum, stages + stage + a_place, stages + stage + b_place);
-        next_tile();
-      }
-    } else {
-      T a_values[2][S::kThreadM], b_values[2][S::kThreadN];
-      load_fragment<T, S::kThreadM, kGroupM>(a_values[0], stages + thread_row);
-      load_fragment<T, S::kThreadN, kGroupN>(b_values[0], stages + S::kItemsA + thread_column);
-      for (int tile_k = args.k_tiles; tile_k > 0; --tile_k) {
-        multiply_tile<S, kGroupM, kGroupN>(args.conjugates_a, sum, a_values, b_values, stages + stage, thread_row,
-                                           S::kItemsA + thread_column, copy_next, next_tile);
-      }
+    T a_values[2][S::kThreadM], b_values[2][S::kThreadN];
+    load_fragment<T, S::kThreadM, kGroupM>(a_values[0], stages + thread_row);
+    load_fragment<T, S::kThreadN, kGroupN>(b_values[0], stages + S::kItemsA + thread_column);
+    for (int tile_k = args.k_tiles; tile_k > 0; --tile_k) {
+      multiply_tile<S, kGroupM, kGroupN>(args.conjugates_a, sum, a_values, b_values, stages + stage, thread_row,
+                                         S::kItemsA + thread_column, copy_next, next_tile);
     }
   };
   if (args.k_tiles == 0) {
@@ -524,12 +455,12 @@ __global__ __launch_bounds__(S::kThreads,
   if (!args.finish.direct) {
     const Region region{first_row + thread_row, first_column + thread_column, rows_left - thread_row,
                         columns_left - thread_column};
-    finish<T, S::kThreadM, S::kThreadN, kRunM, kGroupM, S::kVector, kGroupN>(args, sum, c, region);
+    finish<T, S::kThreadM, S::kThreadN, kRun, kGroupM, kGroupN>(args, sum, c, region);
     return;
   }
 #pragma unroll
   for (int i = 0; i < S::kThreadM; ++i) {
-    const int row = i / kRunM * kGroupM + i % kRunM;
+    const int row = i / kRun * kGroupM + i % kRun;
     if (thread_row + row >= rows_left) continue;
     char* const c_row = c + row * args.c.row_stride;
 #pragma unroll

@@ -1,0 +1,58 @@
+/// Device code that the kernels with one block a tile share: which tile a block has, and its copies to shared memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/matmul_tiled.h"
+
+namespace interop::cuda::tiled {
+namespace {
+
+/// Copies `bytes` (0 to Bytes) and writes zeros for the rest. Asynchronous; bypasses L1 where it can.
+template <int Bytes>
+__device__ __forceinline__ void copy_or_zero(uint32_t to, const char* from, int bytes) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Bytes), "r"(bytes)
+                 : "memory");
+  }
+#endif
+}
+
+/// The first output of a block's tile, and its matrix.
+struct BlockTile {
+  int row, column;
+  int batch[kKernelBatchDims];
+};
+
+/// Blocks run down the columns of super-rows of 16 tiles: those that run at one time then share rows of a and columns
+/// of b in L2. Args: row_tiles, column_tiles, first_matrix and batch_size, all of whose dimensions are there.
+///
+/// Asked twice, it is computed twice: a kernel that keeps the answer while it multiplies has fewer registers for that.
+template <int TileM, int TileN, typename Args>
+__device__ __forceinline__ BlockTile tile_of_block(const Args& args) {
+  constexpr int kSuperRow = 16;
+  const int of_matrix = args.row_tiles * args.column_tiles;
+  int block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  int64_t matrix = args.first_matrix + block / of_matrix;
+  const int at = block % of_matrix;
+  BlockTile tile;
+#pragma unroll
+  for (int i = kKernelBatchDims - 1; i >= 0; --i) {
+    tile.batch[i] = static_cast<int>(matrix % args.batch_size[i]);
+    matrix /= args.batch_size[i];
+  }
+  const int of_super_row = kSuperRow * args.column_tiles;
+  const int first = at / of_super_row * kSuperRow;
+  const int height = min(kSuperRow, args.row_tiles - first);
+  const int in_super_row = at % of_super_row;
+  tile.row = (first + in_super_row % height) * TileM;
+  tile.column = in_super_row / height * TileN;
+  return tile;
+}
+
+}  // namespace
+}  // namespace interop::cuda::tiled
