@@ -121,10 +121,7 @@ double general_us(const Gemm& gemm) {
 /// How long a plan for the tensor cores of sm_90 takes an H100: to multiply, to copy what it packs, and to start.
 double tensor_core_us(const Gemm& gemm, const MatmulPlan& plan) {
   const bool in_two = plan.precision == MatmulPrecision::tf32x3;
-  const double multiplying = is_integral(gemm.dtype) ? wgmma::integer_us(gemm)
-                             : plan.precision == MatmulPrecision::exact
-                                 ? wgmma::estimated_us(gemm)
-                                 : multiplications(gemm) / (in_two ? 55e6 : 160e6);
+  const double multiplying = is_integral(gemm.dtype) ? wgmma::integer_us(gemm) : wgmma::estimated_us(gemm, plan);
   const double bytes = static_cast<double>(plan.workspace_bytes) * (in_two ? 1.5 : 2);  // read and written
   return multiplying + (bytes == 0 ? 0 : 4 + bytes / 2.5e6);
 }
@@ -225,7 +222,7 @@ bool may_be_divided(const Gemm& gemm, const MatmulPlan& plan) {
 enum class Family { general, mma, dmma, wgmma, skinny };
 
 double estimated_us(const Gemm& gemm, Family family) {
-  return family == Family::wgmma  ? wgmma::estimated_us(gemm)
+  return family == Family::wgmma  ? wgmma::estimated_us(gemm, MatmulPlan())
          : family == Family::mma  ? mma::estimated_us(gemm)
          : family == Family::dmma ? dmma::estimated_us(gemm)
                                   : general_us(gemm);
@@ -275,6 +272,13 @@ const Gemm& by_rows(const Gemm& asked, Gemm& flipped) {
   flipped = asked;
   transpose(flipped);
   return flipped;
+}
+
+/// The plan for what by_rows makes of `asked`.
+MatmulPlan plan_by_rows(const Gemm& asked, MatmulPlan plan) {
+  Gemm flipped;
+  if (&by_rows(asked, flipped) == &flipped) std::swap(plan.packs_a, plan.packs_b);
+  return plan;
 }
 
 /// Is a plan for the tensor cores of sm_90 quicker than the other kernels?
@@ -498,9 +502,8 @@ void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStre
   Gemm flipped;
   const Gemm& gemm = by_rows(asked, flipped);
   if (!may_be_divided(gemm, plan)) {
-    MatmulPlan own = plan;
-    if (&gemm == &flipped) std::swap(own.packs_a, own.packs_b);
-    return (is_integral(gemm.dtype) ? wgmma::launch_integers : wgmma::launch)(gemm, own, workspace, stream);
+    const auto launch_plan = is_integral(gemm.dtype) ? wgmma::launch_integers : wgmma::launch;
+    return launch_plan(gemm, plan_by_rows(asked, plan), workspace, stream);
   }
   const bool as_planned = workspace || plan.workspace_bytes == 0;
   const Way way = as_planned ? way_of(gemm, plan) : way_of(gemm, plan, 0);
@@ -524,13 +527,15 @@ std::string describe(const Gemm& asked, const MatmulPlan& plan) {
                                : plan.packs_b               ? "; b is packed first, in the workspace"
                                                             : "";
     return "tiled " +
-           (is_integral(gemm.dtype) ? wgmma::describe_integers(gemm) : wgmma::describe(gemm, plan.precision)) + packed;
+           (is_integral(gemm.dtype) ? wgmma::describe_integers(gemm)
+                                    : wgmma::describe(gemm, plan_by_rows(asked, plan))) +
+           packed;
   }
   const Way way = way_of(gemm, plan);
   const std::string split = way.parts.count == 1 ? "" : ", split-k " + std::to_string(way.parts.count);
   if (way.family == Family::skinny) return "tiled " + skinny::describe(gemm) + split;
   const Gemm one = way.parts.count == 1 ? gemm : sums_of(gemm, way.parts, nullptr);
-  if (way.family == Family::wgmma) return "tiled " + wgmma::describe(one, MatmulPrecision::exact) + split;
+  if (way.family == Family::wgmma) return "tiled " + wgmma::describe(one, MatmulPlan()) + split;
   if (way.family == Family::mma) return "tiled " + mma::describe(one) + split;
   if (way.family == Family::dmma) return "tiled " + dmma::describe(one) + split;
   return std::string("tiled ") + choose(one).variant->name + ", " + dtype_name(gemm.dtype) + split;

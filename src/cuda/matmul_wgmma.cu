@@ -39,14 +39,19 @@ struct KernelArgs {
   Grid grid;
   OutputArgs c;
   FinishArgs finish;
-  int plane;      // of operands in two: elements from a high part to its low part
-  bool c_by_tma;  // the sums are stored as they are, by c_map
+  int plane;        // of operands in two: elements from a high part to its low part
+  bool c_by_tma;    // the sums are stored as they are, by c_map
+  bool transposed;  // the product's transpose is computed: c and finish are the product's own
 };
 
 // ---- the shapes ----
 
 template <typename T>
 constexpr int kTileK = kRowBytes / static_cast<int>(sizeof(T));  // 64, or 32 of float
+
+/// wgmma reads float32 of shared memory along k alone: an a that does not run along it goes through registers.
+template <typename T, bool AKFast>
+constexpr bool kFromRegisters = sizeof(T) == 4 && !AKFast;
 
 /// One warpgroup loads and two multiply. Each multiplying one has RowBlocks * 64 x N outputs: together they make one
 /// tile, or, where PingPong is set, each makes tiles of its own, so that one stores while the other multiplies.
@@ -102,9 +107,9 @@ __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>
       } else {
         a.outer = a_k;
 #pragma unroll
-        for (int i = 0; i < S::kM / 64; ++i) {
-          a.inner = tile.row + i * 64;
-          sm90::load_box(a_to + i * S::kBoxBytes, &args.a, full, a);
+        for (int i = 0; i < S::kM / kTileK<T>; ++i) {
+          a.inner = tile.row + i * kTileK<T>;
+          sm90::load_box(a_to + i * kTileK<T> * kRowBytes, &args.a, full, a);
         }
       }
 
@@ -176,6 +181,98 @@ __device__ __forceinline__ void multiply(int k_tiles, const Memory<S>& memory, R
   free_stage(memory, previous);
 }
 
+/// The first of the two rows, of a warpgroup's 64, whose elements and sums a thread has where a is in registers; the
+/// other is the next. wgmma has them for rows lane / 4 and lane / 4 + 8 of a warp's 16, but which rows of c those are
+/// is free: these are such that half a warp reads its pairs of a's elements from different banks.
+__device__ __forceinline__ int row_in_registers(int thread) {
+  return (thread & 64) >> 1 | (thread & 8) << 1 | (thread & 48) >> 2 | (thread & 4) >> 1;
+}
+
+/// As packing rounds to TF32: to the nearest, but no infinity for a number. wgmma leaves the lower bits out.
+__device__ __forceinline__ uint32_t rounded_to_tf32(float x) {
+  constexpr uint32_t kHalf = 0x1000u;
+  x += 0.f;  // a NaN whose upper bits are zeros gets others
+  const uint32_t bits = __float_as_uint(x);
+  return fabsf(x) < __uint_as_float(0x7f800000u - kHalf) ? bits + kHalf : bits;
+}
+
+/// `multiply` where a goes through registers: half a k tile of it is loaded while the other half is multiplied.
+template <typename S, typename Started>
+__device__ __forceinline__ void multiply_from_registers(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring,
+                                                        int block, float (&sums)[S::kRowBlocks][S::kN / 2],
+                                                        Started started) {
+  constexpr int kAtom = 1024;  // 8 rows of 128 bytes: of b, and of k of a
+  constexpr int kSteps = 2;    // of 8 in half a k tile
+  using Half = uint32_t[kSteps][S::kRowBlocks][4];
+  // Of a, 32 rows of k by 32 of m are a box, of which TMA has swizzled the 16 bytes of every row.
+  const int thread = threadIdx.x % 128, k = thread % 4, row = row_in_registers(thread);
+  const uint32_t place =
+      block * S::kBoxBytes + row / 32 * (S::kBoxBytes / 2) + k * kRowBytes + ((row % 32 / 4 ^ k) * 16 | row % 4 * 4);
+  const auto load = [&](Half& half, int first) {
+    const uint32_t low = memory.a(ring.stage) + place, high = (low ^ 4 * 16) + 4 * kRowBytes;  // k and k + 4
+    float x[kSteps][S::kRowBlocks][4];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        const int at = i * S::kBoxBytes + (first + step) * kAtom;
+        sm90::load_pair(x[step][i][0], x[step][i][1], low + at);
+        sm90::load_pair(x[step][i][2], x[step][i][3], high + at);
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) half[step][i][j] = rounded_to_tf32(x[step][i][j]);
+      }
+    }
+  };
+  const auto start = [&](const Half& half, int first) {
+    const uint64_t b = sm90::descriptor(memory.b(ring.stage), S::kBoxBytes, kAtom);
+    sm90::begin_products();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        sm90::product_of_registers<S::kN>(sums[i], half[step][i], b + (first + step) * 32 / 16);
+      }
+    }
+    sm90::end_products();
+  };
+
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+    for (int j = 0; j < S::kN / 2; ++j) sums[i][j] = 0;
+    sm90::pin(sums[i]);
+  }
+  Half lower, upper;
+  sm90::wait(memory.full(ring.stage), ring.parity);
+  load(lower, 0);
+  int previous = 0;
+  for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+    start(lower, 0);
+    sm90::wait_for_products<1>();  // those of `upper`
+    if (k_tile > 0) free_stage(memory, previous);
+    load(upper, kSteps);
+    start(upper, kSteps);
+    sm90::wait_for_products<1>();  // those of `lower`
+    previous = ring.stage;
+    ring.advance();
+    if (k_tile + 1 < k_tiles) {
+      sm90::wait(memory.full(ring.stage), ring.parity);
+      load(lower, 0);
+    }
+  }
+  started();
+  sm90::wait_for_products<0>();
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) sm90::pin(sums[i]);
+  free_stage(memory, previous);
+}
+
 /// The tensor cores round their sums towards zero, which is not as exact as float32 over a long k: of operands in two,
 /// sums of so many k tiles are added to the total by the other cores.
 constexpr int kPartTiles = 4;
@@ -235,16 +332,21 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
 
 /// One warpgroup's outputs, finished as `FinishArgs` says: 64 x 64 of them a time go through shared memory as float32,
 /// so that a thread then has four neighbours of a row, and neighbouring threads have neighbours. `row` is the first.
-template <typename S, typename T>
+/// In c, that is: the tile's rows are c's columns where the transpose was computed.
+template <typename S, typename T, bool FromRegisters>
 __device__ __forceinline__ void store_finished(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
                                                const float (&sums)[S::kRowBlocks][S::kN / 2], const Tile& tile,
                                                int row) {
   constexpr int kBoxes = S::kN / 64;  // in a row
   const int thread = threadIdx.x % 128, lane = thread % 32;
   const uint32_t buffer = memory.c(warpgroup);
-  // Vectors of four are swizzled, so that the four rows of a column that half a warp writes are in different banks.
-  const auto vector = [buffer](int box_row, int index) {
-    return buffer + box_row * 256 + (index ^ box_row % 4 * 2) * 16;
+  const bool transposed = FromRegisters && args.transposed;
+  // Vectors of four are swizzled, so that what half a warp writes, of four rows or columns, is in different banks.
+  const auto vector = [=](int box_row, int index) {
+    const int swizzle = transposed      ? box_row / 2 % 4
+                        : FromRegisters ? (box_row & 2) | (box_row >> 2 & 4)
+                                        : box_row % 4 * 2;
+    return buffer + box_row * 256 + (index ^ swizzle) * 16;
   };
   const tiled::Factors factors(args.finish);
 #pragma unroll 1
@@ -258,21 +360,29 @@ __device__ __forceinline__ void store_finished(const KernelArgs& args, const Mem
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float* const x = &sums[i / kBoxes][i % kBoxes * 32 + j * 4];
-        const int box_row = thread / 32 * 16 + lane / 4;
-        const uint32_t half = lane % 2 * 8;
-        sm90::store_pair(vector(box_row, 2 * j + lane % 4 / 2) + half, x[0], x[1]);
-        sm90::store_pair(vector(box_row + 8, 2 * j + lane % 4 / 2) + half, x[2], x[3]);
+        const int box_column = 8 * j + lane % 4 * 2;
+        const int box_row = FromRegisters ? row_in_registers(thread) : thread / 32 * 16 + lane / 4;
+        if (transposed) {
+          const uint32_t half = box_row % 4 * 4;
+          sm90::store_pair(vector(box_column, box_row / 4) + half, x[0], x[2]);
+          sm90::store_pair(vector(box_column + 1, box_row / 4) + half, x[1], x[3]);
+        } else {
+          const uint32_t half = lane % 2 * 8;
+          sm90::store_pair(vector(box_row, box_column / 4) + half, x[0], x[1]);
+          sm90::store_pair(vector(box_row + (FromRegisters ? 1 : 8), box_column / 4) + half, x[2], x[3]);
+        }
       }
     }
     sm90::named_barrier(1 + warpgroup, 128);
-    const int column = first_column + thread % 16 * 4;
-    const int count = min(args.grid.n - column, 4);
+    const int c_row = transposed ? first_column : first_row, rows = transposed ? args.grid.n : args.grid.m;
+    const int c_column = (transposed ? first_row : first_column) + thread % 16 * 4;
+    const int count = min((transposed ? args.grid.m : args.grid.n) - c_column, 4);
 #pragma unroll 2
     for (int box_row = thread / 16; box_row < 64; box_row += 8) {
       float values[4];
       sm90::load_four(values, vector(box_row, thread % 16));
-      if (first_row + box_row < args.grid.m && count > 0) {
-        tiled::finish_four<T>(args.finish, args.c, factors, values, tile.batch, first_row + box_row, column, count);
+      if (c_row + box_row < rows && count > 0) {
+        tiled::finish_four<T>(args.finish, args.c, factors, values, tile.batch, c_row + box_row, c_column, count);
       }
     }
   }
@@ -299,12 +409,15 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
       sm90::wait(memory.turn(warpgroup), turn_parity);
       turn_parity ^= 1;
     }
-    if constexpr (S::kPasses == 1) {
-      multiply<S, T, AKFast, BKFast>(args.grid.k_tiles, memory, ring, block, sums, [&] {
-        if (S::kPingPong && thread % 32 == 0) sm90::arrive(memory.turn(1 - warpgroup));
-      });
-    } else {
+    const auto started = [&] {
+      if (S::kPingPong && thread % 32 == 0) sm90::arrive(memory.turn(1 - warpgroup));
+    };
+    if constexpr (S::kPasses > 1) {
       multiply_in_two<S, T>(args.grid.k_tiles, memory, ring, block, sums);
+    } else if constexpr (kFromRegisters<T, AKFast>) {
+      multiply_from_registers(args.grid.k_tiles, memory, ring, block, sums, started);
+    } else {
+      multiply<S, T, AKFast, BKFast>(args.grid.k_tiles, memory, ring, block, sums, started);
     }
     if (S::kPingPong) ring.skip(args.grid.k_tiles);  // the other warpgroup's
 
@@ -319,7 +432,7 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
         continue;
       }
     }
-    store_finished<S, T>(args, memory, warpgroup, sums, tile, row);
+    store_finished<S, T, kFromRegisters<T, AKFast>>(args, memory, warpgroup, sums, tile, row);
   }
   if (args.c_by_tma && thread == 0) sm90::wait_for_store_reads<0>();
 }
@@ -328,7 +441,7 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
 
 // wgmma_kernel: c = a @ b for every matrix of the batch.
 //   in      a (m, k), b (k, n) T by their tensor maps, k the unit stride where KFast; TMA writes zeros beyond the edges
-//           T float: as TF32, k the unit stride; for InTwo shapes, rows of high parts and then of low ones
+//           T float: as TF32, k the unit stride of b; for InTwo shapes, rows of high parts and then of low ones
 //   out     c (m, n) T, by its tensor map; or T or float32 of any strides, finished as `FinishArgs` says
 //   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
 //   maths   float32 sums in one fixed order
@@ -375,7 +488,7 @@ struct Variant {
   double k_tile_us, store_us;
   int m, n, cluster, b_share, shared_bytes;
   bool ping_pong;
-  Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]; of float32 only [0][1][1]
+  Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]; of float32 only [0][...][1], in two [0][1][1]
 };
 
 using Kernels = Kernel* [2][2][2];
@@ -406,7 +519,10 @@ Variant of_16_bits(const char* name, double k_tile_us, double store_us) {
 /// Of float32 as TF32: a k tile takes the tensor cores as long as one of 16 bits does.
 template <typename S>
 Variant of_tf32(const char* name, double k_tile_us, double store_us) {
-  return variant_of<S>(name, k_tile_us, store_us, {{{}, {nullptr, kernel_of<S, float, true, true>()}}});
+  Kernel* from_registers = nullptr;
+  if constexpr (S::kPasses == 1) from_registers = kernel_of<S, float, false, true>();
+  return variant_of<S>(name, k_tile_us, store_us,
+                       {{{nullptr, from_registers}, {nullptr, kernel_of<S, float, true, true>()}}});
 }
 
 struct Variants {
@@ -467,6 +583,11 @@ Layout layout_b(const Gemm& gemm) {
   return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row, vector_of(gemm));
 }
 
+/// Is c^T = b^T a^T what is computed, as b is the operand that goes through registers? Packed, it runs along k.
+bool is_transposed(const Gemm& gemm, bool packs_b) {
+  return gemm.dtype == kFloat32 && !packs_b && !layout_b(gemm).k_fast;
+}
+
 /// Does TMA read the operand? Its batch steps by `stride` of each dimension.
 bool is_read(const Gemm& gemm, const void* data, const Layout& layout, int64_t BatchDim::* stride) {
   if (!is_tma_address(data) || !layout.served) return false;
@@ -501,7 +622,8 @@ CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
   return is_bfloat16(gemm) ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
-int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, kRowBytes / item_bytes(gemm.dtype)); }
+int64_t tile_k(const Gemm& gemm) { return kRowBytes / item_bytes(gemm.dtype); }
+int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, tile_k(gemm)); }
 
 /// A variant, and when its busiest SM should be done.
 struct Choice {
@@ -510,16 +632,17 @@ struct Choice {
 };
 
 /// The variant whose busiest SM should finish first.
-Choice choose(const Gemm& gemm, MatmulPrecision precision) {
+Choice choose(const Gemm& gemm, const MatmulPlan& plan) {
   const int sms = multiprocessors(current_device("launching a product"));
   const int64_t count = matrices(gemm);
-  const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * (precision == MatmulPrecision::tf32x3 ? 3 : 1));
-  const Variants all = variants(precision);
+  const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * (plan.precision == MatmulPrecision::tf32x3 ? 3 : 1));
+  int64_t m = gemm.m, n = gemm.n;
+  if (is_transposed(gemm, plan.packs_b)) std::swap(m, n);
+  const Variants all = variants(plan.precision);
   Choice best{all.count - 1, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < all.count; ++i) {
     const Variant& variant = all.first[i];
-    const int64_t tiles =
-        ceil_div(gemm.m, variant.m * variant.cluster) * variant.cluster * ceil_div(gemm.n, variant.n) * count;
+    const int64_t tiles = ceil_div(m, variant.m * variant.cluster) * variant.cluster * ceil_div(n, variant.n) * count;
     if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
     const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
     if (us < best.us) best = {i, us};
@@ -534,10 +657,12 @@ Packed packed_as(MatmulPrecision precision) {
 }
 
 /// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them.
-void launch_batch(const Gemm& gemm, int first, MatmulPrecision precision, const Variant& variant, cudaStream_t stream) {
+void launch_batch(Gemm gemm, int first, MatmulPrecision precision, const Variant& variant, cudaStream_t stream) {
   KernelArgs args{};
   args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.finish = tiled::finish_args(gemm, false);
+  args.transposed = is_transposed(gemm, false);
+  if (args.transposed) tiled::transpose(gemm);
   MapSpec specs[3];
   auto& [a, b, c] = specs;
   set_grid(args.grid, specs, args.c, args.finish, gemm, first, variant.m, variant.n, variant.cluster);
@@ -547,7 +672,6 @@ void launch_batch(const Gemm& gemm, int first, MatmulPrecision precision, const 
   c.data = gemm.c;
 
   const Layout of_a = layout_a(gemm), of_b = layout_b(gemm);
-  const CUtensorMapDataType type = map_type(gemm, precision);
   int64_t k = gemm.k;  // of a row that TMA reads
   if (precision == MatmulPrecision::tf32x3) {
     const Packing packed = packing_of_a(gemm, packed_as(precision));
@@ -557,12 +681,14 @@ void launch_batch(const Gemm& gemm, int first, MatmulPrecision precision, const 
   a.inner = of_a.k_fast ? k : gemm.m;
   a.outer = of_a.k_fast ? gemm.m : gemm.k;
   a.outer_stride = of_a.outer_stride;
-  a.box_outer = of_a.k_fast ? variant.m : 64;
+  a.box_outer = of_a.k_fast ? variant.m : static_cast<int>(tile_k(gemm));
   b.inner = of_b.k_fast ? k : gemm.n;
   b.outer = of_b.k_fast ? gemm.n : gemm.k;
   b.outer_stride = of_b.outer_stride;
   b.box_outer = of_b.k_fast ? variant.b_share : 64;
-  encode(args.a, a, type);
+  const CUtensorMapDataType type = map_type(gemm, precision);
+  const bool rounds_in_registers = gemm.dtype == kFloat32 && !of_a.k_fast;
+  encode(args.a, a, rounds_in_registers ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type);
   encode(args.b, b, type);
   args.c_by_tma = stores_by_tma(gemm);
   if (args.c_by_tma) {
@@ -589,12 +715,17 @@ bool has_precision(const Gemm& gemm, MatmulPrecision precision) {
   return gemm.dtype == kFloat32 && gemm.b_dtype == kFloat32;
 }
 
-/// Which of a and b are packed.
+/// Which of a and b are packed. For TF32 one operand may go through registers, instead of running along k: of two that
+/// do not, the larger one.
 std::pair<bool, bool> packs(const Gemm& gemm, MatmulPrecision precision) {
+  if (precision == MatmulPrecision::tf32x3) return {true, true};
   const Layout a = layout_a(gemm), b = layout_b(gemm);
-  const bool in_two = precision == MatmulPrecision::tf32x3, k_only = precision != MatmulPrecision::exact;
-  return {in_two || (k_only && !a.k_fast) || !is_read(gemm, gemm.a, a, &BatchDim::a_stride),
-          in_two || (k_only && !b.k_fast) || !is_read(gemm, gemm.b, b, &BatchDim::b_stride)};
+  const bool packs_a = !is_read(gemm, gemm.a, a, &BatchDim::a_stride);
+  const bool packs_b = !is_read(gemm, gemm.b, b, &BatchDim::b_stride);
+  if (precision == MatmulPrecision::exact || packs_a || packs_b || a.k_fast || b.k_fast) return {packs_a, packs_b};
+  const Packed as = packed_as(precision);
+  const bool a_is_smaller = packed_bytes(gemm, true, false, as) < packed_bytes(gemm, false, true, as);
+  return {a_is_smaller, !a_is_smaller};
 }
 
 }  // namespace
@@ -629,16 +760,16 @@ void launch_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void
 }
 
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
-  launch_variant(choose(gemm, plan.precision).variant, gemm, plan, workspace, stream);
+  launch_variant(choose(gemm, plan).variant, gemm, plan, workspace, stream);
 }
 
-double estimated_us(const Gemm& gemm) { return choose(gemm, MatmulPrecision::exact).us; }
+double estimated_us(const Gemm& gemm, const MatmulPlan& plan) { return choose(gemm, plan).us; }
 
-std::string describe(const Gemm& gemm, MatmulPrecision precision) {
-  return std::string("wgmma ") + variants(precision).first[choose(gemm, precision).variant].name + ", " +
-         (precision == MatmulPrecision::tf32     ? "tf32"
-          : precision == MatmulPrecision::tf32x3 ? "tf32x3"
-                                                 : dtype_name(gemm.dtype));
+std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
+  return std::string("wgmma ") + variant_name(plan.precision, choose(gemm, plan).variant) + ", " +
+         (plan.precision == MatmulPrecision::tf32     ? "tf32"
+          : plan.precision == MatmulPrecision::tf32x3 ? "tf32x3"
+                                                      : dtype_name(gemm.dtype));
 }
 
 int variant_count(MatmulPrecision precision) { return variants(precision).count; }

@@ -176,6 +176,10 @@ __device__ __forceinline__ void load_vector(uint64_t (&to)[2], uint32_t from) {
   asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(to[0]), "=l"(to[1]) : "r"(from) : "memory");
 }
 
+__device__ __forceinline__ void load_pair(float& x, float& y, uint32_t from) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
+}
+
 __device__ __forceinline__ void load_four(float (&to)[4], uint32_t from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
@@ -236,6 +240,11 @@ __device__ __forceinline__ void pin(uint32_t (&values)[Count]) {
                "wgmma.mma_async.sync.aligned.m64n" #n "k" #k ".f32." type "." type " {" registers "}, "    \
                a_ ", " b_ ", accumulate, 1, 1" trans ";\n}"                                                \
                : __VA_ARGS__ : "l"(a), "l"(b), "n"(TransA), "n"(TransB) : "memory")
+#define INTEROP_WGMMA_REGISTERS(n, registers, a_, b_, ...)                                                 \
+  asm volatile("{\n.reg .pred accumulate;\nsetp.eq.u32 accumulate, 0, 0;\n"                                \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 {" registers "}, {" a_ "}, " b_     \
+               ", accumulate, 1, 1;\n}"                                                                     \
+               : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory")
 #define INTEROP_WGMMA_BYTES(n, registers, a_, b_, ...)                                                     \
   asm volatile("{\n.reg .pred accumulate;\nsetp.eq.u32 accumulate, 0, 0;\n"                                \
                "wgmma.mma_async.sync.aligned.m64n" #n "k32.s32." INTEROP_TYPES " {" registers "}, "         \
@@ -280,6 +289,23 @@ __device__ __forceinline__ void product(float (&d)[N / 2], uint64_t a, uint64_t 
   }
 }
 
+/// The same of float, with a in registers: lane 4 g + t of each warp holds (g, t), (g + 8, t), (g, t + 4) and
+/// (g + 8, t + 4) of its 16 rows by 8. They may not change before the product has been waited for.
+template <int N>
+__device__ __forceinline__ void product_of_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {
+  if constexpr (N == 64) {
+    INTEROP_WGMMA_REGISTERS(64, INTEROP_R0, "%32, %33, %34, %35", "%36", INTEROP_D32("+f", 0));
+  } else if constexpr (N == 128) {
+    INTEROP_WGMMA_REGISTERS(128, INTEROP_R0 ", " INTEROP_R1, "%64, %65, %66, %67", "%68", INTEROP_D32("+f", 0),
+                            INTEROP_D32("+f", 32));
+  } else {
+    static_assert(N == 256);
+    INTEROP_WGMMA_REGISTERS(256, INTEROP_R0 ", " INTEROP_R1 ", " INTEROP_R2 ", " INTEROP_R3, "%128, %129, %130, %131",
+                            "%132", INTEROP_D32("+f", 0), INTEROP_D32("+f", 32), INTEROP_D32("+f", 64),
+                            INTEROP_D32("+f", 96));
+  }
+}
+
 /// d += a b by a warpgroup, for bytes of 64 x 32 and 32 x N, k the unit stride of both; modulo 2^32.
 template <bool assigned, bool BSigned, int N>
 __device__ __forceinline__ void product_of_bytes(uint32_t (&d)[N / 2], uint64_t a, uint64_t b) {
@@ -305,6 +331,7 @@ __device__ __forceinline__ void product_of_bytes(uint32_t (&d)[N / 2], uint64_t 
 #undef INTEROP_WGMMA_SIZES
 #undef INTEROP_WGMMA_BYTES_SIZES
 #undef INTEROP_WGMMA_BYTES
+#undef INTEROP_WGMMA_REGISTERS
 #undef INTEROP_WGMMA
 #undef INTEROP_NO_TRANS
 #undef INTEROP_TRANS

@@ -9,8 +9,9 @@
 /// passed, N failed". All kernels by default, those of sm_90 where the device has it; --mma: those of matmul_mma.cu.
 /// --bench: a CUDA graph of many launches over buffers that exceed L2, random data, variants and cuBLAS interleaved,
 /// medians; starts no shape after that many seconds. cuBLAS is opened at run time; beside tf32x3 it computes in exact
-/// float32. What is packed is part of the time. --small: small products instead, beside the general kernel.
-/// Both end with "HANGS", exit status 3, when a launch takes seconds.
+/// float32. What is packed is part of the time; for tf32, a row "packed" shows what it takes to pack all that does not
+/// run along k. --small: small products instead, beside the general kernel. Both end with "HANGS", exit status 3, when
+/// a launch takes seconds.
 #include <interop/error.h>
 
 #include <algorithm>
@@ -259,11 +260,10 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
     const std::optional<MatmulPlan> made = wgmma::plan(gemm, x.precision, std::size_t{1} << 30);
     if (!expect(made.has_value(), text(x) + ": is not served")) return;
     plan = *made;
-    const bool k_only = x.precision != MatmulPrecision::exact;
     const bool both = x.precision == MatmulPrecision::tf32x3 || x.unaligned != 0;
+    const bool one = x.precision == MatmulPrecision::tf32 && x.a_transposed && !x.b_transposed;
     if (x.m > 1 && x.n > 1 && x.k > 1) {
-      expect(plan.packs_a == (both || (k_only && x.a_transposed)), text(x) + ": packing of a");
-      expect(plan.packs_b == (both || (k_only && !x.b_transposed)), text(x) + ": packing of b");
+      expect(plan.packs_a + plan.packs_b == (both ? 2 : one ? 1 : 0), text(x) + ": what is packed");
     }
     expect(plan.workspace_bytes <= wgmma::largest_packing(gemm, x.precision, std::size_t{1} << 30),
            text(x) + ": the workspace has a bound");
@@ -386,13 +386,16 @@ std::vector<Case> tf32_cases(MatmulPrecision precision) {
   add(304, 520, 201, [](Case& x) { x.c_transposed = true; });
   add(303, 521, 201, [](Case& x) { x.c_column_step = 2; });
   add(304, 520, 201, [](Case& x) { x.c_offset = 1; });
-  for (const char bias : {'r', 'c'}) {
-    add(301, 521, 72, [&](Case& x) {
-      x.bias = bias;
-      x.scales = x.factors = x.addend = x.aux = true;
-      x.activation = Activation::relu;
-      x.batch = Batches{{2, true, true}, {3, true, false}};
-    });
+  for (const auto& [m, n] : {std::pair{304, 520}, {301, 521}}) {
+    add(m, n, 72, [](Case& x) { x.addend = x.addend_transposed = x.scales = true; });
+    for (const char bias : {'r', 'c'}) {
+      add(m, n, 72, [&](Case& x) {
+        x.bias = bias;
+        x.scales = x.factors = x.addend = x.aux = true;
+        x.activation = Activation::relu;
+        x.batch = Batches{{2, true, true}, {3, true, false}};
+      });
+    }
   }
   add(304, 520, 136, [](Case& x) { x.activation = Activation::gelu; });
   for (const int unaligned : {0, 1}) {
@@ -592,8 +595,12 @@ void test_refusals() {
     return made ? made->packs_a + 2 * made->packs_b : -1;
   };
   expect(packs([](Gemm&) {}) == 0, "TF32 of aligned rows of k: nothing is packed");
-  expect(packs([](Gemm& g) { g.a_strides = {1, 64}; }) == 1, "columns of a are packed");
-  expect(packs([](Gemm& g) { g.b_strides = {64, 1}; }) == 2, "rows of b are packed");
+  expect(packs([](Gemm& g) { g.a_strides = {1, 64}; }) == 0, "columns of a are read");
+  expect(packs([](Gemm& g) { g.b_strides = {64, 1}; }) == 0, "rows of b are read");
+  const auto neither = [](Gemm& g) { g.a_strides = {1, 64}, g.b_strides = {64, 1}; };
+  expect(packs(neither) == 2, "b is packed where k is the unit stride of neither");
+  expect(packs([&](Gemm& g) { neither(g), g.m = 32; }) == 1, "a is packed where it is smaller");
+  expect(packs([](Gemm& g) { g.a_strides = {66, 1}, g.b_strides = {64, 1}; }) == 1, "odd rows of a are packed, not b");
   expect(packs([](Gemm& g) { g.a = reinterpret_cast<void*>(4100); }) == 1, "an unaligned a is packed");
   expect(packs([](Gemm& g) { g.b_strides = {1, -64}; }) == 2, "b backwards is packed");
   expect(packs([](Gemm& g) { g.a_strides = {0, 1}; }) == 1, "one row of a for all is packed");
@@ -677,10 +684,16 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
   const auto plan = [=](const Gemm& gemm) {
     return kernels.by_mma ? std::optional(MatmulPlan()) : wgmma::plan(gemm, precision, workspace_bytes);
   };
+  // Every operand that does not run along k, instead of reading one as it lies.
+  const auto packing_plan = [=](const Gemm& gemm) {
+    MatmulPlan packing = *plan(gemm);
+    packing.packs_a = a_t, packing.packs_b = !b_t;
+    return packing;
+  };
   const bool is_served = kernels.by_mma ? mma::serves(make(0)) : plan(make(0)).has_value();
   const std::string chosen = !is_served       ? "none"
                              : kernels.by_mma ? mma::describe(make(0))
-                                              : wgmma::describe(make(0), precision);
+                                              : wgmma::describe(make(0), *plan(make(0)));
   std::printf("%s %lldx%lldx%lld", kind_name(bench_options.dtype, precision), (long long)m, (long long)n, (long long)k);
   if (batch > 1) std::printf(" batch %lld%s", (long long)batch, b_broadcast ? " (b broadcast)" : "");
   std::printf(" %c%c, chosen: %s\n", a_t ? 'T' : 'N', b_t ? 'T' : 'N', chosen.c_str());
@@ -706,6 +719,11 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     rows.push_back(std::make_unique<Repeats>(name, repeats, [&, variant](int i) {
       const Gemm gemm = make(i);
       kernels.launch(variant, gemm, *plan(gemm), workspace);
+    }));
+    if (precision != MatmulPrecision::tf32 || (!a_t && b_t)) continue;
+    rows.push_back(std::make_unique<Repeats>(name + ", packed", repeats, [&, variant](int i) {
+      const Gemm gemm = make(i);
+      kernels.launch(variant, gemm, packing_plan(gemm), workspace);
     }));
   }
   if (bench_options.general_too) {

@@ -254,7 +254,6 @@ def test_explain(torch, dtype):
 # ---- float32 as TF32 ----
 
 PRECISIONS = pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
-PACKED = {"NN": "; b is packed", "NT": "", "TN": "; a and b are packed", "TT": "; a is packed"}
 
 
 def rounded(a, b, precision, packed=None, backend="tiled", **options):
@@ -276,7 +275,8 @@ def rounded(a, b, precision, packed=None, backend="tiled", **options):
 def test_tf32_values(torch, shape, layout, precision):
     a, b = operands(torch, *shape, "float32", layout)
     out = poisoned(torch, shape[:2], "float32")
-    rounded(a, b, precision, PACKED[layout], out=out)
+    smaller = "a" if shape[0] < shape[1] else "b"
+    rounded(a, b, precision, f"; {smaller} is packed" if layout == "TN" else "", out=out)
     assert torch.equal(out, (a.double() @ b.double()).float())
 
 
@@ -302,7 +302,7 @@ def test_tf32_of_layouts_that_tma_cannot_read(torch, precision):
 def test_tf32_of_reversed_arrays(torch, cupy):
     x = cupy.asarray(integers(torch, (1000, 1000), "float32", 1))
     for a in (x[::-1], x[:, ::-1], x[::-1, ::-1].T):
-        c = rounded(a, x, "tf32", "; a and b are packed")
+        c = rounded(a, x, "tf32", "; a is packed")
         assert bool((c == a.astype("float64") @ x.astype("float64")).all())
 
 
@@ -318,17 +318,17 @@ def test_tf32_batches(torch, batch_a, batch_b, transposed, precision):
     b = integers(torch, (*batch_b, 650, 700), "float32", 2, transposed)
     expected = a.double() @ b.double()
     out = poisoned(torch, expected.shape, "float32")
-    rounded(a, b, precision, PACKED["TT" if transposed else "NN"], out=out)
+    rounded(a, b, precision, "", out=out)
     assert torch.equal(out, expected.float())
 
 
 @PRECISIONS
-@pytest.mark.parametrize("layout", ["NN", "NT"])
+@LAYOUTS
 @pytest.mark.parametrize("draw", ["randn", "rand"])
 def test_tf32_is_as_exact_as_promised(torch, draw, layout, precision):
     torch.manual_seed(1)
     a, b = (getattr(torch, draw)(2048, 2048, device="cuda") for _ in range(2))
-    b = b.T if layout == "NT" else b
+    a, b = (x.T if transposed == "T" else x for x, transposed in zip((a, b), layout, strict=True))
     expected = a.double() @ b.double()
     got = rounded(a, b, precision)
     error = float((got - expected).norm() / expected.norm())
@@ -352,7 +352,7 @@ def test_tf32x3_is_the_sum_of_all_three(torch):
 
 
 @PRECISIONS
-@pytest.mark.parametrize("layout", ["NN", "NT"])
+@LAYOUTS
 def test_tf32_special_values_are_where_they_are_in_float32(torch, layout, precision):
     a, b = operands(torch, 1024, 1024, 1024, "float32", layout)  # zeros, and numbers whose low part is zero
     a[500:].add_(torch.rand(524, 1024, device="cuda"))
@@ -374,8 +374,23 @@ def test_tf32_makes_no_infinity_of_the_largest_number(torch, precision):
     a = torch.zeros(1024, 1024, device="cuda")
     a.fill_diagonal_(most)
     small = torch.full((1024, 1024), 0.25, device="cuda")
-    for got in (rounded(a.T, small, precision), rounded(small.T, a, precision)):  # packed
+    for got in (
+        rounded(a.T, small, precision),  # through registers, as the first operand
+        rounded(small, a, precision),  # and as the second one
+        rounded(small.T, a, precision),  # packed
+    ):
         assert bool(((got - most / 4).abs() <= most / 4 * 2.0**-10).all())
+
+
+@PRECISIONS
+def test_tf32_makes_no_infinity_of_a_nan(torch, precision):
+    """Of which no bit is set that TF32 has."""
+    one = torch.ones(1024, 1024, device="cuda")
+    x = one.clone()
+    x.view(torch.int32)[5, 7] = 0x7F800001
+    for got in (rounded(one, x, precision).T, rounded(x.T, one, precision), rounded(one.T, x, precision).T):
+        assert bool(got[7].isnan().all())
+        assert int(got.isnan().sum()) == 1024
 
 
 @PRECISIONS
@@ -400,7 +415,7 @@ def test_tf32_all_terms(torch, bias_shape, order, precision):
     )
     expected = 2 * (a.double() @ b.double()) - 3 * c.double() + bias.double()
     options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "epilogue": "relu", "aux": aux, "out": out}
-    rounded(a, b, precision, "; a is packed", **options)
+    rounded(a, b, precision, "", **options)
     assert torch.equal(aux, expected.float())
     assert torch.equal(out, expected.relu().float())
 
@@ -411,14 +426,17 @@ def test_tf32_explained(torch):
 
     ones = torch.ones(4096, 4096, device="cuda")
     assert explained(ones, ones.T, "tf32").workspace_bytes == 0
-    assert explained(ones, ones, "tf32").workspace_bytes == 4096 * 4096 * 4
+    assert explained(ones, ones, "tf32").workspace_bytes == 0
+    assert explained(ones.T, ones.T, "tf32").workspace_bytes == 0
+    assert explained(ones.T, ones, "tf32").workspace_bytes == 4096 * 4096 * 4
     assert explained(ones, ones, "tf32x3").workspace_bytes == 4 * 4096 * 4096 * 4
     chosen = explained(ones, ones, "tf32x3", backend=None)
     assert chosen.algorithm.startswith("tiled wgmma")
     for a, b, precision in (
         (ones, ones, None),
         (ones[:128, :128], ones[:128, :128], "tf32"),  # as quick there
-        (ones[:2], ones, "tf32"),  # to pack b takes longer
+        (ones[:2], ones, "tf32"),  # few rows
+        (ones[:128], ones[:, :128], "tf32"),  # few tiles: k is divided
         (ones[:256, :256], ones[:256, :256], "tf32x3"),
         (ones[:1024, :1024].double(), ones[:1024, :1024].double(), "tf32x3"),
     ):
