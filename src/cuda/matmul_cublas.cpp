@@ -581,7 +581,6 @@ Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int
 
 struct Choice {
   lt::Algorithm algorithm{};
-  std::size_t workspace_bytes = 0;
   bool tiled = false;
   double microseconds = 0, untuned_microseconds = 0;
   std::string product;
@@ -596,22 +595,25 @@ Choices& all_choices() {
   return *choices;
 }
 
-/// The choice for a product, if this cuBLASLt takes it.
-std::optional<Choice> choice_for(const Plan& plan, const OwnedOperation& operation) {
-  if (plan.key.flags & kIgnoresChoices) return std::nullopt;
+/// Plans the product as was chosen; false where nothing was, or this cuBLASLt does not take it.
+bool plan_as_chosen(Plan& plan, const OwnedOperation& operation) {
+  if (plan.key.flags & kIgnoresChoices) return false;
   Choices& choices = all_choices();
   std::lock_guard<std::mutex> lock(choices.mutex);
   const auto found = choices.of.find({plan.key, hash_of(plan.key)});
-  if (found == choices.of.end()) return std::nullopt;
+  if (found == choices.of.end()) return false;
+  const Choice& choice = found->second;
   lt::Heuristic checked{};
   const lt::Status status =
       library().api.cublasLtMatmulAlgoCheck(handle_of(plan.device), operation.get(), plan.first, plan.second,
-                                            addend_of(plan), plan.result, &found->second.algorithm, &checked);
-  if (status != lt::kSuccess || checked.workspace_bytes > cublas::kMaxWorkspace) return std::nullopt;
-  if (!is_right(plan.key, found->second.algorithm)) return std::nullopt;
-  Choice choice = found->second;
-  choice.workspace_bytes = checked.workspace_bytes;
-  return choice;
+                                            addend_of(plan), plan.result, &choice.algorithm, &checked);
+  if (status != lt::kSuccess || checked.workspace_bytes > cublas::kMaxWorkspace) return false;
+  if (!is_right(plan.key, choice.algorithm)) return false;
+  plan.algorithm = choice.algorithm;
+  plan.workspace_bytes = checked.workspace_bytes;
+  plan.tuned = true;
+  plan.tiled_is_quicker = choice.tiled;
+  return true;
 }
 
 constexpr int kCandidates = 8;  // enough that one that divides k, and covers it, is mostly among them
@@ -621,12 +623,7 @@ std::shared_ptr<const Plan> make_plan(const Gemm& gemm, const Key& key, const Ty
   RelaxedCapture relaxed(driver());
   std::optional<OwnedOperation> operation;
   const std::shared_ptr<Plan> plan = describe_to_cublas(gemm, key, types, device, operation);
-  if (const std::optional<Choice> choice = choice_for(*plan, *operation)) {
-    plan->algorithm = choice->algorithm;
-    plan->workspace_bytes = choice->workspace_bytes;
-    plan->tuned = true;
-    plan->tiled_is_quicker = choice->tiled;
-  } else {
+  if (!plan_as_chosen(*plan, *operation)) {
     const Candidates found = algorithms_for(*plan, *operation, kCandidates);
     if (found.algorithms.empty()) return nullptr;
     plan->algorithm = found.algorithms[0].algorithm;
@@ -779,7 +776,6 @@ void tune(const Gemm& gemm, const MatmulOptions& options, void* workspace, cudaS
     if (&trial == &found[0]) choice.untuned_microseconds = microseconds;
     if (microseconds < choice.microseconds) {
       choice.algorithm = trial.algorithm;
-      choice.workspace_bytes = trial.workspace_bytes;
       choice.microseconds = microseconds;
     }
   }
@@ -841,8 +837,8 @@ std::vector<MatmulChoice> choices(int device) {
     key.flags &= ~kDeviceMask;
     uint64_t words[kKeyWords];
     std::memcpy(words, &key, sizeof key);
-    listed.push_back({choice.product, to_hex(words, kKeyWords), to_hex(choice.algorithm.data, 8),
-                      choice.workspace_bytes, choice.tiled, choice.microseconds, choice.untuned_microseconds});
+    listed.push_back({choice.product, to_hex(words, kKeyWords), to_hex(choice.algorithm.data, 8), choice.tiled,
+                      choice.microseconds, choice.untuned_microseconds});
   }
   return listed;
 }
@@ -855,7 +851,6 @@ bool keep_choice(int device, const MatmulChoice& given) {
   std::memcpy(&key, words, sizeof key);
   if (key.flags & kDeviceMask) return false;
   key.flags |= static_cast<uint64_t>(device) << kDeviceShift;
-  choice.workspace_bytes = given.workspace_bytes;
   choice.tiled = given.tiled;
   choice.microseconds = given.microseconds;
   choice.untuned_microseconds = given.untuned_microseconds;
