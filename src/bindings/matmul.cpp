@@ -630,7 +630,6 @@ nb::list matmul_choices(int device) {
     entry["backend"] = choice.tiled ? "tiled" : "cublas";
     entry["microseconds"] = choice.microseconds;
     entry["untuned_microseconds"] = choice.untuned_microseconds;
-    entry["workspace_bytes"] = choice.workspace_bytes;
     entry["key"] = choice.key;
     entry["algorithm"] = choice.algorithm;
     listed.append(entry);
@@ -645,7 +644,6 @@ void keep_matmul_choice(int device, const nb::dict& entry) {
   choice.key = text("key");
   choice.algorithm = text("algorithm");
   choice.tiled = text("backend") == "tiled";
-  choice.workspace_bytes = static_cast<size_t>(exchange::to_int64(nb::object(entry["workspace_bytes"])));
   choice.microseconds = PyFloat_AsDouble(nb::object(entry["microseconds"]).ptr());
   choice.untuned_microseconds = PyFloat_AsDouble(nb::object(entry["untuned_microseconds"]).ptr());
   if (PyErr_Occurred()) nb::raise_python_error();

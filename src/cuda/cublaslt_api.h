@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 namespace interop::cuda::lt {
 
@@ -58,6 +59,11 @@ enum PreferenceAttribute : int {
 };
 enum AlgorithmAttribute : int { kAlgorithmId = 0, kTileId = 1, kSplitK = 2, kReductionScheme = 3, kStagesId = 6 };
 enum ReductionScheme : std::uint32_t { kNoReduction = 0, kReduceInComputeType = 2 };
+
+/// How long along k an algorithm's tile is, by its kStagesId; 0 where that does not say.
+constexpr int kTileK[] = {0,   16,  16,  16,  16,  16, 16, 32, 32, 32, 32, 32, 32, 64, 64, 64, 64,  64,  64, 128,
+                          128, 128, 128, 128, 128, 32, 8,  16, 8,  0,  0,  8,  8,  16, 32, 64, 128, 256, 768};
+constexpr int tile_k(std::uint32_t stages) { return stages < std::size(kTileK) ? kTileK[stages] : 0; }
 
 /// What a kernel computes with: instruction | accumulator | operands.
 enum Implementation : std::uint64_t {
@@ -152,6 +158,15 @@ static_assert(int(kAlgorithmId) == CUBLASLT_ALGO_CONFIG_ID && int(kTileId) == CU
 static_assert(int(kSplitK) == CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
 static_assert(int(kReductionScheme) == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
 static_assert(int(kStagesId) == CUBLASLT_ALGO_CONFIG_STAGES_ID);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_UNDEFINED) == 0 && tile_k(CUBLASLT_MATMUL_STAGES_16x6) == 16);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_32x1) == 32 && tile_k(CUBLASLT_MATMUL_STAGES_32x6) == 32);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_64x1) == 64 && tile_k(CUBLASLT_MATMUL_STAGES_64x6) == 64);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_128x1) == 128 && tile_k(CUBLASLT_MATMUL_STAGES_128x6) == 128);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_32x10) == 32 && tile_k(CUBLASLT_MATMUL_STAGES_8x4) == 8);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_16x10) == 16 && tile_k(CUBLASLT_MATMUL_STAGES_8x5) == 8);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_8x3) == 8 && tile_k(CUBLASLT_MATMUL_STAGES_8xAUTO) == 8);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_16xAUTO) == 16 && tile_k(CUBLASLT_MATMUL_STAGES_32xAUTO) == 32);
+static_assert(tile_k(CUBLASLT_MATMUL_STAGES_64xAUTO) == 64 && tile_k(CUBLASLT_MATMUL_STAGES_128xAUTO) == 128);
 static_assert(int(kNoReduction) == CUBLASLT_REDUCTION_SCHEME_NONE);
 static_assert(int(kReduceInComputeType) == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 static_assert(std::uint64_t(kFma) == CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA);

@@ -61,12 +61,10 @@ int alignment_of(const Gemm& gemm) {
 
 bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { return strides.*k == 1; }
 
-bool may_not_divide(const Gemm& gemm) { return gemm.k % 128 != 0; }  // as cublas::plan has it
-
-/// Of products with few rows or columns: cuBLASLt reads all of the memory's rate in 64 and 16 bits, and in float32
-/// where that is a vector by a matrix of which k is not the unit stride.
+/// Of products with few rows or columns: cuBLASLt reads all of the memory's rate in 64 bits, in 16 where they are
+/// aligned, and in float32 where that is a vector by a matrix of which k is not the unit stride.
 bool is_quicker_if_skinny(const Gemm& gemm) {
-  if (may_not_divide(gemm)) return true;
+  if (gemm.dtype.bits == 16) return alignment_of(gemm) < 16;
   if (gemm.dtype != kFloat32) return false;
   if (gemm.m == 1) return runs_along_k(gemm.b_strides, &MatrixStrides::row);
   return gemm.n != 1 || runs_along_k(gemm.a_strides, &MatrixStrides::column);
@@ -77,6 +75,7 @@ struct Row {
   const char* what;
   double from;
   bool (*is_it)(const Gemm&, const MatmulOptions&);
+  bool only_if_denied = false;  // cuBLASLt the division of k that it would make: its other kernels are slow for these
 };
 
 /// Measured on an H100 with cuBLASLt 13.1: `interop bench matmul`, of which docs/performance.md has the figures.
@@ -91,14 +90,16 @@ constexpr Row kOurs[] = {
        return g.dtype.code == kDLInt &&
               !(runs_along_k(g.a_strides, &MatrixStrides::column) && runs_along_k(g.b_strides, &MatrixStrides::row));
      }},
-    {"few outputs and a k that cuBLASLt may not divide, for which its other kernels take up to ten times as long", 1e8,
+    {"few outputs", 1e8,
      [](const Gemm& g, const MatmulOptions& options) {
        const double outputs = multiplications(g) / static_cast<double>(g.k);
        const bool is_slow = g.dtype.code == kDLComplex ? g.dtype.bits == 64
                             : g.dtype.bits == 16       ? alignment_of(g) < 16
                                                        : options.precision == MatmulPrecision::exact;
-       return is_slow && may_not_divide(g) && g.k > 1024 && outputs < 6e5;
-     }},
+       return is_slow && g.k > 1024 && outputs < 6e5;
+     },
+     true},
+    {"few rows or columns", 0, [](const Gemm& g, const MatmulOptions&) { return tiled::is_skinny(g); }, true},
     {"TF32 where k is the unit stride of neither", 3e10,
      [](const Gemm& g, const MatmulOptions& options) {
        return options.precision == MatmulPrecision::tf32 && g.dtype == kFloat32 &&
@@ -106,10 +107,11 @@ constexpr Row kOurs[] = {
      }},
 };
 
-bool may_be_ours(const Gemm& gemm, const MatmulOptions& options) {
+bool may_be_ours(const Gemm& gemm, const MatmulOptions& options, bool denied_division) {
   const double count = multiplications(gemm);
-  return std::any_of(std::begin(kOurs), std::end(kOurs),
-                     [&](const Row& row) { return count >= row.from && row.is_it(gemm, options); });
+  return std::any_of(std::begin(kOurs), std::end(kOurs), [&](const Row& row) {
+    return count >= row.from && (denied_division || !row.only_if_denied) && row.is_it(gemm, options);
+  });
 }
 
 [[noreturn]] void refuse(const char* why_not) {
@@ -154,9 +156,9 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
     if (by_name) refuse(planned.why_not);
     return tiled::plan(gemm, options);
   }
-  if (!by_name && (planned.tuned ? planned.tiled_is_quicker : may_be_ours(gemm, options))) {
+  if (!by_name && (planned.tuned ? planned.tiled_is_quicker : may_be_ours(gemm, options, planned.denied_division))) {
     MatmulPlan plan = tiled::plan(gemm, options);
-    if (planned.tuned || plan.tensor_cores || plan.parts > 1) {
+    if (planned.tuned || plan.tensor_cores || plan.parts > 1 || tiled::is_skinny(gemm)) {
       plan.tunable = !planned.tuned;
       return plan;
     }

@@ -43,6 +43,7 @@ struct Planned {
   const char* why_not = nullptr;  // set if and only if `algorithm` is null
   bool tuned = false;             // by measuring
   bool tiled_is_quicker = false;  // as was measured
+  bool denied_division = false;   // cuBLASLt would divide k, but wrongly, so that it does not
 };
 
 /// Is the library there? Opens it on the first call. Never throws.

@@ -1,5 +1,5 @@
 /// What the tests and benchmarks of single kernels share: waiting with a limit, filling, a float64 reference and
-/// comparing on the device; cuBLAS, and timing by graphs.
+/// comparing on the device; batches, cuBLAS, and timing by graphs.
 #pragma once
 
 #include <interop/gemm.h>
@@ -9,6 +9,8 @@
 #include <dlfcn.h>
 
 #include <chrono>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -176,6 +178,9 @@ __global__ void compare_kernel(const C* got, const C* want, int64_t count, doubl
 
 inline constexpr int64_t kGuard = 1024;  // elements on either side of an array
 
+/// NaN in every dtype.
+inline void poison(void* memory, std::size_t bytes) { MUST(cudaMemsetAsync(memory, 0xff, bytes, g_stream)); }
+
 /// One piece of device memory, handed out anew for every case.
 class Arena {
  public:
@@ -198,7 +203,53 @@ class Arena {
   std::size_t used_ = 0;
 };
 
+// ---- cases ----
+
+/// Of a batch, a dimension in which an operand may be the same.
+struct Batch {
+  int64_t size;
+  bool a_varies, b_varies;
+};
+
+/// As fill_kernel; a matrix that is the same along a dimension is filled once.
+template <typename T>
+void fill(T* data, Strided x, uint32_t seed, int what) {
+  int64_t own = 1;
+  for (int i = 0; i < x.batch_ndim; ++i) {
+    if (x.strides[i] == 0) x.sizes[i] = 1;
+    own *= x.sizes[i];
+  }
+  fill_kernel<<<1024, 256, 0, g_stream>>>(data, x, own, seed, what);
+}
+
+/// What differs between two arrays of so many elements, in rows `pitch` apart, and their guards, as compare_kernel has
+/// it; "" if nothing. Waits, for `name`.
+template <typename C>
+std::string difference(const std::string& name, const C* got, const C* want, int64_t elements, int64_t pitch,
+                       double relative, double absolute, Differences* differences) {
+  got -= kGuard, want -= kGuard;
+  MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
+  MUST(cudaMemsetAsync(&differences->first, 0xff, sizeof differences->first, g_stream));
+  compare_kernel<<<1024, 256, 0, g_stream>>>(got, want, elements + 2 * kGuard, relative, absolute, differences);
+  MUST(cudaGetLastError());
+  finish(name);
+  Differences found;
+  MUST(cudaMemcpy(&found, differences, sizeof found, cudaMemcpyDeviceToHost));
+  if (found.count == 0) return "";
+  C got_value, wanted_value;
+  MUST(cudaMemcpy(&got_value, got + found.first, sizeof(C), cudaMemcpyDeviceToHost));
+  MUST(cudaMemcpy(&wanted_value, want + found.first, sizeof(C), cudaMemcpyDeviceToHost));
+  const int64_t at = static_cast<int64_t>(found.first) - kGuard;
+  std::ostringstream s;
+  s << ": " << found.count << " elements differ, first at " << at << " (" << at / pitch << ", " << at % pitch << ") of "
+    << elements << ": " << static_cast<double>(got_value) << ", not " << static_cast<double>(wanted_value);
+  return s.str();
+}
+
 // ---- timing ----
+
+inline const std::vector<std::string> kCublasPaths{"libcublas.so.13", "libcublas.so.12", "libcublas.so",
+                                                   "/usr/local/cuda/lib64/libcublas.so"};
 
 /// cuBLAS, as far as it is needed: row-major c = a b by cublasGemmStridedBatchedEx.
 class Cublas {
@@ -310,5 +361,16 @@ class Repeats {
   cudaEvent_t start_, stop_;
   std::vector<double> times_;
 };
+
+/// Five rounds, and one that is forgotten, each there and back, so that a drift of the clock hits all alike.
+inline void replay_in_turn(std::vector<std::unique_ptr<Repeats>>& rows) {
+  for (int round = -1; round < 5; ++round) {
+    for (auto row = rows.begin(); row != rows.end(); ++row) (*row)->replay();
+    for (auto row = rows.rbegin(); row != rows.rend(); ++row) (*row)->replay();
+    if (round < 0) {
+      for (auto& row : rows) row->forget();
+    }
+  }
+}
 
 }  // namespace interop::testing

@@ -309,7 +309,7 @@ void test_nothing_to_do() {
 void test_ones() {
   const float one32 = 1;
   const double one64 = 1;
-  for (const int64_t k : {1, 3, 7, 9, 31, 127, 129, 255, 1001, 4095, 4097, 8191, 16385, 65537}) {
+  for (const int64_t k : {1, 3, 7, 9, 31, 127, 129, 255, 1001, 4000, 4095, 4097, 8191, 11528, 16385, 65537}) {
     for (const int64_t size : {1, 16, 17, 64, 130}) {
       const Case x{size, size, k, kRowMajor, size == 64 ? kColumnMajor : kRowMajor, kRowMajor, {}};
       if (k > 20000 && size > 64) continue;

@@ -26,11 +26,6 @@ namespace {
 
 // ---- cases ----
 
-struct Batch {
-  int64_t size;
-  bool a_varies, b_varies;
-};
-
 struct Case {
   DLDataType dtype;
   int64_t m, n, k;
@@ -109,9 +104,6 @@ void check_case_of(const Case& x, Arena& arena) {
   for (const Batch& dim : x.batch) matrices *= dim.size;
 
   arena.reset();
-  const auto poison = [](void* memory, std::size_t bytes) {
-    MUST(cudaMemsetAsync(memory, 0xff, bytes, g_stream));  // NaN in every dtype
-  };
   const auto make = [&](int64_t elements, std::size_t item) {
     const std::size_t bytes = (elements + 2 * kGuard) * item;
     char* const memory = arena.take(bytes);
@@ -121,13 +113,7 @@ void check_case_of(const Case& x, Arena& arena) {
   const auto make_filled = [&](auto type, const Placed& placed, uint32_t seed) {
     using E = decltype(type);
     E* const data = reinterpret_cast<E*>(make(placed.elements, sizeof(E)));
-    Strided own = placed.x;
-    int64_t count = 1;
-    for (int i = 0; i < own.batch_ndim; ++i) {
-      if (own.strides[i] == 0) own.sizes[i] = 1;
-      count *= own.sizes[i];
-    }
-    fill_kernel<<<1024, 256, 0, g_stream>>>(data, own, count, seed, x.what);
+    fill(data, placed.x, seed, x.what);
     return data;
   };
   const T *const a = make_filled(T{}, pa, 1), *const b = make_filled(T{}, pb, 2);
@@ -197,33 +183,19 @@ void check_case_of(const Case& x, Arena& arena) {
   const bool exact = x.what != 1 && x.activation != Activation::gelu && x.activation != Activation::gelu_tanh;
   const double absolute = exact ? 0 : x.what != 1 ? 1e-3 : x.k * (x.dtype == kDouble ? 1e-15 : 1e-6);
   const double rounding = sizeof(C) >= 4 ? 0 : std::is_same_v<C, __half> ? 1. / 1024 : 1. / 128;
-  const auto compare_with = [&](const std::string& name, const C* ours, const C* theirs, int64_t elements,
-                                bool bit_for_bit) {
-    MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
-    MUST(cudaMemsetAsync(&differences->first, 0xff, sizeof differences->first, g_stream));
-    compare_kernel<<<1024, 256, 0, g_stream>>>(ours - kGuard, theirs - kGuard, elements + 2 * kGuard,
-                                               bit_for_bit ? 0 : rounding, bit_for_bit ? 0 : absolute, differences);
-    MUST(cudaGetLastError());
-    finish(name);
-    Differences found;
-    MUST(cudaMemcpy(&found, differences, sizeof found, cudaMemcpyDeviceToHost));
-    if (found.count == 0) return expect(true, name);
-    const int64_t at = static_cast<int64_t>(found.first) - kGuard;
-    C got_value, wanted_value;
-    MUST(cudaMemcpy(&got_value, ours + at, sizeof(C), cudaMemcpyDeviceToHost));
-    MUST(cudaMemcpy(&wanted_value, theirs + at, sizeof(C), cudaMemcpyDeviceToHost));
-    std::ostringstream s;
-    s << name << ": " << found.count << " elements differ, first at " << at << " of " << elements << " (strides "
-      << pc.x.row_stride << ", " << pc.x.column_stride << "): " << double(got_value) << ", not "
-      << double(wanted_value);
-    return expect(false, s.str());
+  const auto compare = [&](const std::string& name, const C* ours, const C* theirs, const Placed& placed,
+                           bool bit_for_bit) {
+    const int64_t pitch = std::max(placed.x.row_stride, placed.x.column_stride);
+    const std::string wrong = difference(name, ours, theirs, placed.elements, pitch, bit_for_bit ? 0 : rounding,
+                                         bit_for_bit ? 0 : absolute, differences);
+    return expect(wrong.empty(), name + wrong);
   };
   const auto check = [&](const std::string& name, auto launch) {
     poison(got - kGuard, (pc.elements + 2 * kGuard) * sizeof(C));
     if (got_aux) poison(got_aux - kGuard, (pu.elements + 2 * kGuard) * sizeof(C));
     launch();
-    if (!compare_with(name, got, want, pc.elements, exact)) return false;
-    return !got_aux || compare_with(name + ": aux", got_aux, how.aux, pu.elements, exact);
+    if (!compare(name, got, want, pc, exact)) return false;
+    return !got_aux || compare(name + ": aux", got_aux, how.aux, pu, exact);
   };
 
   // As a caller has it launched, if it is large enough to come here.
@@ -240,7 +212,7 @@ void check_case_of(const Case& x, Arena& arena) {
                            cudaMemcpyDeviceToDevice, g_stream));
       for (int i = 0; i < 3; ++i) {
         launch_matmul(gemm, plan, workspace, g_stream);
-        compare_with(text(x) + ", once more", got, want, pc.elements, true);
+        compare(text(x) + ", once more", got, want, pc, true);
       }
       return;
     }
@@ -383,9 +355,8 @@ double copy_rate(char* memory, std::size_t bytes) {
 }
 
 template <typename T>
-void fill(char* memory, std::size_t bytes) {
-  const Strided all{1, static_cast<int64_t>(bytes / sizeof(T)), 0, 1, 0, {}, {}};
-  fill_kernel<<<1024, 256, 0, g_stream>>>(reinterpret_cast<T*>(memory), all, 1, 3, 1);
+void fill_bytes(char* memory, std::size_t bytes) {
+  fill(reinterpret_cast<T*>(memory), {1, static_cast<int64_t>(bytes / sizeof(T)), 0, 1, 0, {}, {}}, 3, 1);
 }
 
 void bench(DLDataType dtype, int64_t m, int64_t n, int64_t k, bool b_k_fast, const Cublas& cublas, char* memory,
@@ -415,10 +386,10 @@ void bench(DLDataType dtype, int64_t m, int64_t n, int64_t k, bool b_k_fast, con
   };
   if (!skinny::serves(make(0))) return;
   // Outputs land among the inputs of the next case: fill anew.
-  dtype == kHalf     ? fill<__half>(memory, sets * set_bytes)
-  : dtype == kBrain  ? fill<__nv_bfloat16>(memory, sets * set_bytes)
-  : dtype == kSingle ? fill<float>(memory, sets * set_bytes)
-                     : fill<double>(memory, sets * set_bytes);
+  dtype == kHalf     ? fill_bytes<__half>(memory, sets * set_bytes)
+  : dtype == kBrain  ? fill_bytes<__nv_bfloat16>(memory, sets * set_bytes)
+  : dtype == kSingle ? fill_bytes<float>(memory, sets * set_bytes)
+                     : fill_bytes<double>(memory, sets * set_bytes);
   finish("filling the buffers");
 
   const int own = skinny::parts(make(0), std::size_t{32} << 20);
@@ -435,13 +406,7 @@ void bench(DLDataType dtype, int64_t m, int64_t n, int64_t k, bool b_k_fast, con
     rows.push_back(std::make_unique<Repeats>(std::to_string(parts) + (parts == 1 ? " part" : " parts"), repeats,
                                              [&](int i) { skinny::launch(make(i), parts, workspace, g_stream); }));
   }
-  for (int round = -1; round < 5; ++round) {
-    for (auto row = rows.begin(); row != rows.end(); ++row) (*row)->replay();
-    for (auto row = rows.rbegin(); row != rows.rend(); ++row) (*row)->replay();
-    if (round < 0) {
-      for (auto& row : rows) row->forget();
-    }
-  }
+  replay_in_turn(rows);
   const double base = rows[0]->median(), moved = static_cast<double>(m * k + k * n + m * n) * item;
   for (auto& row : rows) {
     const double time = row->median();
@@ -484,8 +449,7 @@ int main(int argc, char** argv) {
   bool benchmark = false;
   double limit = 50;
   std::vector<DLDataType> dtypes{kSingle, kBrain, kHalf, kDouble};
-  std::vector<std::string> paths{"libcublas.so.13", "libcublas.so.12", "libcublas.so",
-                                 "/usr/local/cuda/lib64/libcublas.so"};
+  std::vector<std::string> paths = kCublasPaths;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
     if (flag == "--bench") {

@@ -41,11 +41,6 @@ const char* kind_name(DLDataType dtype, MatmulPrecision precision) {
 
 // ---- cases ----
 
-struct Batch {
-  int64_t size;
-  bool a_varies, b_varies;
-};
-
 struct Case {
   int64_t m, n, k;
   bool a_transposed = false, b_transposed = false;
@@ -151,9 +146,6 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
   for (const Batch& dim : x.batch) matrices *= dim.size;
 
   arena.reset();
-  const auto poison = [](void* memory, std::size_t bytes) {
-    MUST(cudaMemsetAsync(memory, 0xff, bytes, g_stream));  // NaN in every dtype
-  };
   const auto make = [&](int64_t elements, std::size_t item) {
     const std::size_t bytes = (elements + 2 * kGuard) * item;
     char* const memory = arena.take(bytes);
@@ -167,28 +159,14 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
                                                                         make(elements_c, sizeof(C)));
   auto* const differences = reinterpret_cast<Differences*>(arena.take(sizeof(Differences)));
 
-  // A broadcast operand has one matrix along that dimension.
-  const auto fill = [&](T* data, Strided s, uint32_t seed) {
-    int64_t own = 1;
-    for (int i = 0; i < s.batch_ndim; ++i) {
-      if (s.strides[i] == 0) s.sizes[i] = 1;
-      own *= s.sizes[i];
-    }
-    fill_kernel<<<1024, 256, 0, g_stream>>>(data, s, own, seed, x.what);
-  };
-  fill(a, pa.x, 1);
-  fill(b, pb.x, 2);
+  fill(a, pa.x, 1, x.what);
+  fill(b, pb.x, 2, x.what);
 
   Gemm gemm;
   Finish<C> how;
-  const auto extra = [&](int64_t rows, int64_t columns, const Placed& placed, const std::vector<Batch>& batch,
-                         uint32_t seed) {
+  const auto extra = [&](const Placed& placed, uint32_t seed) {
     C* const data = reinterpret_cast<C*>(make(placed.elements, sizeof(C))) + kGuard;
-    int64_t own = 1;
-    for (const Batch& dim : batch) own *= dim.size;
-    Strided s = placed.x;
-    s.rows = rows, s.columns = columns;
-    fill_kernel<<<1024, 256, 0, g_stream>>>(data, s, own, seed, x.what);
+    fill(data, placed.x, seed, x.what);
     return data;
   };
   if (x.scales) {
@@ -207,7 +185,7 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
   }
   if (x.addend) {
     const Placed placed = place(x.m, x.n, x.addend_transposed, 0, x.addend_aligned, 1, x.batch, 2);
-    how.addend = extra(x.m, x.n, placed, x.batch, 3);
+    how.addend = extra(placed, 3);
     how.addend_x = placed.x;
     gemm.addend = how.addend;
     gemm.addend_strides = {placed.x.row_stride, placed.x.column_stride};
@@ -215,7 +193,7 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
   if (x.bias) {
     const bool is_row = x.bias == 'r';
     const Placed placed = place(is_row ? 1 : x.m, is_row ? x.n : 1, !is_row, 0, true, 1, {}, 2);
-    how.bias = extra(is_row ? 1 : x.m, is_row ? x.n : 1, placed, {}, 4);
+    how.bias = extra(placed, 4);
     how.bias_x = placed.x;
     (is_row ? how.bias_x.row_stride : how.bias_x.column_stride) = 0;
     gemm.bias = how.bias;
@@ -289,30 +267,13 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
     if (got_aux) poison(got_aux - kGuard, (pu.elements + 2 * kGuard) * sizeof(C));
     poison(workspace, plan.workspace_bytes + kTail);
     kernels.launch(variant, gemm, plan, workspace);
-    // Says what differs, or "".
-    const auto compare_with = [&](const C* ours, const C* theirs, int64_t first, int64_t elements, int64_t ld) {
-      MUST(cudaMemsetAsync(&differences->count, 0, sizeof differences->count, g_stream));
-      MUST(cudaMemsetAsync(&differences->first, 0xff, sizeof differences->first, g_stream));
-      compare_kernel<<<1024, 256, 0, g_stream>>>(ours, theirs, elements + 2 * kGuard, exact ? 0 : rounding, absolute,
-                                                 differences);
-      MUST(cudaGetLastError());
-      finish(name);
-      Differences found;
-      MUST(cudaMemcpy(&found, differences, sizeof found, cudaMemcpyDeviceToHost));
-      if (found.count == 0) return std::string();
-      C got_value, wanted_value;
-      MUST(cudaMemcpy(&got_value, ours + found.first, sizeof(C), cudaMemcpyDeviceToHost));
-      MUST(cudaMemcpy(&wanted_value, theirs + found.first, sizeof(C), cudaMemcpyDeviceToHost));
-      const int64_t at = static_cast<int64_t>(found.first) - kGuard - first;
-      std::ostringstream s;
-      s << ": " << found.count << " elements differ, first at " << at << " (" << at / ld << ", " << at % ld << ") of "
-        << elements << ": " << float(got_value) << ", not " << float(wanted_value);
-      return s.str();
+    const auto compare = [&](const C* ours, const C* theirs, int64_t elements, const Placed& placed) {
+      const int64_t pitch = std::max(placed.x.row_stride, placed.x.column_stride);
+      return difference(name, ours, theirs, elements, pitch, exact ? 0 : rounding, absolute, differences);
     };
-    std::string wrong =
-        compare_with(got, want, x.c_offset, elements_c, x.c_transposed ? pc.x.column_stride : pc.x.row_stride);
+    std::string wrong = compare(got + kGuard, want + kGuard, elements_c, pc);
     if (got_aux && wrong.empty()) {
-      wrong = compare_with(got_aux - kGuard, how.aux - kGuard, 0, pu.elements, pu.x.row_stride);
+      wrong = compare(got_aux, how.aux, pu.elements, pu);
       if (!wrong.empty()) wrong = ": aux" + wrong;
     }
     if (plan.workspace_bytes > 0 && wrong.empty()) {
@@ -730,14 +691,7 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     rows.push_back(
         std::make_unique<Repeats>("general", repeats, [&](int i) { tiled::launch_general(make(i), g_stream); }));
   }
-  const int rounds = 5;
-  for (int round = -1; round < rounds; ++round) {
-    for (auto row = rows.begin(); row != rows.end(); ++row) (*row)->replay();
-    for (auto row = rows.rbegin(); row != rows.rend(); ++row) (*row)->replay();
-    if (round < 0) {
-      for (auto& row : rows) row->forget();
-    }
-  }
+  replay_in_turn(rows);
   const double base = rows.empty() ? 0 : rows[0]->median();
   for (auto& row : rows) {
     const double time = row->median();
@@ -812,8 +766,7 @@ int main(int argc, char** argv) {
   double limit = 50;
   std::vector<int> sizes{4096, 8192, 2048, 1024};
   BenchOptions options;
-  std::vector<std::string> paths{"libcublas.so.13", "libcublas.so.12", "libcublas.so",
-                                 "/usr/local/cuda/lib64/libcublas.so"};
+  std::vector<std::string> paths = kCublasPaths;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     const char* const value = i + 1 < argc ? argv[i + 1] : "";

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def _exact_memory(request):
 def torch():
     """A torch that sees the GPU."""
     return libraries.by_name("torch", "cuda").module
+
+
+@pytest.fixture
+def torch_sm80(torch):
+    """A torch on a card of compute capability 8.0 or later, for which the build has code that is not for earlier ones."""
+    major, minor = interop._core.device_info(0)["compute_capability"]
+    if major < 8:
+        pytest.skip("the kernel is for compute capability 8.0 and later")
+    built = [int(number) for number in re.findall(r"\d+", interop._core.build_info()["architectures"])]
+    if not any(80 <= number <= 10 * major + minor for number in built):
+        pytest.skip("this build has no code for 80 and later")
+    return torch
 
 
 @pytest.fixture

@@ -90,6 +90,12 @@ def test_an_algorithm_that_cublas_does_not_take_is_passed_over(torch, fresh):
     interop._core.keep_matmul_choice(0, choice)
 
 
+def test_a_divided_k_is_added_whole(torch):
+    a, b = torch.ones(64, 11_528, device="cuda").half(), torch.ones(11_528, 64, device="cuda").half()
+    interop.matmul(a, b, dtype="float32", autotune=True)
+    assert bool((interop.matmul(a, b, dtype="float32", backend="cublas") == 11_528).all())
+
+
 def test_a_result_that_is_read_is_tuned_beside_itself(torch, fresh):
     n = fresh()
     a, b = operands(torch, n)

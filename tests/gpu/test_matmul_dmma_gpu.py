@@ -5,10 +5,12 @@ The operands are small integers, so that sums are exact in any order and results
 
 from __future__ import annotations
 
-import math
+import functools
 import re
 
 import pytest
+from helpers import tensors
+from helpers.tensors import operands, poisoned
 
 import interop
 
@@ -27,37 +29,12 @@ SHAPES = (
 )
 TILES = {"float64": ["64x128x16", "64x64x16", "32x32x16"], "complex128": ["64x64x8", "32x32x8"]}
 
+integers = functools.partial(tensors.integers, pitch=lambda length: length + 8 + length % 2)
+
 
 @pytest.fixture
-def torch(torch):
-    """A torch on a card whose tensor cores the build has code for."""
-    major, minor = interop._core.device_info(0)["compute_capability"]
-    if major < 8:
-        pytest.skip("the kernel is for compute capability 8.0 and later")
-    built = [int(number) for number in re.findall(r"\d+", interop._core.build_info()["architectures"])]
-    if not any(80 <= number <= 10 * major + minor for number in built):
-        pytest.skip("this build has no code for 80 and later")
-    return torch
-
-
-def poisoned(torch, shape, dtype):
-    return torch.full(shape, math.nan, device="cuda", dtype=getattr(torch, dtype))
-
-
-def integers(torch, shape, dtype, seed, transposed=False, first=0, step=1):
-    """Integers from -3 to 3, in rows (columns, if transposed) of every `step`th element from the `first` on of longer
-    rows; NaN in between."""
-    *batch, rows, columns = shape
-    outer, inner = (columns, rows) if transposed else (rows, columns)
-    base = poisoned(torch, (*batch, outer, first + step * inner + inner % 2), dtype)
-    view = base[..., first : first + step * inner : step]
-    generator = torch.Generator("cuda").manual_seed(seed)
-
-    def values():
-        return torch.randint(-3, 4, view.shape, device="cuda", generator=generator).double()
-
-    view.copy_(torch.complex(values(), values()) if view.is_complex() else values())
-    return view.mT if transposed else view
+def torch(torch_sm80):
+    return torch_sm80
 
 
 def algorithm_of(a, b, **options):
@@ -86,8 +63,8 @@ def test_every_tile_is_chosen_for_some_shape(torch, dtype):
 @pytest.mark.parametrize(("first", "step"), [(0, 1), (1, 1), (3, 2)])
 def test_values(torch, shape, layout, dtype, first, step):
     m, n, k = shape
-    a = integers(torch, (m, k), dtype, 1, layout[0] == "T", first, step)
-    b = integers(torch, (k, n), dtype, 2, layout[1] == "T", first, step)
+    a = integers(torch, (m, k), dtype, 1, layout[0] == "T", first=first, step=step)
+    b = integers(torch, (k, n), dtype, 2, layout[1] == "T", first=first, step=step)
     out = poisoned(torch, (m, n), dtype)
     tiled(a, b, out=out)
     assert torch.equal(out, a @ b)
@@ -95,11 +72,11 @@ def test_values(torch, shape, layout, dtype, first, step):
 
 @DTYPES
 @LAYOUTS
-def test_one_operand_alone_is_aligned(torch, layout, dtype):
-    for first in ((0, 1), (1, 0)):
-        a = integers(torch, (300, 200), dtype, 1, layout[0] == "T", first[0])
-        b = integers(torch, (200, 520), dtype, 2, layout[1] == "T", first[1])
-        assert torch.equal(tiled(a, b), a @ b)
+@pytest.mark.parametrize("aligned", ["a", "b"])
+def test_one_operand_alone_is_aligned(torch, aligned, layout, dtype):
+    a = integers(torch, (300, 200), dtype, 1, layout[0] == "T", first=int(aligned == "b"))
+    b = integers(torch, (200, 520), dtype, 2, layout[1] == "T", first=int(aligned == "a"))
+    assert torch.equal(tiled(a, b), a @ b)
     rows = b[:1].expand(200, 520)  # the same row again and again
     assert torch.equal(tiled(a, rows), a @ rows)
 
@@ -109,19 +86,14 @@ def test_reversed_operands(cupy, torch, dtype):
     x = cupy.asarray(integers(torch, (302, 302), dtype, 1))
     y = cupy.asarray(integers(torch, (302, 302), dtype, 2, transposed=True))
     for a, b in ((x[::-1], y), (x, y[:, ::-1]), (x[::-1, ::-1], y[:, ::-1]), (y[:, ::-1], x[::-1])):
-        assert bool((tiled_of_cupy(a, b) == a @ b).all())
-
-
-def tiled_of_cupy(a, b):
-    assert algorithm_of(a, b).startswith("tiled dmma")
-    return interop.matmul(a, b, backend="tiled")
+        assert algorithm_of(a, b).startswith("tiled dmma")
+        assert bool((interop.matmul(a, b, backend="tiled") == a @ b).all())
 
 
 @pytest.mark.parametrize("conjugated", ["a", "b", "both"])
 @LAYOUTS
 def test_conjugates(torch, layout, conjugated):
-    a = integers(torch, (301, 201), "complex128", 1, layout[0] == "T")
-    b = integers(torch, (201, 203), "complex128", 2, layout[1] == "T")
+    a, b = operands(torch, 301, 203, 201, "complex128", layout)
     a = a.conj() if conjugated in ("a", "both") else a
     b = b.conj() if conjugated in ("b", "both") else b
     assert torch.equal(tiled(a, b), a.resolve_conj() @ b.resolve_conj())
@@ -145,14 +117,7 @@ def test_batches(torch, batch_a, batch_b, transposed, dtype):
 
 @DTYPES
 def test_special_values_stay_in_their_row_and_column(torch, dtype):
-    a, b = integers(torch, (300, 201), dtype, 1), integers(torch, (201, 520), dtype, 2)
-    a.fill_(1)
-    b.fill_(1)
-    a[177, 200], b[0, 519] = math.nan, math.inf
-    c = tiled(a, b)
-    assert bool(c[177].isnan().all())
-    assert not bool(c[[i for i in range(300) if i != 177], 519].isfinite().any())
-    assert bool((torch.cat((c[:177, :519], c[178:, :519])) == 201).all())
+    tensors.check_special_values(torch, tiled, *operands(torch, 300, 520, 201, dtype))
 
 
 @DTYPES
@@ -169,33 +134,9 @@ def test_error_and_the_same_bits(torch, dtype):
 @pytest.mark.parametrize("order", ["rows", "columns"])
 @pytest.mark.parametrize("shape", [(304, 520, 136), (301, 521, 137), (2048, 1024, 64)], ids=str)
 def test_all_terms(torch, shape, order, bias_shape, dtype):
-    m, n, k = shape
-    a, b = integers(torch, (m, k), dtype, 1), integers(torch, (k, n), dtype, 2, transposed=True)
-    c = integers(torch, (m, n), dtype, 3)
-    bias = integers(torch, (1, n) if bias_shape == "row" else (m, 1), dtype, 4)
-    bias = bias[0] if bias_shape == "row" else bias
-    out, aux = (
-        poisoned(torch, (m, n), dtype) if order == "rows" else poisoned(torch, (n, m), dtype).T for _ in range(2)
-    )
-    expected = 2 * (a @ b) - 3 * c + bias
-    options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "out": out}
-    if dtype == "float64":
-        tiled(a, b, epilogue="relu", aux=aux, **options)
-        assert torch.equal(aux, expected)
-        expected = expected.relu()
-    else:
-        tiled(a, b, **options)
-    assert torch.equal(out, expected)
+    tensors.check_all_terms(torch, tiled, *operands(torch, *shape, dtype, "NT"), dtype, bias_shape, order)
 
 
 @DTYPES
-def test_nothing_else_is_written(torch, dtype):
-    a, b = integers(torch, (301, 136), dtype, 1), integers(torch, (136, 521), dtype, 2)
-    expected = a @ b
-    for view in (lambda base: base[1:302, 3:524], lambda base: base[:602:2, :521], lambda base: base[:521, :301].T):
-        base = poisoned(torch, (700, 700), dtype)
-        out = view(base)
-        tiled(a, b, out=out)
-        assert torch.equal(out, expected)
-        out.fill_(math.nan)
-        assert bool(base.isnan().all())
+def test_results_of_any_layout(torch, dtype):
+    tensors.check_results_of_any_layout(torch, tiled, *operands(torch, 301, 521, 136, dtype), dtype)

@@ -185,6 +185,32 @@ def test_every_product_is_added_once(device_library, dtype, backend):
             assert (device_library.to_numpy(interop.matmul(a, b, backend=backend)) == k).all()
 
 
+@pytest.mark.parametrize("backend", [None, "cublas"])
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        ("float16", {"dtype": "float32"}),
+        ("bfloat16", {"dtype": "float32"}),
+        ("float32", {}),
+        ("float32", {"precision": "tf32"}),
+        ("float64", {}),
+        ("complex64", {}),
+        ("complex128", {}),
+        ("int8", {"dtype": "int32"}),
+        ("float8_e4m3fn", {"dtype": "float32"}),
+    ],
+)
+def test_a_divided_k_is_added_whole(torch, dtype, options, backend):
+    """Few outputs, so that cuBLASLt divides k; among these k are such as it loses the end of, if left alone."""
+    ragged = [64 * tiles + rest for tiles in (16, 45, 60, 90, 135, 180, 420, 900) for rest in (1, 2, 8, 16, 24, 32, 33)]
+    for k in (*ragged, 4000, 5001, 10_000, 30_000, 65_530, 100_000):
+        for m, n in ((1, 8), (8, 8), (32, 32), (100, 72), (128, 128), (48, 264)):
+            a, b = (torch.ones(shape, device="cuda").to(getattr(torch, dtype)) for shape in ((m, k), (k, n)))
+            for other in (b, b.view(n, k).T):
+                c = matmul(a, other, backend=backend, may_refuse=dtype in ("int8", "float8_e4m3fn"), **options)
+                assert c is None or bool((c == k).all()), (m, n, k, other.stride())
+
+
 @BACKENDS
 def test_special_values(device_library, dtype, backend):
     tiny = np.finfo(dtype).smallest_subnormal

@@ -6,10 +6,12 @@ It serves compute capability 8.x, and on later cards what TMA cannot read: so th
 
 from __future__ import annotations
 
-import math
+import functools
 import re
 
 import pytest
+from helpers import tensors
+from helpers.tensors import poisoned
 
 import interop
 
@@ -28,27 +30,14 @@ SHAPES = (
 )
 
 
+# At odd multiples of 4 bytes.
+ROWS = {"first": 2, "pitch": lambda length: -(-length // 8) * 8 + 10}
+integers, operands = (functools.partial(helper, **ROWS) for helper in (tensors.integers, tensors.operands))
+
+
 @pytest.fixture
-def torch(torch):
-    """A torch on a card whose tensor cores the build has code for."""
-    major, minor = interop._core.device_info(0)["compute_capability"]
-    if major < 8:
-        pytest.skip("the kernel is for compute capability 8.0 and later")
-    built = [int(number) for number in re.findall(r"\d+", interop._core.build_info()["architectures"])]
-    if not any(80 <= number <= 10 * major + minor for number in built):
-        pytest.skip("this build has no code for 80 and later")
-    return torch
-
-
-def integers(torch, shape, dtype, seed, transposed=False):
-    """Integers from -3 to 3, in rows (columns, if transposed) at odd multiples of 4 bytes; NaN in between."""
-    *batch, rows, columns = shape
-    outer, inner = (columns, rows) if transposed else (rows, columns)
-    base = torch.full((*batch, outer, -(-inner // 8) * 8 + 10), math.nan, device="cuda", dtype=getattr(torch, dtype))
-    view = base[..., 2 : 2 + inner]
-    generator = torch.Generator("cuda").manual_seed(seed)
-    view.copy_(torch.randint(-3, 4, view.shape, device="cuda", generator=generator))
-    return view.mT if transposed else view
+def torch(torch_sm80):
+    return torch_sm80
 
 
 def tiled(a, b, **options):
@@ -60,19 +49,13 @@ def tiled(a, b, **options):
     return interop.matmul(a, b, backend="tiled", **options)
 
 
-def poisoned(torch, shape, dtype):
-    return torch.full(shape, math.nan, device="cuda", dtype=getattr(torch, dtype))
-
-
 @DTYPES
 @LAYOUTS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values(torch, shape, layout, dtype):
-    m, n, k = shape
-    a = integers(torch, (m, k), dtype, 1, layout[0] == "T")
-    b = integers(torch, (k, n), dtype, 2, layout[1] == "T")
+    a, b = operands(torch, *shape, dtype, layout)
     expected = a.double() @ b.double()
-    out = poisoned(torch, (m, n), dtype)
+    out = poisoned(torch, shape[:2], dtype)
     tiled(a, b, out=out)
     assert torch.equal(out, expected.to(out.dtype))
     assert torch.equal(tiled(a, b, dtype="float32"), expected.float())
@@ -82,8 +65,7 @@ def test_values(torch, shape, layout, dtype):
 @LAYOUTS
 def test_values_of_aligned_rows(torch, layout, dtype):
     """Vectors of 16 bytes: one operand alone is what TMA cannot read."""
-    a = integers(torch, (300, 200), dtype, 1, layout[0] == "T")
-    b = integers(torch, (200, 520), dtype, 2, layout[1] == "T")
+    a, b = operands(torch, 300, 520, 200, dtype, layout)
     expected = (a.double() @ b.double()).to(a.dtype)
     b = b.mT.contiguous().mT if layout[1] == "T" else b.contiguous()
     assert torch.equal(tiled(a, b), expected)
@@ -122,14 +104,7 @@ def test_batches(torch, batch_a, batch_b, transposed, dtype):
 
 @DTYPES
 def test_special_values_stay_in_their_row_and_column(torch, dtype):
-    a, b = integers(torch, (300, 200), dtype, 1), integers(torch, (200, 520), dtype, 2)
-    a.fill_(1)
-    b.fill_(1)
-    a[177, 199], b[0, 519] = math.nan, math.inf
-    c = tiled(a, b)
-    assert bool(c[177].isnan().all())
-    assert bool((c[[i for i in range(300) if i != 177], 519] == math.inf).all())
-    assert bool((torch.cat((c[:177, :519], c[178:, :519])) == 200).all())
+    tensors.check_special_values(torch, tiled, *operands(torch, 300, 520, 200, dtype))
 
 
 @DTYPES
@@ -147,30 +122,12 @@ def test_the_same_call_gives_the_same_bits(torch, dtype):
 @pytest.mark.parametrize("order", ["rows", "columns"])
 @pytest.mark.parametrize("shape", [(304, 520, 136), (301, 521, 136), (2048, 1024, 64)], ids=str)
 def test_all_terms(torch, shape, order, bias_shape, result, dtype):
-    m, n, k = shape
     result = dtype if result == "own" else result
-    a, b = integers(torch, (m, k), dtype, 1), integers(torch, (k, n), dtype, 2, transposed=True)
-    c = integers(torch, (m, n), result, 3)
-    bias = integers(torch, (1, n) if bias_shape == "row" else (m, 1), result, 4)
-    bias = bias[0] if bias_shape == "row" else bias
-    out, aux = (
-        poisoned(torch, (m, n), result) if order == "rows" else poisoned(torch, (n, m), result).T for _ in range(2)
-    )
-    expected = 2 * (a.double() @ b.double()) - 3 * c.double() + bias.double()
-    options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "epilogue": "relu", "aux": aux, "out": out}
-    tiled(a, b, dtype=result, **options)
-    assert torch.equal(aux, expected.to(aux.dtype))
-    assert torch.equal(out, expected.relu().to(out.dtype))
+    a, b = operands(torch, *shape, dtype, "NT")
+    multiply = functools.partial(tiled, dtype=result)
+    tensors.check_all_terms(torch, multiply, a, b, result, bias_shape, order, **ROWS)
 
 
 @DTYPES
-def test_nothing_else_is_written(torch, dtype):
-    a, b = integers(torch, (301, 136), dtype, 1), integers(torch, (136, 521), dtype, 2)
-    expected = (a.double() @ b.double()).to(a.dtype)
-    for view in (lambda base: base[1:302, 3:524], lambda base: base[:602:2, :521], lambda base: base[:521, :301].T):
-        base = poisoned(torch, (700, 700), dtype)
-        out = view(base)
-        tiled(a, b, out=out)
-        assert torch.equal(out, expected)
-        out.fill_(math.nan)
-        assert bool(base.isnan().all())
+def test_results_of_any_layout(torch, dtype):
+    tensors.check_results_of_any_layout(torch, tiled, *operands(torch, 301, 521, 136, dtype), dtype)

@@ -5,11 +5,13 @@ Sums are exact in any order, so that results are compared for equality.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 
 import numpy as np
 import pytest
+from helpers import tensors
 
 import interop
 
@@ -218,15 +220,8 @@ def test_in_a_graph_and_of_jax(torch, jax):
 # ---- 16-bit floats that TMA cannot read ----
 
 
-def floats(torch, shape, dtype, seed, transposed=False):
-    """Integers from -3 to 3, in rows (columns, if transposed) of an odd length; NaN in between."""
-    *batch, rows, columns = shape
-    outer, inner = (columns, rows) if transposed else (rows, columns)
-    base = torch.full((*batch, outer, inner + 3 + inner % 2), math.nan, device="cuda", dtype=getattr(torch, dtype))
-    view = base[..., 1 : 1 + inner]
-    generator = torch.Generator("cuda").manual_seed(seed)
-    view.copy_(torch.randint(-3, 4, view.shape, device="cuda", generator=generator))
-    return view.mT if transposed else view
+# In rows of an odd length.
+floats = functools.partial(tensors.integers, first=1, pitch=lambda length: length + 3 + length % 2)
 
 
 @LAYOUTS

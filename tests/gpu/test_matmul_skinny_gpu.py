@@ -5,13 +5,14 @@ Operands are small integers, so that sums are exact in any order and results are
 
 from __future__ import annotations
 
-import math
+import functools
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from helpers import forms
+from helpers import forms, tensors
+from helpers.tensors import integers, operands, poisoned
 
 import interop
 
@@ -27,24 +28,6 @@ def torch(torch):
     return torch
 
 
-def integers(torch, shape, dtype, seed, transposed=False, pad=8):
-    """Integers from -3 to 3, in rows (columns, if transposed) that start `pad` elements after the end of another."""
-    *batch, rows, columns = shape
-    outer, inner = (columns, rows) if transposed else (rows, columns)
-    base = torch.full((*batch, outer, inner + pad), math.nan, device="cuda", dtype=getattr(torch, dtype))
-    view = base[..., :inner]
-    generator = torch.Generator("cuda").manual_seed(seed)
-    view.copy_(torch.randint(-3, 4, view.shape, device="cuda", generator=generator))
-    return view.mT if transposed else view
-
-
-def operands(torch, m, n, k, dtype, layout="NN"):
-    return (
-        integers(torch, (m, k), dtype, 1, layout[0] == "T"),
-        integers(torch, (k, n), dtype, 2, layout[1] == "T"),
-    )
-
-
 def algorithm_of(a, b, **options):
     return interop.explain(interop.matmul, a, b, backend="tiled", **options).algorithm
 
@@ -54,10 +37,6 @@ def skinny(a, b, **options):
     algorithm = algorithm_of(a, b, **options)
     assert algorithm.startswith("tiled skinny "), algorithm
     return interop.matmul(a, b, backend="tiled", **options)
-
-
-def poisoned(torch, shape, dtype):
-    return torch.full(shape, math.nan, device="cuda", dtype=getattr(torch, dtype))
 
 
 # ---- values ----
@@ -125,15 +104,7 @@ def test_every_product_is_added_once(torch, layout, dtype):
 
 @DTYPES
 def test_special_values_stay_in_their_row_and_column(torch, dtype):
-    a, b = operands(torch, 9, 520, 200, dtype)
-    a.fill_(1)
-    b.fill_(1)
-    a[7, 199], b[0, 519] = math.nan, math.inf
-    c = skinny(a, b)
-    assert bool(c[7].isnan().all())
-    others = [i for i in range(9) if i != 7]
-    assert bool((c[others, 519] == math.inf).all())
-    assert bool((c[others, :519] == 200).all())
+    tensors.check_special_values(torch, skinny, *operands(torch, 9, 520, 200, dtype))
 
 
 @DTYPES
@@ -157,7 +128,7 @@ def test_the_same_call_gives_the_same_bits(torch, shape, layout, dtype):
 @DTYPES
 def test_any_layout_of_the_few_rows(torch, dtype):
     b = integers(torch, (400, 1000), dtype, 2)
-    base = integers(torch, (32, 803), dtype, 1, pad=0)
+    base = integers(torch, (32, 803), dtype, 1, pitch=lambda length: length)
     for a in (
         base[:5, :400],
         base[:5, 1:401],
@@ -171,39 +142,16 @@ def test_any_layout_of_the_few_rows(torch, dtype):
 @DTYPES
 @pytest.mark.parametrize("m", [1, 5, 16])
 def test_results_of_any_layout(torch, m, dtype):
-    n, k = 1000, 200
-    a, b = operands(torch, m, n, k, dtype)
-    expected = (a.double() @ b.double()).to(a.dtype)
-    for name, base_shape, view in (
-        ("padded by one", (m, n + 1), lambda base: base[:, :n]),
-        ("begins at any element", (m, n + 3), lambda base: base[:, 1 : n + 1]),
-        ("transposed and padded", (n, m + 5), lambda base: base[:, :m].T),
-        ("every second column", (m, 2 * n), lambda base: base[:, ::2]),
-        ("every second row", (2 * m, n), lambda base: base[::2]),
-    ):
-        base = poisoned(torch, base_shape, dtype)
-        out = view(base)
-        skinny(a, b, out=out)
-        assert torch.equal(out, expected), name
-        out.fill_(math.nan)
-        assert bool(base.isnan().all()), name  # nor anything else was written
+    tensors.check_results_of_any_layout(torch, skinny, *operands(torch, m, 1000, 200, dtype), dtype)
 
 
 @DTYPES
 @pytest.mark.parametrize("bias_shape", ["row", "column"])
 @pytest.mark.parametrize("shape", [(5, 1000, 200), (1000, 5, 200), (3, 24, 40_000), (40, 24, 20_001)], ids=str)
 def test_all_terms(torch, shape, bias_shape, dtype):
-    m, n, k = shape
-    a, b = operands(torch, m, n, k, dtype, "NT")
-    c = integers(torch, (m, n), dtype, 3)
-    bias = integers(torch, (1, n) if bias_shape == "row" else (m, 1), dtype, 4)
-    bias = bias[0] if bias_shape == "row" else bias
-    out, aux = poisoned(torch, (m, n), dtype), poisoned(torch, (n, m), dtype).T
-    expected = 2 * (a.double() @ b.double()) - 3 * c.double() + bias.double()
-    options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "epilogue": "relu", "aux": aux, "out": out}
-    interop.matmul(a, b, backend="tiled", **options)
-    assert torch.equal(aux, expected.to(aux.dtype))
-    assert torch.equal(out, expected.relu().to(out.dtype))
+    a, b = operands(torch, *shape, dtype, "NT")
+    multiply = functools.partial(interop.matmul, backend="tiled")
+    tensors.check_all_terms(torch, multiply, a, b, dtype, bias_shape, "rows", aux_order="columns")
 
 
 # ---- parts of k ----
@@ -242,20 +190,7 @@ def test_explain(torch):
 
 @DTYPES
 def test_torch_captures_calls(torch, dtype):
-    a, b = operands(torch, 3, 40, 65_536, dtype)
-    out = poisoned(torch, (3, 40), dtype)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="global"):
-        c = interop.matmul(a, b, backend="tiled")
-        interop.matmul(a, b, out=out, epilogue="relu", backend="tiled")
-    for value in (0.25, -0.25):
-        a.fill_(value)
-        b.fill_(0.5)
-        c.fill_(math.nan)
-        out.fill_(math.nan)
-        graph.replay()
-        assert bool((c == value * 32_768).all())
-        assert bool((out == max(value, 0) * 32_768).all())
+    tensors.check_captured(torch, *operands(torch, 3, 40, 65_536, dtype), dtype)
 
 
 FIRST_CALL = """

@@ -5,13 +5,15 @@ Operands are small integers, so that sums are exact in any order and results are
 
 from __future__ import annotations
 
+import functools
 import math
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from helpers import forms
+from helpers import forms, tensors
+from helpers.tensors import poisoned
 
 import interop
 
@@ -33,6 +35,11 @@ SHAPES = (
 )
 
 
+# At multiples of 16 bytes.
+ROWS = {"pitch": lambda length: -(-length // 8) * 8 + 8}
+integers, operands = (functools.partial(helper, **ROWS) for helper in (tensors.integers, tensors.operands))
+
+
 @pytest.fixture
 def torch(torch):
     """A torch on a card whose tensor cores the build has code for."""
@@ -43,24 +50,6 @@ def torch(torch):
     return torch
 
 
-def integers(torch, shape, dtype, seed, transposed=False):
-    """Integers from -3 to 3, in rows (columns, if transposed) that start at multiples of 16 bytes; NaN in between."""
-    *batch, rows, columns = shape
-    outer, inner = (columns, rows) if transposed else (rows, columns)
-    base = torch.full((*batch, outer, -(-inner // 8) * 8 + 8), math.nan, device="cuda", dtype=getattr(torch, dtype))
-    view = base[..., :inner]
-    generator = torch.Generator("cuda").manual_seed(seed)
-    view.copy_(torch.randint(-3, 4, view.shape, device="cuda", generator=generator))
-    return view.mT if transposed else view
-
-
-def operands(torch, m, n, k, dtype, layout="NN"):
-    return (
-        integers(torch, (m, k), dtype, 1, layout[0] == "T"),
-        integers(torch, (k, n), dtype, 2, layout[1] == "T"),
-    )
-
-
 def tiled(a, b, **options):
     """The product, which must be one of those kernels."""
     algorithm = interop.explain(interop.matmul, a, b, backend="tiled", **options).algorithm
@@ -68,10 +57,6 @@ def tiled(a, b, **options):
     assert algorithm.startswith("tiled wgmma 128x")
     assert f", {dtype}" in algorithm
     return interop.matmul(a, b, backend="tiled", **options)
-
-
-def poisoned(torch, shape, dtype):
-    return torch.full(shape, math.nan, device="cuda", dtype=getattr(torch, dtype))
 
 
 # ---- values ----
@@ -116,14 +101,7 @@ def test_every_product_is_added_once(torch, dtype):
 
 @DTYPES
 def test_special_values_stay_in_their_row_and_column(torch, dtype):
-    a, b = operands(torch, 300, 520, 200, dtype)
-    a.fill_(1)
-    b.fill_(1)
-    a[177, 199], b[0, 519] = math.nan, math.inf
-    c = tiled(a, b)
-    assert bool(c[177].isnan().all())
-    assert bool((c[[i for i in range(300) if i != 177], 519] == math.inf).all())
-    assert bool((torch.cat((c[:177, :519], c[178:, :519])) == 200).all())
+    tensors.check_special_values(torch, tiled, *operands(torch, 300, 520, 200, dtype))
 
 
 @DTYPES
@@ -141,24 +119,7 @@ def test_the_same_call_gives_the_same_bits(torch, dtype):
 @DTYPES
 @pytest.mark.parametrize("shape", [(304, 520, 136), (301, 521, 136)], ids=str)
 def test_results_of_any_layout(torch, shape, dtype):
-    m, n, k = shape
-    a, b = operands(torch, m, n, k, dtype)
-    expected = (a.double() @ b.double()).to(a.dtype)
-    for name, base_shape, view in (
-        ("padded", (m, n + 8), lambda base: base[:, :n]),
-        ("padded by one", (m, n + 1), lambda base: base[:, :n]),
-        ("begins at any element", (m, n + 3), lambda base: base[:, 1 : n + 1]),
-        ("transposed", (n, m), lambda base: base.T),
-        ("transposed and padded", (n, m + 5), lambda base: base[:, :m].T),
-        ("every second column", (m, 2 * n), lambda base: base[:, ::2]),
-        ("every second row", (2 * m, n), lambda base: base[::2]),
-    ):
-        base = poisoned(torch, base_shape, dtype)
-        out = view(base)
-        tiled(a, b, out=out)
-        assert torch.equal(out, expected), name
-        out.fill_(math.nan)
-        assert bool(base.isnan().all()), name  # nor anything else was written
+    tensors.check_results_of_any_layout(torch, tiled, *operands(torch, *shape, dtype), dtype)
 
 
 # ---- what follows the sums ----
@@ -170,20 +131,10 @@ def test_results_of_any_layout(torch, shape, dtype):
 @pytest.mark.parametrize("order", ["rows", "columns"])
 @pytest.mark.parametrize("shape", [(304, 520, 136), (301, 521, 136), (2048, 1024, 64)], ids=str)
 def test_all_terms(torch, shape, order, bias_shape, result, dtype):
-    m, n, k = shape
     result = dtype if result == "own" else result
-    a, b = operands(torch, m, n, k, dtype, "NT")
-    c = integers(torch, (m, n), result, 3)
-    bias = integers(torch, (1, n) if bias_shape == "row" else (m, 1), result, 4)
-    bias = bias[0] if bias_shape == "row" else bias
-    out, aux = (
-        poisoned(torch, (m, n), result) if order == "rows" else poisoned(torch, (n, m), result).T for _ in range(2)
-    )
-    expected = 2 * (a.double() @ b.double()) - 3 * c.double() + bias.double()
-    options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "epilogue": "relu", "aux": aux, "out": out}
-    tiled(a, b, dtype=result, **options)
-    assert torch.equal(aux, expected.to(aux.dtype))
-    assert torch.equal(out, expected.relu().to(out.dtype))
+    a, b = operands(torch, *shape, dtype, "NT")
+    multiply = functools.partial(tiled, dtype=result)
+    tensors.check_all_terms(torch, multiply, a, b, result, bias_shape, order, **ROWS)
 
 
 @DTYPES
@@ -404,20 +355,9 @@ def test_tf32_gives_the_same_bits_every_time(torch, precision):
 @pytest.mark.parametrize("order", ["rows", "columns"])
 @pytest.mark.parametrize("bias_shape", ["row", "column"])
 def test_tf32_all_terms(torch, bias_shape, order, precision):
-    m, n, k = 1001, 1030, 1000
-    a, b = operands(torch, m, n, k, "float32", "TT")
-    c = integers(torch, (m, n), "float32", 3)
-    bias = integers(torch, (1, n) if bias_shape == "row" else (m, 1), "float32", 4)
-    bias = bias[0] if bias_shape == "row" else bias
-    out, aux = (
-        poisoned(torch, (m, n), "float32") if order == "rows" else poisoned(torch, (n, m), "float32").T
-        for _ in range(2)
-    )
-    expected = 2 * (a.double() @ b.double()) - 3 * c.double() + bias.double()
-    options = {"c": c, "alpha": 2, "beta": -3, "bias": bias, "epilogue": "relu", "aux": aux, "out": out}
-    rounded(a, b, precision, "", **options)
-    assert torch.equal(aux, expected.float())
-    assert torch.equal(out, expected.relu().float())
+    a, b = operands(torch, 1001, 1030, 1000, "float32", "TT")
+    multiply = functools.partial(rounded, precision=precision, packed="")
+    tensors.check_all_terms(torch, multiply, a, b, "float32", bias_shape, order, **ROWS)
 
 
 def test_tf32_explained(torch):
@@ -473,20 +413,8 @@ def test_tf32_is_captured_with_what_it_packs(torch, precision):
 @DTYPES
 def test_torch_captures_calls(torch, dtype):
     a, b = operands(torch, 301, 520, 136, dtype)
-    out = poisoned(torch, (301, 520), dtype)
-    tiled(a, b, out=out)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="global"):
-        c = interop.matmul(a, b, backend="tiled")
-        interop.matmul(a, b, out=out, epilogue="relu", backend="tiled")
-    for value in (1, -2):
-        a.fill_(value)
-        b.fill_(1)
-        c.fill_(math.nan)
-        out.fill_(math.nan)
-        graph.replay()
-        assert bool((c == value * 136).all())
-        assert bool((out == max(value, 0) * 136).all())
+    tiled(a, b)
+    tensors.check_captured(torch, a, b, dtype)
 
 
 FIRST_CALL = """

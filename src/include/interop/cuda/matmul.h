@@ -75,8 +75,7 @@ struct MatmulChoice {
   std::string product;    // "float32 4096x4096 @ 4096x4096", for a person
   std::string key;        // all that the choice depends on, but the device
   std::string algorithm;  // cuBLASLt's quickest
-  std::size_t workspace_bytes = 0;
-  bool tiled = false;  // is our own kernel quicker than that?
+  bool tiled = false;     // is our own kernel quicker than that?
   double microseconds = 0, untuned_microseconds = 0;
 };
 /// All choices for a device.
