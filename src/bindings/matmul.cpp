@@ -425,17 +425,15 @@ class DeviceProduct {
     char* memory = static_cast<char*>(call.workspace(workspace_bytes()));
     tunes = tunes && plan_.tunable && !cuda::is_capturing(call.stream());
     void* const tuning = tunes ? call.workspace(cuda::tuning_bytes(gemm_, options_)) : nullptr;
-    std::optional<Elementwise> copies[2];
     for (int i = 0; i < 2; ++i) {
       if (!converted_[i]) continue;
       converted_[i]->place(memory);
       (i == 0 ? gemm_.a : gemm_.b) = memory;
       memory += converted_[i]->bytes();
-      copies[i] = converted_[i]->work();
     }
     call.launch([&](cudaStream_t s) {
-      for (const auto& copy : copies) {
-        if (copy) cuda::launch_elementwise(*copy, s);
+      for (const auto& operand : converted_) {
+        if (operand) cuda::launch_elementwise(operand->work(), s);
       }
       if (tunes) {
         cuda::tune_matmul(gemm_, options_, tuning, s);
