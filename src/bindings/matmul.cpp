@@ -28,6 +28,7 @@ using exchange::Name;
 
 constexpr const char* kFunction = "interop.matmul";
 const Lookup kJaxMatmul("interop.jax", "matmul");
+const Lookup kJaxMatmulOfArrays("interop.jax", "matmul_of_arrays");
 const Lookup kNumpyMatmul("numpy", "matmul");
 const Lookup kErrstate("numpy", "errstate");
 const Lookup kFindPaths("interop._cublas", "find_paths");
@@ -171,7 +172,10 @@ bool is_jax_call(nb::handle a, nb::handle b, const Terms& terms) {
   return terms.execution.is_none() || traced;
 }
 
-nb::object matmul_in_jax(nb::handle a, nb::handle b, const Terms& terms) {
+bool is_concrete(nb::handle x) { return exchange::find_route(x) == &exchange::jax_array_route(); }
+
+nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
+  if (given.size() == 0 && is_concrete(a) && is_concrete(b)) return kJaxMatmulOfArrays.get()(a, b);
   nb::dict keywords;
   for (const Term& term : kTerms) {
     const nb::handle value = terms.*term.place;
@@ -519,7 +523,7 @@ nb::object matmul(nb::handle a, nb::handle b, nb::dict given) {
   const Terms terms = read_terms(given);
   const cuda::MatmulOptions options = kernel_options(terms.backend, terms.precision);
   check_terms(terms);
-  if (is_jax_call(a, b, terms)) return matmul_in_jax(a, b, terms);
+  if (is_jax_call(a, b, terms)) return matmul_in_jax(a, b, given, terms);
 
   Product product(a, b, terms);
   Call& call = product.call;
