@@ -130,36 +130,15 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     return explainer(*args, **kwargs)
 
 
-def _explain_matmul(
-    a: Any,
-    b: Any,
-    /,
-    *,
-    out: Any = None,
-    dtype: Any = None,
-    c: Any = None,
-    alpha: complex = 1,
-    beta: complex | None = None,
-    bias: Any = None,
-    epilogue: str | None = None,
-    aux: Any = None,
-    scale_a: Any = None,
-    scale_b: Any = None,
-    precision: str | None = None,
-    backend: str | None = None,
-    autotune: bool | None = None,
-    stream: Any = None,
-    execution: str | None = None,
-) -> Explanation:
-    factor = None if isinstance(alpha, int) and alpha == 1 else alpha
-    terms = (dtype, c, factor, beta, bias, epilogue, aux, scale_a, scale_b, autotune)
-    found = _core.explain_matmul(a, b, out, stream, backend, precision, execution, terms)
+def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
+    found = _core.explain_matmul(a, b, options)
     if found is None:
-        _refuse_out("interop.matmul", out)
-        result = _core.matmul_dtype("jax", str(a.dtype), str(b.dtype), dtype)
+        _refuse_out("interop.matmul", options.get("out"))
+        result = _core.matmul_dtype("jax", str(a.dtype), str(b.dtype), options.get("dtype"))
         shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype), result)
-        kernels = f"the XLA FFI handler interop_matmul, backend {backend or 'automatic'}"
-        arrays = {name: x for name, x in {"a": a, "b": b, "c": c, "bias": bias}.items() if x is not None}
+        kernels = f"the XLA FFI handler interop_matmul, backend {options.get('backend') or 'automatic'}"
+        arrays = {"a": a, "b": b, "c": options.get("c"), "bias": options.get("bias")}
+        arrays = {name: x for name, x in arrays.items() if x is not None}
         return _explain_in_jax("interop.matmul", arrays, shape, result, "interop_matmul", kernels, "jax.numpy.matmul")
     return _explanation("interop.matmul", found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from interop import _core
@@ -9,6 +11,7 @@ from interop import _core
 __all__ = ["StreamLike", "matmul"]
 
 ArrayT = TypeVar("ArrayT")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class _HasCudaStream(Protocol):
@@ -19,9 +22,21 @@ Epilogue = Literal["relu", "gelu", "gelu_tanh"]
 StreamLike = int | _HasCudaStream | Any  # Any: objects with `.cuda_stream` (torch) or `.ptr` (CuPy)
 
 
-_ONE = 1  # the default of alpha, which the call that leaves it out is told by
+def _with_few_defaults(declared: FunctionT) -> FunctionT:
+    """Make `matmul` of its declaration.
+
+    Python looks up the default of each keyword argument that a call leaves out, one by one: of so many that takes
+    longer than all else in Python. So the function itself takes what is given, which is read in C++.
+    """
+
+    @functools.wraps(declared)
+    def matmul(a: Any, b: Any, /, **options: Any) -> Any:
+        return _core.matmul(a, b, options)
+
+    return matmul  # type: ignore[return-value]
 
 
+@_with_few_defaults
 def matmul(
     a: ArrayT,
     b: Any,
@@ -30,7 +45,7 @@ def matmul(
     out: ArrayT | None = None,
     dtype: Any = None,
     c: Any = None,
-    alpha: complex = _ONE,
+    alpha: complex = 1,
     beta: complex | None = None,
     bias: Any = None,
     epilogue: Epilogue | None = None,
@@ -142,11 +157,4 @@ def matmul(
     >>> interop.matmul(np.full((1, 2), 100, "int8"), np.full((2, 1), 100, "int8"), dtype="int32")
     array([[20000]], dtype=int32)
     """
-    terms: tuple[Any, ...] | None = None
-    if not (
-        alpha is _ONE
-        and dtype is c is beta is bias is None
-        and epilogue is aux is scale_a is scale_b is autotune is None
-    ):
-        terms = (dtype, c, None if alpha is _ONE else alpha, beta, bias, epilogue, aux, scale_a, scale_b, autotune)
-    return _core.matmul(a, b, out, stream, backend, precision, execution, terms)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration

@@ -98,6 +98,19 @@ def test_the_signature_of_matmul():
     assert set(interop.matmul.__annotations__) == {*kinds, "return"}
 
 
+def test_matmul_refuses_an_unknown_keyword_as_python_does():
+    x = np.eye(2)
+    for call in (interop.matmul, lambda *arrays, **options: interop.explain(interop.matmul, *arrays, **options)):
+        with pytest.raises(TypeError, match=r"^matmul\(\) got an unexpected keyword argument 'outt'$"):
+            call(x, x, outt=None)
+
+
+def test_matmul_knows_a_keyword_that_was_put_together():
+    x, out = np.eye(2), np.zeros((2, 2))
+    name = "".join(["o", "ut"])  # equal to the name that is written in a call, and another object
+    assert interop.matmul(x, x, **{name: out}) is out
+
+
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_the_signatures_of_elementwise_functions(name):
     kinds = {name: parameter.kind for name, parameter in inspect.signature(getattr(interop, name)).parameters.items()}

@@ -27,6 +27,7 @@ using exchange::Lookup;
 using exchange::Name;
 
 const Lookup kInJax("interop._jax_elementwise", "elementwise");
+const Lookup kOfJaxArrays("interop._jax_elementwise", "elementwise_of_arrays");
 const Lookup kOnHost("interop._host", "compute");
 const Lookup kPromote("interop._promotion", "promote");
 
@@ -134,8 +135,14 @@ DLDataType common_dtype(const Operation& operation, const Operands& operands, co
 
 // ---- the call ----
 
-nb::object in_jax(const Operation& operation, nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
-                  nb::handle execution, nb::handle where_zero) {
+nb::object in_jax(const Operation& operation, const Operands& operands, nb::handle a, nb::handle b, nb::handle out,
+                  nb::handle stream, nb::handle execution, nb::handle where_zero) {
+  bool is_plain = out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none();
+  for (int k = 0; k < operands.count; ++k) {
+    is_plain =
+        is_plain && operands.place[k] >= 0 && exchange::find_route(operands.objects[k]) == &exchange::jax_array_route();
+  }
+  if (is_plain) return kOfJaxArrays.get()(static_cast<int>(&operation - kOperations), a, b);
   nb::object handle = nb::none();
   if (!stream.is_none()) {
     handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, operation.name)));
@@ -268,7 +275,7 @@ nb::object elementwise(int index, nb::handle a, nb::handle b, nb::handle out, nb
   plan.operands = read_operands(operation, a, b);
   check_where_zero(operation, where_zero);
   if (is_jax_call(operation, plan.operands, execution)) {
-    return in_jax(operation, a, b, out, stream, execution, where_zero);
+    return in_jax(operation, plan.operands, a, b, out, stream, execution, where_zero);
   }
   plan_call(plan, operation, {out, stream, execution, false, true, true});
   Call& call = *plan.call;

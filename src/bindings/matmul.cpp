@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <optional>
 
 #include "bindings/bindings.h"
@@ -27,6 +28,7 @@ using exchange::Name;
 
 constexpr const char* kFunction = "interop.matmul";
 const Lookup kJaxMatmul("interop.jax", "matmul");
+const Lookup kJaxMatmulOfArrays("interop.jax", "matmul_of_arrays");
 const Lookup kNumpyMatmul("numpy", "matmul");
 const Lookup kErrstate("numpy", "errstate");
 const Lookup kFindPaths("interop._cublas", "find_paths");
@@ -45,7 +47,7 @@ bool equals(nb::handle value, const char* text) {
   return PyUnicode_Check(value.ptr()) && PyUnicode_CompareWithASCIIString(value.ptr(), text) == 0;
 }
 
-cuda::MatmulOptions read_options(nb::handle backend, nb::handle precision) {
+cuda::MatmulOptions kernel_options(nb::handle backend, nb::handle precision) {
   cuda::MatmulOptions options;
   if (!backend.is_none()) {
     if (equals(backend, "tiled")) {
@@ -75,37 +77,52 @@ cuda::MatmulOptions read_options(nb::handle backend, nb::handle precision) {
 
 // ---- what stands beside the operands ----
 
-/// The arguments that most calls leave out, each None where it is.
+/// The arguments with a name, each None where it is left out.
 struct Terms {
-  nb::handle dtype = Py_None, c = Py_None, alpha = Py_None, beta = Py_None, bias = Py_None, epilogue = Py_None,
-             aux = Py_None, scale_a = Py_None, scale_b = Py_None, autotune = Py_None;
+  nb::handle out = Py_None, dtype = Py_None, c = Py_None, alpha = Py_None, beta = Py_None, bias = Py_None,
+             epilogue = Py_None, aux = Py_None, scale_a = Py_None, scale_b = Py_None, precision = Py_None,
+             backend = Py_None, autotune = Py_None, stream = Py_None, execution = Py_None;
 };
-constexpr int kTermCount = 10;
-constexpr const char* kTermNames[kTermCount] = {"dtype",    "c",   "alpha",   "beta",    "bias",
-                                                "epilogue", "aux", "scale_a", "scale_b", "autotune"};
+struct Term {
+  Name name;
+  nb::handle Terms::* place;
+};
+const Term kTerms[] = {
+    {Name("out"), &Terms::out},
+    {Name("dtype"), &Terms::dtype},
+    {Name("c"), &Terms::c},
+    {Name("alpha"), &Terms::alpha},
+    {Name("beta"), &Terms::beta},
+    {Name("bias"), &Terms::bias},
+    {Name("epilogue"), &Terms::epilogue},
+    {Name("aux"), &Terms::aux},
+    {Name("scale_a"), &Terms::scale_a},
+    {Name("scale_b"), &Terms::scale_b},
+    {Name("precision"), &Terms::precision},
+    {Name("backend"), &Terms::backend},
+    {Name("autotune"), &Terms::autotune},
+    {Name("stream"), &Terms::stream},
+    {Name("execution"), &Terms::execution},
+};
 
-/// None, or all of them in this order.
-Terms read_terms(nb::handle given) {
-  Terms terms;
-  if (given.is_none()) return terms;
-  const nb::tuple values = nb::borrow<nb::tuple>(given);
-  nb::handle* const places[kTermCount] = {&terms.dtype,    &terms.c,   &terms.alpha,   &terms.beta,    &terms.bias,
-                                          &terms.epilogue, &terms.aux, &terms.scale_a, &terms.scale_b, &terms.autotune};
-  for (int i = 0; i < kTermCount; ++i) *places[i] = values[i];
-  if (!terms.beta.is_none() && terms.c.is_none()) {
-    throw ValueError(std::string(kFunction) + ": beta is given, and there is no c for it to multiply; accepted: both");
+nb::object one() { return nb::int_(1); }
+
+nb::handle& place_of(Terms& terms, PyObject* name) {
+  for (const Term& term : kTerms) {
+    if (term.name.get() == name) return terms.*term.place;  // as a call that is written out has it
   }
-  if (!terms.autotune.is_none() && !PyBool_Check(terms.autotune.ptr())) {
-    bad_choice("autotune", terms.autotune, "None, True, False");
+  for (const Term& term : kTerms) {
+    if (PyUnicode_Compare(term.name.get(), name) == 0) return terms.*term.place;
   }
-  return terms;
+  throw TypeError("matmul() got an unexpected keyword argument '" + exchange::text_of(name) + "'");
 }
 
-/// Is every product to be tuned, as inside `interop.autotune`?
-std::atomic<bool> g_tunes_all{false};
-
-bool asks_tuning(const Terms& terms) {
-  return terms.autotune.is_none() ? g_tunes_all.load(std::memory_order_relaxed) : terms.autotune.is(Py_True);
+Terms read_terms(nb::dict given) {
+  Terms terms;
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) place_of(terms, name) = value;
+  if (terms.alpha.is(one())) terms.alpha = Py_None;
+  return terms;
 }
 
 Activation read_epilogue(nb::handle epilogue) {
@@ -116,6 +133,24 @@ Activation read_epilogue(nb::handle epilogue) {
   bad_choice("epilogue", epilogue, "None, 'relu', 'gelu' (exact), 'gelu_tanh'");
 }
 
+/// Throws ValueError for what no arrays could make right.
+void check_terms(const Terms& terms) {
+  if (!terms.beta.is_none() && terms.c.is_none()) {
+    throw ValueError(std::string(kFunction) + ": beta is given, and there is no c for it to multiply; accepted: both");
+  }
+  if (!terms.autotune.is_none() && !PyBool_Check(terms.autotune.ptr())) {
+    bad_choice("autotune", terms.autotune, "None, True, False");
+  }
+  read_epilogue(terms.epilogue);
+}
+
+/// Is every product to be tuned, as inside `interop.autotune`?
+std::atomic<bool> g_tunes_all{false};
+
+bool asks_tuning(const Terms& terms) {
+  return terms.autotune.is_none() ? g_tunes_all.load(std::memory_order_relaxed) : terms.autotune.is(Py_True);
+}
+
 bool is_scalar(nb::handle x) {
   return PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr()) || PyComplex_Check(x.ptr()) ||
          nb::isinstance(x, kNumpyGeneric.get());
@@ -124,7 +159,7 @@ bool is_scalar(nb::handle x) {
 // ---- JAX ----
 
 /// JAX arrays and tracers alone, with no `execution`: one JAX primitive, on XLA's stream.
-bool is_jax_call(nb::handle a, nb::handle b, const Terms& terms, nb::handle execution) {
+bool is_jax_call(nb::handle a, nb::handle b, const Terms& terms) {
   bool traced = false;
   const auto is_jax = [&](nb::handle x, const char* name) {
     const exchange::Route& route = exchange::route_of(x, kFunction, name);
@@ -134,24 +169,22 @@ bool is_jax_call(nb::handle a, nb::handle b, const Terms& terms, nb::handle exec
   if (!is_jax(a, "a") || !is_jax(b, "b")) return false;
   if (!terms.c.is_none() && !is_jax(terms.c, "c")) return false;
   if (!terms.bias.is_none() && !is_jax(terms.bias, "bias")) return false;
-  return execution.is_none() || traced;
+  return terms.execution.is_none() || traced;
 }
 
-nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
-                         nb::handle precision, nb::handle execution, nb::handle terms) {
+bool is_concrete(nb::handle x) { return exchange::find_route(x) == &exchange::jax_array_route(); }
+
+nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
+  if (given.size() == 0 && is_concrete(a) && is_concrete(b)) return kJaxMatmulOfArrays.get()(a, b);
   nb::dict keywords;
-  const auto pass = [&](const char* name, nb::handle value) {
-    if (!value.is_none()) keywords[name] = value;
-  };
-  pass("out", out);
-  pass("backend", backend);
-  pass("precision", precision);
-  pass("execution", execution);
-  if (!stream.is_none()) {
-    keywords["stream"] = reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, kFunction));
+  for (const Term& term : kTerms) {
+    const nb::handle value = terms.*term.place;
+    if (!value.is_none()) keywords[nb::handle(term.name.get())] = value;
   }
-  for (int i = 0; i < kTermCount && !terms.is_none(); ++i) pass(kTermNames[i], nb::borrow<nb::tuple>(terms)[i]);
-  if (keywords.contains("autotune")) {
+  if (!terms.stream.is_none()) {
+    keywords["stream"] = reinterpret_cast<uintptr_t>(exchange::stream_argument(terms.stream, kFunction));
+  }
+  if (!terms.autotune.is_none()) {
     throw ValueError(std::string(kFunction) + ": autotune is given, and the arrays are JAX's, whose products XLA " +
                      "launches; accepted: None (choices that were made with other arrays serve JAX's, too)");
   }
@@ -206,8 +239,6 @@ ScalarValue factor_value(const char* name, nb::handle factor, DLDataType result)
       kFactor.get()(kFunction, name, factor, exchange::numpy_dtype(result), exchange::numpy_dtype(dtype)), dtype);
 }
 
-nb::object one() { return nb::int_(1); }
-
 // ---- one product ----
 
 /// The arguments of a call that are arrays, and where each one stands among them; -1: it is not there.
@@ -245,8 +276,10 @@ struct Product {
   ops::MatmulResult result;
   ops::MatmulTerms beside;
 
-  Product(nb::handle a, nb::handle b, const Terms& given, const CallOptions& options)
-      : terms(given), arrays(a, b, given), call(kFunction, arrays.arguments, arrays.count, options) {
+  Product(nb::handle a, nb::handle b, const Terms& given, bool only_looks = false)
+      : terms(given),
+        arrays(a, b, given),
+        call(kFunction, arrays.arguments, arrays.count, {given.out, given.stream, given.execution, only_looks}) {
     const DLTensor &left = call.tensor(0), &right = call.tensor(1);
     const DLDataType dtype = result_dtype(call.library(), left.dtype, right.dtype, terms.dtype);
     result = ops::matmul_result(left, right, dtype);
@@ -403,7 +436,9 @@ class DeviceProduct {
     const DLTensor* operands[2] = {&call.tensor(0), &call.tensor(1)};
     if (!ops::reads_matmul(operands[0]->dtype, operands[1]->dtype, dtype)) {
       for (int i = 0; i < 2; ++i) {
-        if (operands[i]->dtype != dtype) operands[i] = &*converted_[i].emplace(*operands[i], dtype);
+        if (operands[i]->dtype == dtype) continue;
+        converted_[i] = std::make_unique<Converted>(*operands[i], dtype);
+        operands[i] = &**converted_[i];
       }
     }
     gemm_ = ops::plan_matmul(*operands[0], *operands[1], out, product.beside);
@@ -425,17 +460,15 @@ class DeviceProduct {
     char* memory = static_cast<char*>(call.workspace(workspace_bytes()));
     tunes = tunes && plan_.tunable && !cuda::is_capturing(call.stream());
     void* const tuning = tunes ? call.workspace(cuda::tuning_bytes(gemm_, options_)) : nullptr;
-    std::optional<Elementwise> copies[2];
     for (int i = 0; i < 2; ++i) {
       if (!converted_[i]) continue;
       converted_[i]->place(memory);
       (i == 0 ? gemm_.a : gemm_.b) = memory;
       memory += converted_[i]->bytes();
-      copies[i] = converted_[i]->work();
     }
     call.launch([&](cudaStream_t s) {
-      for (const auto& copy : copies) {
-        if (copy) cuda::launch_elementwise(*copy, s);
+      for (const auto& operand : converted_) {
+        if (operand) cuda::launch_elementwise(operand->work(), s);
       }
       if (tunes) {
         cuda::tune_matmul(gemm_, options_, tuning, s);
@@ -479,48 +512,44 @@ class DeviceProduct {
     gemm_.factor_b = pointer(product.arrays.scale_b);
   }
 
-  std::optional<Converted> converted_[2];
+  std::unique_ptr<Converted> converted_[2];  // null for what is read as it is
   Gemm gemm_;
   cuda::MatmulOptions options_;
   cuda::MatmulPlan plan_;
 };
 
-nb::object matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
-                  nb::handle precision, nb::handle execution, nb::handle terms) {
+nb::object matmul(nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
-  const cuda::MatmulOptions options = read_options(backend, precision);
-  const Terms given = read_terms(terms);
-  read_epilogue(given.epilogue);  // a bad name is said whoever computes
-  if (is_jax_call(a, b, given, execution)) {
-    return matmul_in_jax(a, b, out, stream, backend, precision, execution, terms);
-  }
+  const Terms terms = read_terms(given);
+  const cuda::MatmulOptions options = kernel_options(terms.backend, terms.precision);
+  check_terms(terms);
+  if (is_jax_call(a, b, terms)) return matmul_in_jax(a, b, given, terms);
 
-  Product product(a, b, given, {out, stream, execution});
+  Product product(a, b, terms);
   Call& call = product.call;
   if (call.on_host()) {
-    refuse_backend(backend);
+    refuse_backend(terms.backend);
     call.output(product.result.shape, product.result.dtype);
     matmul_on_host(product);
     return call.hand_over();
   }
   find_cublas();
   const DLTensor& c = call.output(product.result.shape, product.result.dtype);
-  DeviceProduct(product, c, options).launch(call, asks_tuning(given));
+  DeviceProduct(product, c, options).launch(call, asks_tuning(terms));
   return call.hand_over();
 }
 
 /// What a call of `matmul` would do; None for arrays of JAX alone, which JAX computes. As `matmul`, without the launch.
-nb::object explain_matmul(nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle backend,
-                          nb::handle precision, nb::handle execution, nb::handle terms) {
+nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
-  const cuda::MatmulOptions options = read_options(backend, precision);
-  const Terms given = read_terms(terms);
-  read_epilogue(given.epilogue);  // a bad name is said whoever computes
-  if (is_jax_call(a, b, given, execution)) return nb::none();
+  const Terms terms = read_terms(given);
+  const cuda::MatmulOptions options = kernel_options(terms.backend, terms.precision);
+  check_terms(terms);
+  if (is_jax_call(a, b, terms)) return nb::none();
 
-  Product product(a, b, given, {out, stream, execution, true});
+  Product product(a, b, terms, true);
   Call& call = product.call;
-  if (call.on_host()) refuse_backend(backend);
+  if (call.on_host()) refuse_backend(terms.backend);
   const DLTensor& c = call.output(product.result.shape, product.result.dtype);
   auto explained = nb::borrow<nb::dict>(call.explain());
   if (call.on_host()) {
@@ -597,7 +626,7 @@ std::size_t matmul_workspace(nb::handle a_shape, const std::string& a_dtype, nb:
                              const std::string& b_dtype, nb::handle backend, nb::handle precision,
                              const std::string& dtype) {
   return cuda::largest_workspace(plan_compact(a_shape, a_dtype, b_shape, b_dtype, dtype),
-                                 read_options(backend, precision));
+                                 kernel_options(backend, precision));
 }
 
 std::string matmul_dtype(const char* library, const std::string& a, const std::string& b, nb::handle dtype) {
@@ -653,12 +682,9 @@ void keep_matmul_choice(int device, const nb::dict& entry) {
 }  // namespace
 
 void bind_matmul(nb::module_& m) {
-  m.def("matmul", &matmul, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-        nb::arg().none(), nb::arg().none(), nb::arg().none(),
-        nb::sig("def matmul(a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, backend: str | None, "
-                "precision: str | None, execution: str | None, terms: tuple[typing.Any, ...] | None, /) -> typing.Any"),
-        "interop.matmul with every argument positional; the terms, where any is given, are (dtype, c, alpha, beta, "
-        "bias, epilogue, aux, scale_a, scale_b, autotune).");
+  m.def("matmul", &matmul, nb::arg().none(), nb::arg().none(), nb::arg(),
+        nb::sig("def matmul(a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> typing.Any"),
+        "interop.matmul, with the arguments that have a name in a dict.");
   m.def(
       "tune_products", [](bool tunes) { g_tunes_all.store(tunes); }, nb::arg(),
       "Tune every product from now on, or no longer.");
@@ -682,14 +708,11 @@ void bind_matmul(nb::module_& m) {
         return cuda::cublas_status();
       },
       "Where cuBLASLt was found, or why not.");
-  m.def(
-      "explain_matmul", &explain_matmul, nb::arg("a").none(), nb::arg("b").none(), nb::arg("out") = nb::none(),
-      nb::arg("stream") = nb::none(), nb::arg("backend") = nb::none(), nb::arg("precision") = nb::none(),
-      nb::arg("execution") = nb::none(), nb::arg("terms") = nb::none(),
-      nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, out: typing.Any = None, stream: typing.Any = None, "
-              "backend: str | None = None, precision: str | None = None, execution: str | None = None, "
-              "terms: tuple[typing.Any, ...] | None = None) -> dict[str, typing.Any] | None"),
-      "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates nothing.");
+  m.def("explain_matmul", &explain_matmul, nb::arg().none(), nb::arg().none(), nb::arg(),
+        nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> "
+                "dict[str, typing.Any] | None"),
+        "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates "
+        "nothing.");
   m.def("matmul_result", &matmul_result,
         nb::sig("def matmul_result(a_shape: tuple[int, ...], a_dtype: str, b_shape: tuple[int, ...], b_dtype: str, "
                 "dtype: str, /) -> tuple[int, ...]"),

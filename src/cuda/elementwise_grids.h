@@ -41,6 +41,7 @@ class Grids {
       : loop_(loop), items_(items), cross_(cross), last_(loop.ndim - 1), piece_(piece) {
     for (int i = 0; i < last_; ++i) {
       if (i != cross) outer_[outer_ndim_++] = i;
+      outer_size_[i] = 0;
     }
     std::copy(data, data + loop.operand_count, grid_.data);
     grid_.length = last_ < 0 ? 1 : loop.sizes[last_];
@@ -154,7 +155,7 @@ class Grids {
   const int piece_;         // elements of a vector, or along the side of a tile
   int outer_[kMaxDims];     // the dimensions that a kernel does not handle by itself, outermost first
   int outer_ndim_ = 0;
-  int64_t outer_size_[kMaxDims] = {};  // where a dimension is cut; 0: whole
+  int64_t outer_size_[kMaxDims];  // where a dimension is cut; 0: whole
   Grid grid_;
 };
 

@@ -289,9 +289,8 @@ bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
   return tensor_core_us(gemm, plan) < way_of(by_rows(gemm, flipped), MatmulPlan(), kMostPartialBytes).parts.us;
 }
 
-/// The kernels for all of k at once, and what they pack.
+/// The kernels for all of k at once, and what they pack. The product is not small.
 MatmulPlan plan_whole(const Gemm& gemm, const MatmulOptions& options) {
-  if (is_small(gemm)) return {};
   const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
                                              ? wgmma::plan_integers(gemm, options.most_packed_bytes)
                                              : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
@@ -315,7 +314,7 @@ bool has_vectors(const Operand& operand, int64_t k, int64_t item) {
 
 OperandArgs operand_args(const Operand& operand, int64_t mn, int64_t k, const Variant& variant, bool vectors,
                          int vector_step, DLDataType dtype) {
-  OperandArgs args{};
+  OperandArgs args;
   const int64_t item = dtype.bits / 8;
   args.format = format_of(dtype);
   args.data = static_cast<const char*>(operand.data);
@@ -373,7 +372,7 @@ OutputArgs output_args(const void* data, const MatrixStrides& strides, int64_t i
 }
 
 FinishArgs finish_args(const Gemm& gemm, bool vectors) {
-  FinishArgs args{};
+  FinishArgs args;
   const int64_t item = item_bytes(gemm.out_dtype);
   args.conjugates = gemm.b_conjugated;
   args.format = format_of(gemm.out_dtype);
@@ -429,7 +428,7 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
   const bool vectors_a = variant.reads_vectors && has_vectors(a, gemm.k, item);
   const bool vectors_b = variant.reads_vectors && has_vectors(b, gemm.k, item);
 
-  KernelArgs args{};
+  KernelArgs args;
   args.a = operand_args(a, gemm.m, gemm.k, variant, vectors_a, variant.step_vectors_m, gemm.dtype);
   args.b = operand_args(b, gemm.n, gemm.k, variant, vectors_b, variant.step_vectors_n, gemm.b_dtype);
   args.c = output_args(gemm.c, gemm.c_strides, out_item);
@@ -479,7 +478,10 @@ bool is_skinny(const Gemm& gemm) { return skinny::serves(gemm); }
 MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
   if (is_empty(gemm)) return {};
   MatmulPlan plan;
-  if (!skinny::serves(gemm)) plan = plan_whole(gemm, options);
+  if (!skinny::serves(gemm)) {
+    if (is_small(gemm)) return {};  // the general kernels, and too short a k to divide
+    plan = plan_whole(gemm, options);
+  }
   if (!may_be_divided(gemm, plan)) return plan;
   Gemm flipped;
   const Way way = way_of(by_rows(gemm, flipped), plan, kMostPartialBytes);

@@ -29,16 +29,15 @@ const int registered = pthread_atfork(nullptr, nullptr, [] { calls.store(0); });
 }  // namespace
 
 CallGuard::CallGuard() {
-  calls.fetch_add(1);
   if (depth++ > 0) return;  // part of a call under way
+  calls.fetch_add(1);
   if (!closed.load() || std::this_thread::get_id() == closer) return;
   calls.fetch_sub(1);
   sleep_for_ever();
 }
 
 CallGuard::~CallGuard() {
-  --depth;
-  calls.fetch_sub(1, std::memory_order_release);
+  if (--depth == 0) calls.fetch_sub(1, std::memory_order_release);
 }
 
 void close_calls(double seconds) {

@@ -58,7 +58,7 @@ void check_gradient(const Operand& operand) {
 }
 
 bool in_forward_ad() {
-  PyObject* level = PyDict_GetItem(kForwardAd.get().ptr(), kCurrentLevel.get());
+  PyObject* level = PyDict_GetItemWithError(kForwardAd.get().ptr(), kCurrentLevel.get());
   return level && to_int64(level) >= 0;
 }
 

@@ -114,7 +114,7 @@ ByteRange byte_range(const DLTensor& tensor) {
 }
 
 bool may_overlap_itself(const DLTensor& tensor) {
-  if (element_count(tensor) <= 1) return false;
+  if (element_count(tensor) <= 1 || is_compact(tensor)) return false;
   std::pair<int64_t, int64_t> dims[kMaxDims];  // (step, size) of every dimension that moves
   int count = 0;
   for (int i = 0; i < tensor.ndim; ++i) {

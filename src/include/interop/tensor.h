@@ -5,6 +5,7 @@
 
 #include <dlpack/dlpack.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -26,7 +27,15 @@ struct ScalarValue {
 /// A shape that owns its sizes.
 struct Shape {
   int ndim = 0;
-  int64_t sizes[kMaxDims];
+  int64_t sizes[kMaxDims];  // mostly few of them: the others are neither initialised nor copied
+
+  Shape() {}
+  Shape(const Shape& other) { *this = other; }
+  Shape& operator=(const Shape& other) {
+    ndim = other.ndim;
+    std::copy(other.sizes, other.sizes + other.ndim, sizes);
+    return *this;
+  }
 };
 
 inline bool operator==(DLDataType x, DLDataType y) {
