@@ -45,9 +45,11 @@ void check_alignment(const char* name, const void* pointer, int item) {
 // ---- where our kernels for tensor cores are the quicker ones ----
 
 /// The largest power of two, up to 16, that divides the address of every row or column of an operand, in bytes.
-int alignment_of(const void* data, const MatrixStrides& strides, const Gemm& gemm, int64_t BatchDim::* stride) {
-  const int64_t outer = strides.row == 1 ? strides.column : strides.row;
-  int64_t elements = outer;
+int alignment_of(const void* data, int64_t rows, int64_t columns, const MatrixStrides& strides, const Gemm& gemm,
+                 int64_t BatchDim::* stride) {
+  const bool by_columns = rows != 1 && strides.row == 1;
+  int64_t elements = by_columns ? strides.column : strides.row;
+  if ((by_columns ? columns : rows) == 1) elements = 0;  // nothing steps along a dimension of one
   for (int i = 0; i < gemm.batch_ndim; ++i) elements |= gemm.batch[i].*stride;
   const auto bits = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data)) |
                     static_cast<uint64_t>(elements * item_bytes(gemm.dtype)) | 16u;
@@ -55,8 +57,8 @@ int alignment_of(const void* data, const MatrixStrides& strides, const Gemm& gem
 }
 
 int alignment_of(const Gemm& gemm) {
-  return std::min(alignment_of(gemm.a, gemm.a_strides, gemm, &BatchDim::a_stride),
-                  alignment_of(gemm.b, gemm.b_strides, gemm, &BatchDim::b_stride));
+  return std::min(alignment_of(gemm.a, gemm.m, gemm.k, gemm.a_strides, gemm, &BatchDim::a_stride),
+                  alignment_of(gemm.b, gemm.k, gemm.n, gemm.b_strides, gemm, &BatchDim::b_stride));
 }
 
 bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { return strides.*k == 1; }
@@ -70,6 +72,11 @@ bool is_quicker_if_skinny(const Gemm& gemm) {
   return gemm.n != 1 || runs_along_k(gemm.a_strides, &MatrixStrides::column);
 }
 
+/// Are the outputs so few, and k so long, that it must be divided for tiles to occupy all SMs?
+bool has_few_outputs(const Gemm& gemm) {
+  return gemm.k > 1024 && multiplications(gemm) < 6e5 * static_cast<double>(gemm.k);
+}
+
 /// One kind of product, from how many multiplications on ours is the quicker kernel for it.
 struct Row {
   const char* what;
@@ -81,9 +88,13 @@ struct Row {
 /// Measured on an H100 with cuBLASLt 13.1: `interop bench matmul`, of which docs/performance.md has the figures.
 constexpr Row kOurs[] = {
     {"16-bit floats in rows at odd addresses", 4e7,
-     [](const Gemm& g, const MatmulOptions&) { return g.dtype.bits == 16 && alignment_of(g) == 2; }},
+     [](const Gemm& g, const MatmulOptions&) {
+       return g.dtype.bits == 16 && alignment_of(g) == 2 && !has_few_outputs(g);
+     }},
     {"16-bit floats in rows at other addresses than multiples of 16 bytes", 3e9,
-     [](const Gemm& g, const MatmulOptions&) { return g.dtype.bits == 16 && alignment_of(g) < 16; }},
+     [](const Gemm& g, const MatmulOptions&) {
+       return g.dtype.bits == 16 && alignment_of(g) < 16 && !has_few_outputs(g);
+     }},
     {"16-bit floats", 1.5e11, [](const Gemm& g, const MatmulOptions&) { return g.dtype.bits == 16; }},
     {"int8, but where k is the unit stride of both", 1e8,
      [](const Gemm& g, const MatmulOptions&) {
@@ -92,11 +103,10 @@ constexpr Row kOurs[] = {
      }},
     {"few outputs", 1e8,
      [](const Gemm& g, const MatmulOptions& options) {
-       const double outputs = multiplications(g) / static_cast<double>(g.k);
        const bool is_slow = g.dtype.code == kDLComplex ? g.dtype.bits == 64
                             : g.dtype.bits == 16       ? alignment_of(g) < 16
                                                        : options.precision == MatmulPrecision::exact;
-       return is_slow && g.k > 1024 && outputs < 6e5;
+       return is_slow && has_few_outputs(g);
      },
      true},
     {"few rows or columns", 0, [](const Gemm& g, const MatmulOptions&) { return tiled::is_skinny(g); }, true},

@@ -46,7 +46,7 @@ def torch():
 
 @pytest.fixture
 def torch_sm80(torch):
-    """A torch on a card of compute capability 8.0 or later, for which the build has code that is not for earlier ones."""
+    """A torch on a card of compute capability 8.0 or later, for which the build has code."""
     major, minor = interop._core.device_info(0)["compute_capability"]
     if major < 8:
         pytest.skip("the kernel is for compute capability 8.0 and later")

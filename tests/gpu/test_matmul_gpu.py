@@ -211,6 +211,44 @@ def test_a_divided_k_is_added_whole(torch, dtype, options, backend):
                 assert c is None or bool((c == k).all()), (m, n, k, other.stride())
 
 
+@pytest.mark.parametrize("backend", [None, "cublas"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_terms_of_a_product_whose_k_is_divided(torch, dtype, order, backend):
+    """cuBLASLt has algorithms that divide k and leave out the bias; whatever the choice, all terms must be there."""
+    kind = getattr(torch, dtype)
+
+    def matrix(rows, columns):
+        x = torch.randint(-3, 4, (rows, columns) if order == "C" else (columns, rows), device="cuda").to(kind)
+        return x if order == "C" else x.T
+
+    for m, k, n in (
+        (65, 33, 130),
+        (64, 4096, 64),
+        (100, 2048, 104),
+        (65, 1033, 130),
+        (16, 11520, 16),
+        (256, 1000, 264),
+    ):
+        a, b = torch.ones((m, k), device="cuda", dtype=kind), torch.zeros((k, n), device="cuda", dtype=kind)
+        b[[0, k // 2, k - 1]] = 1  # so that each sum is 3, and exact
+        bias, c = matrix(1, n)[0] if order == "C" else matrix(m, 1), matrix(m, n)
+        for terms in ({}, {"bias": bias}, {"c": c}, {"bias": bias, "c": c, "beta": 2}):
+            expected = 3 + terms.get("bias", 0) + terms.get("beta", 1) * terms.get("c", torch.zeros_like(c))
+            for epilogue in (None, "relu", "gelu_tanh"):
+                for aux in (None, torch.empty_like(c)) if epilogue else (None,):
+                    options = {**terms, "epilogue": epilogue, "aux": aux}
+                    got = matmul(a, b, out=torch.empty_like(c), backend=backend, may_refuse=True, **options)
+                    if got is None:
+                        continue
+                    wanted = expected.relu() if epilogue == "relu" else expected
+                    if epilogue == "gelu_tanh":
+                        wanted = torch.nn.functional.gelu(expected, approximate="tanh")
+                    near = {"rtol": 2.0**-7, "atol": 2.0**-7} if epilogue == "gelu_tanh" else {"rtol": 0, "atol": 0}
+                    torch.testing.assert_close(got, wanted, **near)
+                    assert aux is None or torch.equal(aux, expected), (m, k, n, options)
+
+
 @BACKENDS
 def test_special_values(device_library, dtype, backend):
     tiny = np.finfo(dtype).smallest_subnormal
