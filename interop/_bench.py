@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 import interop
-from interop import _bench_launches, _core, _nvrtc, _plot
+from interop import _bench_launches, _core, _nvrtc, _plot, _table
 
 __all__ = ["Candidates", "Row", "host_times", "run", "try_import"]
 
@@ -33,17 +33,22 @@ Candidates = dict[str, Callable[[], Any]]
 _L2_BYTES = 128 << 20  # twice the largest L2 cache in use: what the buffers of a cold measurement must exceed
 
 
-def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None = None) -> int:
+def run(
+    what: str, csv_path: str | None, only: str = "", plot_path: str | None = None, table_path: str | None = None
+) -> int:
     """Run the benchmark `what`, print its table, and write every row to `csv_path` if that is given.
 
     `only`: of the products, those whose row has this text. `plot_path`: draw the bars of "elementwise" or "matmul" into
-    this file.
+    this file. `table_path`: write the page of "matmul" into this one, in Markdown.
     """
     if plot_path and what not in ("elementwise", "matmul"):
         print("interop bench: --plot is of elementwise and matmul")
         return 1
     if plot_path and not try_import("matplotlib"):
         print("interop bench: --plot needs matplotlib: pip install matplotlib")
+        return 1
+    if table_path and what != "matmul":
+        print("interop bench: --table is of matmul")
         return 1
     try:
         card = _core.device_info(0)["name"]
@@ -74,6 +79,8 @@ def run(what: str, csv_path: str | None, only: str = "", plot_path: str | None =
             writer.writerows(rows)
     if plot_path:
         (_plot.matmul if what == "matmul" else _plot.elementwise)(rows, plot_path)
+    if table_path:
+        _table.matmul(rows, _header(torch, card), table_path)
     return 0
 
 

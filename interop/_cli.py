@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--plot", metavar="FILE", help="draw elementwise's or matmul's bars into this file (needs matplotlib)"
     )
     bench.add_argument("--only", metavar="TEXT", default="", help="of the products, those whose row has this text")
+    bench.add_argument("--table", metavar="FILE", help="write the page of matmul, in Markdown, too")
     conformance = commands.add_parser(
         "conformance", help="print what every array library, dtype and layout that is here gives"
     )
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _conformance(options.update)
     from interop import _bench
 
-    return _bench.run(options.what, options.csv, options.only, options.plot)
+    return _bench.run(options.what, options.csv, options.only, options.plot, options.table)
 
 
 def _conformance(page: str | None) -> int:

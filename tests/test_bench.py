@@ -9,7 +9,7 @@ import pytest
 from helpers import libraries, machine
 
 import interop
-from interop import _bench, _bench_examples, _bench_launches, _core, _plot
+from interop import _bench, _bench_examples, _bench_launches, _core, _plot, _table
 
 
 def test_without_a_gpu_it_says_so(capsys):
@@ -57,6 +57,30 @@ def test_bars_of_products_are_means_of_the_layouts(tmp_path, monkeypatch):
     assert drawn == {"interop None": {"float32 8": pytest.approx(4)}, "interop tiled": {"int32 8 (to CuPy)": 6}}
     text = (tmp_path / "bars.svg").read_text()
     assert all(word in text for word in ("float32 8<", "int32 8 (to CuPy)<", "interop None<", "a card"))
+
+
+def test_the_page_of_products_has_every_row_and_the_means(tmp_path):
+    rates = [("float32 8x8@8x8 NN", {"torch": 10, "interop None": 20, "interop cublas": 10, "interop tiled": 5})]
+    rates += [("float32 4x8x8@8x8 NT", {"torch": 10, "cupy": 5, "interop None": 5, "interop cublas": 10})]
+    rates += [("int32 8x8@8x8 NN", {"cupy": 5, "interop None": 30, "interop tiled": 30})]
+    rows = [{"product": product, "backend": name, "tflops": rate} for product, of in rates for name, rate in of.items()]
+    _table.matmul(rows, "a card; torch 2\n", str(tmp_path / "page.md"))
+    page = (tmp_path / "page.md").read_text()
+    assert "on one a card; torch 2." in page
+    for line in (
+        "| float32 | 2 | torch | 1.00 | 0.50 | 0.50 | 0.50 | 0.50 | 0.50 |",
+        "| float32 | 1 | CuPy | 1.00 | 1.00 | - | - | 0.50 | 0.50 |",
+        "| int32 | 1 | CuPy | 6.00 | 6.00 | 6.00 | 6.00 | - | - |",
+        "| 8x8 @ 8x8 | NN | 10.0 | - | 20.0 | 10.0 | 5.0 | 2.00 |",
+        "| 4x8x8 @ 8x8 | NT | 10.0 | 5.0 | 5.0 | 10.0 | - | 0.50 |",
+        "| 8x8 @ 8x8 | NN | - | 5.0 | 30.0 | - | 30.0 | 6.00 |",
+    ):
+        assert line in page.splitlines(), line
+
+
+def test_the_page_is_of_products(capsys):
+    assert _bench.run("overhead", None, table_path="page.md") == 1
+    assert capsys.readouterr().out == "interop bench: --table is of matmul\n"
 
 
 def test_stages_are_of_device_arrays():
