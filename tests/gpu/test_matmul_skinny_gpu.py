@@ -44,9 +44,9 @@ def skinny(a, b, **options):
 
 @DTYPES
 @LAYOUTS
-@pytest.mark.parametrize("m", [1, 2, 3, 7, 8, 9, 16])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 7, 8, 9, 12, 16])
 def test_few_rows(torch, m, layout, dtype):
-    for n, k in ((1000, 512), (2048, 1032), (24, 20008)):
+    for n, k in ((1000, 512), (2048, 1032), (24, 20008), (392, 1039), (4096, 4100)):
         a, b = operands(torch, m, n, k, dtype, layout)
         expected = a.double() @ b.double()
         out = poisoned(torch, (m, n), dtype)
@@ -175,6 +175,9 @@ def test_explain(torch):
     assert algorithm_of(ones[:1], ones) == "tiled skinny 8 rows, bfloat16"
     assert algorithm_of(ones[:1].float(), ones.float()) == "tiled skinny 1 row, float32"
     assert algorithm_of(ones, ones[:, :9]) == "tiled skinny 16 rows, bfloat16"
+    streamed = "streamed " if interop._core.device_info(0)["compute_capability"] == (9, 0) else ""
+    assert algorithm_of(ones[:5].float(), ones.float()) == f"tiled skinny {streamed}8 rows, float32"
+    assert algorithm_of(ones[:5].float(), ones[:, :24].float()) == "tiled skinny 8 rows, float32"
     for a, b in (
         (ones[:17], ones),
         (ones[:1, :8], ones[:8]),  # as quick by the others

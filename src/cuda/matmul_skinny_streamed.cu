@@ -1,0 +1,276 @@
+/// Products of few rows of float32 on sm_90: the larger operand streams through shared memory, so that more of it is on
+/// its way than registers could hold, and a warp has columns enough to read the few rows seldom.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/matmul_blocks.cuh"
+#include "cuda/matmul_skinny.cuh"
+#include "cuda/sm90.cuh"
+
+namespace interop::cuda::skinny {
+namespace {
+
+/// A warp adds up kRows x kColumns outputs, 4 columns in each lane, of stages of kStageK of k; it copies its own stages
+/// and waits for no other warp. Two blocks fit an SM: 96 KB of b are there or on their way, of which an H200 needs some
+/// 40, and one block's last sums go beside the other's copies.
+template <int M, bool KFast>
+struct Shape {
+  static constexpr int kRows = M;
+  static constexpr bool kKFast = KFast;
+  static constexpr int kColumns = kStreamedColumns, kStageK = 16, kStages = 3;
+  static constexpr int kWarpsLog = 2, kWarps = 1 << kWarpsLog, kThreads = 32 * kWarps;
+  // A stage is b and then a. Along k: [column][16 k], whose four vectors stand in an order that the column says, so
+  // that lanes of neighbouring columns read other banks. Along n: [k][column]. And [row][16 k].
+  static constexpr int kBytesOfB = kColumns * kStageK * 4;
+  static constexpr int kStageBytes = kBytesOfB + M * kStageK * 4;
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  static constexpr int kShared = kWarps * kRingBytes;
+  static constexpr int kSumVectors = M * kColumns / 4;  // of a warp
+  static_assert(kKFast || kColumns == 4 * 32, "along n a lane has one vector of each k");
+  static_assert(kWarps * kSumVectors * 16 <= kShared, "the sums take the place of the stages");
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // others get an empty kernel, which nothing launches
+
+/// Where the vector `vector` of a column's 16 k stands in its row.
+__device__ __forceinline__ int swizzled(int column, int vector) { return vector ^ (column / 2 % 4); }
+
+/// Copies a warp's stages.
+template <typename S>
+class Copier {
+ public:
+  /// `column` is the warp's first, and k ends at `end`.
+  __device__ __forceinline__ Copier(const KernelArgs& args, const Place& place, int64_t column, int end)
+      : args_(args), lane_(threadIdx.x % 32), end_(end), a_(place.a) {
+    const int64_t first = column + (S::kKFast ? lane_ / 4 : 4 * lane_);
+    columns_ = static_cast<int>(min(args.n - first, int64_t{S::kColumns}));
+    b_ = place.b + first * (S::kKFast ? args.b.mn_stride : 4);
+  }
+
+  /// Queues the copies of the stage whose first k is `k`: zeros beyond the end, the columns and the rows.
+  __device__ __forceinline__ void copy(uint32_t stage, int k) const {
+    copy_b(stage, k);
+    if (args_.a_vectors) {
+      copy_vectors_of_a(stage + S::kBytesOfB, k);
+    } else {
+      copy_elements_of_a(stage + S::kBytesOfB, k);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void copy_b(uint32_t to, int k) const {
+    if constexpr (S::kKFast) {
+      const int at = k + lane_ % 4 * 4;
+      const int columns = at < end_ ? columns_ : 0;
+      const char* from = b_ + at * int64_t{4};
+      to += (lane_ / 4 * 4 + swizzled(lane_ / 4, lane_ % 4)) * 16;
+#pragma unroll
+      for (int i = 0; i < S::kColumns; i += 8) {
+        tiled::copy_or_zero<16>(to + i * S::kStageK * 4, from, i < columns ? 16 : 0);
+        from += 8 * args_.b.mn_stride;
+      }
+    } else {
+      const int rows = columns_ > 0 ? end_ - k : 0;
+      const char* from = b_ + k * args_.b.k_stride;
+      to += lane_ * 16;
+#pragma unroll
+      for (int i = 0; i < S::kStageK; ++i) {
+        tiled::copy_or_zero<16>(to + i * S::kColumns * 4, from, i < rows ? 16 : 0);
+        from += args_.b.k_stride;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void copy_vectors_of_a(uint32_t to, int k) const {
+    const int at = k + lane_ % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < S::kRows; i += 8) {
+      const int row = i + lane_ / 4;
+      if (S::kRows % 8 != 0 && row >= S::kRows) break;
+      const int bytes = at < end_ && row < args_.m ? 16 : 0;
+      tiled::copy_or_zero<16>(to + (row * 4 + lane_ % 4) * 16, a_ + row * args_.a.mn_stride + at * int64_t{4}, bytes);
+    }
+  }
+
+  __device__ __forceinline__ void copy_elements_of_a(uint32_t to, int k) const {
+    const int at = k + lane_ % 16;
+#pragma unroll
+    for (int i = 0; i < S::kRows; i += 2) {
+      const int row = i + lane_ / 16;
+      const int bytes = at < end_ && row < args_.m ? 4 : 0;
+      tiled::copy_or_zero<4>(to + (row * 16 + lane_ % 16) * 4, a_ + row * args_.a.mn_stride + at * args_.a.k_stride,
+                             bytes);
+    }
+  }
+
+  const KernelArgs& args_;
+  int lane_, end_;
+  int columns_;  // from the lane's first on
+  const char *a_, *b_;
+};
+
+/// A lane's sums: all rows of the columns lane + 32 i, or along n 4 lane + i.
+template <typename S>
+class Sums {
+ public:
+  __device__ __forceinline__ void add_stage(const char* stage) {
+    const int lane = threadIdx.x % 32;
+    const float4* const all_b = reinterpret_cast<const float4*>(stage);
+    const float4* const all_a = reinterpret_cast<const float4*>(stage + S::kBytesOfB);
+#pragma unroll
+    for (int vector = 0; vector < S::kStageK / 4; ++vector) {
+      float b[4][4];  // [column][k]
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (S::kKFast) {
+          const float4 v = all_b[(lane + 32 * i) * 4 + swizzled(lane, vector)];
+          b[i][0] = v.x, b[i][1] = v.y, b[i][2] = v.z, b[i][3] = v.w;
+        } else {
+          const float4 v = all_b[(4 * vector + i) * (S::kColumns / 4) + lane];
+          b[0][i] = v.x, b[1][i] = v.y, b[2][i] = v.z, b[3][i] = v.w;
+        }
+      }
+#pragma unroll
+      for (int row = 0; row < S::kRows; ++row) {
+        const float4 v = all_a[row * 4 + vector];  // the same for all lanes
+        const float a[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums_[row][i] = fmaf(a[k], b[i][k], sums_[row][i]);
+        }
+      }
+    }
+  }
+
+  /// Writes the warp's sums, [row][column].
+  __device__ __forceinline__ void store(float* to) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int row = 0; row < S::kRows; ++row) {
+      if constexpr (S::kKFast) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[row * S::kColumns + lane + 32 * i] = sums_[row][i];
+      } else {
+        reinterpret_cast<float4*>(to)[row * (S::kColumns / 4) + lane] =
+            make_float4(sums_[row][0], sums_[row][1], sums_[row][2], sums_[row][3]);
+      }
+    }
+  }
+
+ private:
+  float sums_[S::kRows][4] = {};
+};
+
+/// Adds up what the warps that share out k have, in the first one's place.
+template <typename S>
+__device__ __forceinline__ void add_warps(float4* all, int k_warps_log) {
+  const int vectors = S::kSumVectors << (S::kWarpsLog - k_warps_log);
+  for (int at = threadIdx.x; at < vectors; at += S::kThreads) {
+    float4* const to = all + ((at / S::kSumVectors) << k_warps_log) * S::kSumVectors + at % S::kSumVectors;
+    float4 sum = *to;
+    for (int w = 1; w < 1 << k_warps_log; ++w) {
+      const float4 more = to[w * S::kSumVectors];
+      sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+    }
+    *to = sum;
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+// streamed_kernel: c = a @ b for every matrix of a batch, m at most kRows, float32; or the sums of the parts of k.
+//   in      a (m, k) of any strides; b (k, n), whose vectors of 16 bytes along k (KFast) or n are aligned
+//   launch  one cluster for 128 columns (times the groups of warps that do not share out k) of a part of a matrix; its
+//           blocks share out k
+//   traffic b once, a once for every 128 columns; in flight 16 KB of b a warp
+//   maths   a lane's sums, then a block's, then a cluster's, each in a fixed order. In a stage 16 FFMA for each vector
+//           of a, which all lanes read at once, and 64 for each of b
+// E.g. 16 x 4096 @ 4096 x 4096: 32 clusters of 8 blocks, each 4 warps of 8 stages.
+template <typename S>
+__global__ __launch_bounds__(S::kThreads, 2) void streamed_kernel(const __grid_constant__ KernelArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(128) char shared[];
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is the warp's
+  const int rank = sm90::cluster_rank();
+  const int k_warps = 1 << args.k_warps_log;
+  const int columns = S::kColumns << (S::kWarpsLog - args.k_warps_log);  // of the block
+  const Place place = place_of(args, blockIdx.x / args.cluster, columns);
+
+  Sums<S> sums;
+  const int64_t column = place.column + (warp >> args.k_warps_log) * S::kColumns;
+  if (column < args.n) {
+    const int begin = (place.part * args.cluster + rank) * args.part_k;
+    const int end = min(begin + args.part_k, args.whole_k);
+    const Copier<S> copier(args, place, column, end);
+    const char* const ring = shared + warp * S::kRingBytes;
+    const uint32_t ring_address = sm90::shared_address(ring);
+    const int stride = k_warps * S::kStageK;
+    int k = begin + (warp & (k_warps - 1)) * S::kStageK, next = k, reads = 0, writes = 0;
+    const auto copy_next = [&] {
+      if (next < end) copier.copy(ring_address + writes * S::kStageBytes, next);
+      asm volatile("cp.async.commit_group;" ::: "memory");  // empty at the end, so that the count stays right
+      next += stride;
+      writes = writes == S::kStages - 1 ? 0 : writes + 1;
+    };
+#pragma unroll
+    for (int i = 0; i < S::kStages - 1; ++i) copy_next();
+    for (; k < end; k += stride) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 2) : "memory");
+      __syncwarp();  // the stage is there, and all have read the one before, whose place is the next's
+      copy_next();
+      sums.add_stage(ring + reads * S::kStageBytes);
+      reads = reads == S::kStages - 1 ? 0 : reads + 1;
+    }
+  }
+  __syncthreads();
+  float4* const all = reinterpret_cast<float4*>(shared);  // [warp][row][column]
+  sums.store(reinterpret_cast<float*>(all + warp * S::kSumVectors));
+  __syncthreads();
+  add_warps<S>(all, args.k_warps_log);
+  sm90::cluster_barrier();
+
+  // The blocks of a cluster share out its outputs.
+  const int outputs = args.m * columns;
+  const int share = (outputs + args.cluster - 1) / args.cluster;
+  store_outputs<float, float>(args, place, columns, rank * share + static_cast<int>(threadIdx.x),
+                              min(outputs, (rank + 1) * share), S::kThreads, [&](int i, int j) {
+                                const int at = ((j / S::kColumns) << args.k_warps_log) * S::kSumVectors * 4 +
+                                               i * S::kColumns + j % S::kColumns;
+                                const uint32_t address = sm90::shared_address(reinterpret_cast<const float*>(all) + at);
+                                float of_block[kMostBlocks];
+#pragma unroll
+                                for (int block = 0; block < kMostBlocks; ++block) {
+                                  if (block < args.cluster) of_block[block] = sm90::load_from(address, block);
+                                }
+                                float sum = of_block[0];
+#pragma unroll
+                                for (int block = 1; block < kMostBlocks; ++block) {
+                                  if (block < args.cluster) sum += of_block[block];
+                                }
+                                return sum;
+                              });
+  sm90::cluster_barrier();  // what others read must not go before
+#endif
+}
+
+template <int M, bool KFast>
+Variant variant_of() {
+  using S = Shape<M, KFast>;
+  static Kernel kernel(reinterpret_cast<const void*>(&streamed_kernel<S>), S::kShared);
+  return {S::kRows, S::kColumns, S::kStageK, S::kWarpsLog, S::kShared, &kernel};
+}
+
+template <int M>
+Variant variant_for(bool k_fast) {
+  return k_fast ? variant_of<M, true>() : variant_of<M, false>();
+}
+
+}  // namespace
+
+Variant streamed_variant(int64_t m, bool k_fast) {
+  return m <= 4 ? variant_for<4>(k_fast) : m <= 8 ? variant_for<8>(k_fast) : variant_for<kMostRows>(k_fast);
+}
+
+}  // namespace interop::cuda::skinny
