@@ -19,10 +19,11 @@ bool serves(const Gemm& gemm);
 /// How the larger operand reaches the threads. Tests and benchmarks say it; all else leaves it to `chosen`.
 enum class Way { chosen, registers, shared_memory };
 
-/// May it go through shared memory, if it is served? Float32 may, on sm_90.
-bool may_stream(const Gemm& gemm);
+// For all below, `serves(gemm)` is true.
 
-/// `serves(gemm)` is true. Into how many parts k is divided, whose sums stand in a workspace of at most `most_bytes`.
+/// May it go through shared memory? On sm_90, for float32, and for 16-bit floats where a has aligned vectors along k.
+bool may_stream(const Gemm& gemm);
+/// Into how many parts k is divided, whose sums stand in a workspace of at most `most_bytes`.
 int parts(const Gemm& gemm, std::size_t most_bytes, Way way = Way::chosen);
 /// What those parts need; 0 for one part.
 std::size_t workspace_bytes(const Gemm& gemm, int parts);
