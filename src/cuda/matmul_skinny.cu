@@ -540,36 +540,41 @@ Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts) {
   return grid;
 }
 
-/// How many blocks of the streamed kernel the device holds at once, in clusters of so many. Clusters do not cross its
-/// GPCs, of which some have fewer SMs.
-int resident_blocks(const Variant& variant, int cluster) {
+/// How many blocks of the streamed kernel the device holds at once, in clusters of so many; negative where it has none
+/// of that size. Clusters do not cross its GPCs, of which some have fewer SMs.
+int resident_blocks(const Variant& variant, int cluster, int device) {
   static std::atomic<int> kept[kMaxDevices][kMostBlocks];  // the same for all variants
-  std::atomic<int>& blocks = kept[current_device("launching a product")][cluster - 1];
+  std::atomic<int>& blocks = kept[device][cluster - 1];
   if (const int known = blocks.load(std::memory_order_relaxed)) return known;
   const CUfunction function = ready(*variant.kernel, "launching a product", "loading the matmul kernel");
   CUlaunchAttribute attribute = cluster_of(cluster);
   const CUlaunchConfig config = launch_config(variant, cluster, attribute, nullptr);
   int clusters = 0;
-  check(driver().cuOccupancyMaxActiveClusters(&clusters, function, &config), "launching a product");
-  blocks.store(std::max(clusters, 1) * cluster, std::memory_order_relaxed);
+  const CUresult status = driver().cuOccupancyMaxActiveClusters(&clusters, function, &config);
+  if (status != CUDA_ERROR_INVALID_CLUSTER_SIZE) check(status, "launching a product");
+  blocks.store(clusters > 0 ? clusters * cluster : -1, std::memory_order_relaxed);
   return blocks;
 }
 
 Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
   const Variant variant = streamed_variant(gemm.dtype, gemm.m, k_fast);
+  const int device = current_device("launching a product");
   // In microseconds: of a stage, where an SM is full, and of a block's start and end.
   constexpr double kBlockUs = 1.5;
   const double stage_us = gemm.dtype.bits == 16 ? 0.3 : 0.17 + 0.075 * variant.rows;
+  const double memory_us = bytes_of_b(gemm) / kFastestMemory;
   Grid best{};
   for (int cluster = 1; cluster <= kMostBlocks; ++cluster) {
+    const int resident = resident_blocks(variant, cluster, device);
+    if (resident < 0 && cluster > 1) continue;
     Grid grid = divided(gemm, variant, parts, cluster);
     for (int log = variant.warps_log; log >= 0; --log) {
       set_k_warps(grid, gemm, log);
-      const auto rounds = static_cast<double>(ceil_div(grid.blocks, resident_blocks(variant, cluster)));
+      const auto rounds = static_cast<double>(ceil_div(grid.blocks, std::max(resident, 1)));
       const auto stages = static_cast<double>(ceil_div(grid.part_k, variant.stage_k << log));
       const double busy = rounds * (stages * stage_us + kBlockUs);
       // What is computed while nothing is on its way, at the start and the end, is a share of it.
-      grid.us = std::max(busy, bytes_of_b(gemm) / kFastestMemory) + 0.2 * busy;
+      grid.us = std::max(busy, memory_us) + 0.2 * busy;
       if (best.blocks == 0 || grid.us < best.us) best = grid;
       if (stages >= 4) break;  // enough to copy while another is added up
     }
