@@ -46,8 +46,20 @@ def skinny(a, b, **options):
 @LAYOUTS
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 7, 8, 9, 12, 16])
 def test_few_rows(torch, m, layout, dtype):
-    for n, k in ((1000, 512), (2048, 1032), (24, 20008), (392, 1039), (4096, 4100)):
+    for n, k in ((1000, 512), (2048, 1032), (24, 20008), (392, 1048), (4096, 4104)):
         a, b = operands(torch, m, n, k, dtype, layout)
+        expected = a.double() @ b.double()
+        out = poisoned(torch, (m, n), dtype)
+        skinny(a, b, out=out)
+        assert torch.equal(out, expected.to(out.dtype)), (n, k)
+
+
+@DTYPES
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+@pytest.mark.parametrize("m", [2, 4, 5, 8, 11, 16])
+def test_a_k_that_ends_within_a_vector(torch, m, layout, dtype):
+    for n, k in ((1000, 509), (392, 1039), (2048, 4101)):
+        a, b = operands(torch, m, n, k, dtype, layout, pitch=lambda length: (length + 23) // 8 * 8)
         expected = a.double() @ b.double()
         out = poisoned(torch, (m, n), dtype)
         skinny(a, b, out=out)
