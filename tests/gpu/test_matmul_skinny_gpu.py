@@ -212,12 +212,15 @@ def test_torch_captures_calls(torch, dtype):
 FIRST_CALL = """
 import torch, interop
 a = torch.ones(4, 65536, device="cuda")
+b = torch.ones(1024, 1024, device="cuda")
 g = torch.cuda.CUDAGraph()
 with torch.cuda.graph(g, capture_error_mode="global"):
     c = interop.matmul(a, a.T, backend="tiled")
+    d = interop.matmul(a[:, :1024], b, backend="tiled")
 a.fill_(2)
 g.replay()
 assert bool((c == 4 * 65536).all())
+assert bool((d == 2 * 1024).all())
 """
 
 
