@@ -27,8 +27,6 @@
 namespace interop::cuda {
 namespace {
 
-constexpr int kMaxDevices = 256;
-
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }

@@ -24,7 +24,7 @@ struct DriverApi {
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
   X(cuLibraryLoadData) X(cuLibraryGetKernel)                                                                      \
   X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuLaunchKernelEx)       \
-  X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                                 \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuOccupancyMaxActiveClusters)                                 \
   X(cuTensorMapEncodeTiled)
 // clang-format on
 #define X(name) decltype(&::name) name;
@@ -52,6 +52,8 @@ inline void check(CUresult status, const char* doing) {
 
 /// Such an error names this kernel from here on, as the last one of a user's: a text that lives as long as the process.
 void note_launch(const char* kernel) noexcept;
+
+inline constexpr int kMaxDevices = 256;  // for what is kept by device
 
 /// The id of the current context: never used twice in a process.
 std::uint64_t current_context_id(const char* doing);

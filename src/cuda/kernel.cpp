@@ -42,6 +42,13 @@ bool has_sm80_code(int device) {
   return capability < kCapabilities && is_built[capability];
 }
 
+bool is_built_for_sm90a() {
+  static const bool is_built = std::strstr(built_architectures(), "90a") != nullptr;
+  return is_built;
+}
+
+bool has_sm90a_code(int device) { return is_built_for_sm90a() && compute_capability(device) == 90; }
+
 CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
   const DriverApi& api = driver();
   const std::uint64_t context = current_context_id(launching);

@@ -31,4 +31,8 @@ CUfunction ready(Kernel& kernel, const char* launching, const char* loading);
 /// earlier ones?
 bool has_sm80_code(int device);
 
+/// The same of the code for sm_90a, which no other device runs.
+bool has_sm90a_code(int device);
+bool is_built_for_sm90a();
+
 }  // namespace interop::cuda

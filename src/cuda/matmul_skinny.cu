@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -12,44 +13,11 @@
 
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
-#include "cuda/matmul_finish.cuh"
+#include "cuda/matmul_skinny.cuh"
 #include "cuda/matmul_split.h"
 
 namespace interop::cuda::skinny {
 namespace {
-
-using tiled::FinishArgs;
-using tiled::kKernelBatchDims;
-using tiled::OutputArgs;
-
-constexpr int kMostRows = 16;
-
-// ---- what the kernel is told ----
-
-/// One operand as a (mn, k) matrix; strides in bytes.
-struct OperandArgs {
-  const char* data;
-  int64_t mn_stride, k_stride;
-  int64_t batch_stride[kKernelBatchDims];
-};
-
-struct KernelArgs {
-  OperandArgs a, b;  // b is the one that is read once
-  OutputArgs c;
-  FinishArgs finish;
-  int m;
-  int64_t n;
-  int k, whole_k;  // of it, in whole vectors
-  int parts, part_k;
-  unsigned column_blocks;
-  int k_warps_log;  // of a block's warps, how many share out k
-  bool a_vectors;   // k is a's unit stride, and its vectors are aligned
-  bool down_rows;   // neighbouring threads store neighbouring rows (or columns)
-  int batch_ndim;
-  int64_t batch_size[kKernelBatchDims];
-  int64_t matrices;
-  char* partials;  // where the sums of parts go; null: there is one part, which is finished
-};
 
 // ---- the shapes ----
 
@@ -87,16 +55,6 @@ struct Shape {
 
 // ---- loading ----
 
-template <typename E>
-__device__ __forceinline__ float element(const char* from) {
-  return device::to_float(*reinterpret_cast<const E*>(from));
-}
-template <>
-__device__ __forceinline__ float element<float>(const char* from) {
-  return *reinterpret_cast<const float*>(from);
-}
-__device__ __forceinline__ double element_double(const char* from) { return *reinterpret_cast<const double*>(from); }
-
 /// Reads 16 bytes that no one reads again; zeros if not `valid`.
 __device__ __forceinline__ uint4 load_once(const char* from, bool valid) {
   uint4 v;
@@ -114,9 +72,6 @@ __device__ __forceinline__ uint4 load_once(const char* from, bool valid) {
   return v;
 }
 
-__device__ __forceinline__ unsigned word(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
 __device__ __forceinline__ float as_float(const uint4& v, int i) { return __uint_as_float(word(v, i)); }
 __device__ __forceinline__ double as_double(const uint4& v, int i) {
   return __hiloint2double(static_cast<int>(word(v, 2 * i + 1)), static_cast<int>(word(v, 2 * i)));
@@ -200,20 +155,6 @@ class Reader {
 
 // ---- multiplying ----
 
-__device__ __forceinline__ void multiply_16x8x16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                                 unsigned b0, unsigned b1, device::Half) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void multiply_16x8x16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                                 unsigned b0, unsigned b1, device::BFloat16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 __device__ __forceinline__ void multiply_8x8x4(double (&sum)[2], double a, double b) {
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
       : "+d"(sum[0]), "+d"(sum[1])
@@ -377,20 +318,6 @@ using SumsOf =
     std::conditional_t<std::is_same<typename S::Element, float>::value, Sums32<S>,
                        std::conditional_t<std::is_same<typename S::Element, double>::value, Sums64<S>, Sums16<S>>>;
 
-/// What is left of k behind its whole vectors, added to one output's sum.
-template <typename S>
-__device__ __forceinline__ typename S::Sum add_rest(const KernelArgs& args, const char* a, const char* b,
-                                                    typename S::Sum sum) {
-  for (int k = args.whole_k; k < args.k; ++k) {
-    const char *const from_a = a + k * args.a.k_stride, *const from_b = b + k * args.b.k_stride;
-    if constexpr (std::is_same<typename S::Element, double>::value) {
-      sum = fma(element_double(from_a), element_double(from_b), sum);
-    } else {
-      sum = fmaf(element<typename S::Element>(from_a), element<typename S::Element>(from_b), sum);
-    }
-  }
-  return sum;
-}
 #endif  // __CUDA_ARCH__ >= 800
 
 // skinny_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the sums of the parts of k.
@@ -408,23 +335,14 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(cons
   const int k_warps = 1 << args.k_warps_log;
   const int columns = S::kColumns << (S::kWarpsLog - args.k_warps_log);  // of the block
 
-  unsigned block = blockIdx.x;
-  const int64_t block_column = static_cast<int64_t>(block % args.column_blocks) * columns;
-  block /= args.column_blocks;
-  const int part = args.partials ? block % args.parts : 0;
-  const int64_t matrix = args.partials ? block / args.parts : block;
-  const auto offset = [&](const int64_t (&strides)[kKernelBatchDims]) {
-    return tiled::matrix_offset(matrix, args.batch_ndim, args.batch_size, strides);
-  };
-  const char* const a = args.a.data + offset(args.a.batch_stride);
-  const char* const b = args.b.data + offset(args.b.batch_stride);
+  const Place place = place_of(args, blockIdx.x, columns);
 
   SumsOf<S> sums;
-  const int64_t column = block_column + (warp >> args.k_warps_log) * S::kColumns;
+  const int64_t column = place.column + (warp >> args.k_warps_log) * S::kColumns;
   if (column < args.n) {
-    const int begin = part * args.part_k;
+    const int begin = place.part * args.part_k;
     const int end = min(begin + args.part_k, args.whole_k);
-    const Reader<S> reader(args, a, b, column, end);
+    const Reader<S> reader(args, place.a, place.b, column, end);
     char* const exchange = shared + warp * S::kExchangeBytes;
     const int stride = k_warps * S::kStageK;
     int k = begin + (warp & (k_warps - 1)) * S::kStageK;
@@ -454,48 +372,24 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(cons
   sums.store(all + warp * S::kWarpSums);
   __syncthreads();
 
-  char* const c = args.c.data + offset(args.c.batch_stride);
-  const FinishArgs& how = args.finish;
-  const char* const addend = how.addend.data ? how.addend.data + offset(how.addend.batch_stride) : nullptr;
-  char* const aux = how.aux.data ? how.aux.data + offset(how.aux.batch_stride) : nullptr;
-  for (int index = threadIdx.x; index < args.m * columns; index += S::kThreads) {
-    const int i = args.down_rows ? index % args.m : index / columns;
-    const int in_block = args.down_rows ? index / args.m : index % columns;
-    const int64_t j = block_column + in_block;
-    if (j >= args.n) continue;
-    const Sum* const from =
-        all + ((in_block / S::kColumns) << args.k_warps_log) * S::kWarpSums + i * S::kColumns + in_block % S::kColumns;
-    Sum sum = from[0];
-    for (int w = 1; w < k_warps; ++w) sum += from[w * S::kWarpSums];
-    if (part == args.parts - 1) sum = add_rest<S>(args, a + i * args.a.mn_stride, b + j * args.b.mn_stride, sum);
-    const auto place = [i, j](const OutputArgs& array) { return i * array.row_stride + j * array.column_stride; };
-    if (args.partials) {
-      reinterpret_cast<Sum*>(args.partials)[((part * args.matrices + matrix) * args.m + i) * args.n + j] = sum;
-    } else if (how.direct) {
-      *reinterpret_cast<Sum*>(c + place(args.c)) = sum;
-    } else {
-      tiled::finish_one<Sum>(
-          how, sum,
-          {c + place(args.c), addend ? addend + place(how.addend) : nullptr,
-           how.bias.data ? how.bias.data + place(how.bias) : nullptr, aux ? aux + place(how.aux) : nullptr});
-    }
-  }
+  store_outputs<typename S::Element, Sum>(
+      args, place, columns, threadIdx.x, args.m * columns, S::kThreads, [&](int i, int j) {
+        const Sum* const from =
+            all + ((j / S::kColumns) << args.k_warps_log) * S::kWarpSums + i * S::kColumns + j % S::kColumns;
+        Sum sum = from[0];
+        for (int w = 1; w < k_warps; ++w) sum += from[w * S::kWarpSums];
+        return sum;
+      });
 #endif
 }
 
 // ---- the kernels ----
 
-/// The kernel of one shape, and what its launcher must know of it.
-struct Variant {
-  int rows, columns, stage_k, warps_log;
-  Kernel* kernel;
-};
-
 template <typename E, int M, bool KFast>
 Variant variant_of() {
   using S = Shape<E, M, KFast>;
   static Kernel kernel(reinterpret_cast<const void*>(&skinny_kernel<S>));
-  return {S::kRows, S::kColumns, S::kStageK, S::kWarpsLog, &kernel};
+  return {S::kRows, S::kColumns, S::kStageK, S::kWarpsLog, 0, &kernel};
 }
 
 template <typename E, bool KFast>
@@ -518,6 +412,27 @@ Variant variant_for(DLDataType dtype, int64_t m, bool k_fast) {
   return dtype.bits == 16   ? variant_for<device::Half>(m, k_fast)
          : dtype.bits == 32 ? variant_for<float>(m, k_fast)
                             : variant_for<double>(m, k_fast);
+}
+
+CUlaunchAttribute cluster_of(int blocks) {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attribute.value.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  return attribute;
+}
+
+/// Of so many blocks, in clusters as `cluster` says; it is for the streamed kernel.
+CUlaunchConfig launch_config(const Variant& variant, int64_t blocks, CUlaunchAttribute& cluster, cudaStream_t stream) {
+  return {static_cast<unsigned>(blocks),
+          1,
+          1,
+          32u << variant.warps_log,
+          1,
+          1,
+          static_cast<unsigned>(variant.shared_bytes),
+          stream,
+          &cluster,
+          variant.shared_bytes > 0 ? 1u : 0u};
 }
 
 // ---- which products ----
@@ -562,29 +477,113 @@ const Gemm* oriented(const Gemm& gemm, Gemm& flipped, bool& k_fast) {
   return reads_b(flipped, k_fast) ? &flipped : nullptr;
 }
 
-/// How a product is divided into blocks.
+/// `gemm` is oriented. cp.async copies no elements of 16 bits.
+bool may_stream_oriented(const Gemm& gemm) {
+  if (gemm.dtype.bits == 64 || !has_sm90a_code(current_device("launching a product"))) return false;
+  return gemm.dtype.bits == 32 || reads_a_in_vectors(gemm);
+}
+
+/// `gemm` is oriented.
+bool streams(const Gemm& gemm, Way way) {
+  constexpr int kFewestRows = 3;  // fewer leave the registers to what is on its way
+  if (way != Way::chosen) return way == Way::shared_memory && may_stream_oriented(gemm);
+  const int64_t whole = ceil_div(gemm.n, kStreamedColumns) * kStreamedColumns;
+  return gemm.m >= kFewestRows && 4 * gemm.n >= 3 * whole && may_stream_oriented(gemm);
+}
+
+/// How a product is divided into blocks, and about how long its kernel takes.
 struct Grid {
   Variant variant;
   int k_warps_log;
-  int parts, part_k;
+  int cluster;
+  int parts, part_k;  // part_k is a block's
   int64_t column_blocks, blocks;
+  double us;
 };
 
-Grid grid_of(const Gemm& gemm, bool k_fast, int parts) {
-  Grid grid{variant_for(gemm.dtype, gemm.m, k_fast), 0, 0, 0, 0, 0};
+constexpr double kFastestMemory = 4.2e6;  // bytes a microsecond: an H200's
+
+double bytes_of_b(const Gemm& gemm) {
+  return static_cast<double>(gemm.n) * gemm.k * matrices(gemm) * item_bytes(gemm.dtype);
+}
+
+Grid divided(const Gemm& gemm, const Variant& variant, int parts, int cluster) {
+  Grid grid{variant, 0, cluster, 0, 0, 0, 0, 0};
+  grid.part_k =
+      static_cast<int>(ceil_div(ceil_div(gemm.k, int64_t{parts} * cluster), variant.stage_k) * variant.stage_k);
+  grid.parts = static_cast<int>(ceil_div(gemm.k, int64_t{grid.part_k} * cluster));
+  return grid;
+}
+
+void set_k_warps(Grid& grid, const Gemm& gemm, int log) {
+  grid.k_warps_log = log;
+  grid.column_blocks = ceil_div(gemm.n, int64_t{grid.variant.columns} << (grid.variant.warps_log - log));
+  grid.blocks = grid.column_blocks * grid.parts * matrices(gemm) * grid.cluster;
+}
+
+Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts) {
+  Grid grid = divided(gemm, variant_for(gemm.dtype, gemm.m, k_fast), parts, 1);
   const Variant& variant = grid.variant;
-  grid.part_k = static_cast<int>(ceil_div(ceil_div(gemm.k, parts), variant.stage_k) * variant.stage_k);
-  grid.parts = static_cast<int>(ceil_div(gemm.k, grid.part_k));
   const int sms = multiprocessors(current_device("launching a product"));
   // Warps take columns instead of k where half of them would have none of it; and where they would have less than two
   // stages each, as long as there are blocks for all SMs.
   for (int log = variant.warps_log;; --log) {
-    grid.k_warps_log = log;
-    grid.column_blocks = ceil_div(gemm.n, int64_t{variant.columns} << (variant.warps_log - log));
-    grid.blocks = grid.column_blocks * grid.parts * matrices(gemm);
-    if (log == 0 || grid.part_k >= 2 * variant.stage_k << log) return grid;
-    if (2 * grid.part_k > variant.stage_k << log && grid.blocks < 4 * sms) return grid;
+    set_k_warps(grid, gemm, log);
+    if (log == 0 || grid.part_k >= 2 * variant.stage_k << log) break;
+    if (2 * grid.part_k > variant.stage_k << log && grid.blocks < 4 * sms) break;
   }
+  // By the rates of an H100, in bytes a microsecond: of one SM, and of memory.
+  constexpr double kSmRate = 60e3, kRate = 2.8e6;
+  const double bytes = bytes_of_b(gemm);
+  const double busiest = std::ceil(static_cast<double>(grid.blocks) / sms) * bytes / grid.blocks;
+  grid.us = std::max(busiest / kSmRate, bytes / kRate);
+  return grid;
+}
+
+/// How many blocks of the streamed kernel the device holds at once, in clusters of so many; negative where it has none
+/// of that size. Clusters do not cross its GPCs, of which some have fewer SMs.
+int resident_blocks(const Variant& variant, int cluster, int device) {
+  static std::atomic<int> kept[kMaxDevices][kMostBlocks];  // the same for all variants
+  std::atomic<int>& blocks = kept[device][cluster - 1];
+  if (const int known = blocks.load(std::memory_order_relaxed)) return known;
+  const CUfunction function = ready(*variant.kernel, "launching a product", "loading the matmul kernel");
+  CUlaunchAttribute attribute = cluster_of(cluster);
+  const CUlaunchConfig config = launch_config(variant, cluster, attribute, nullptr);
+  int clusters = 0;
+  const CUresult status = driver().cuOccupancyMaxActiveClusters(&clusters, function, &config);
+  if (status != CUDA_ERROR_INVALID_CLUSTER_SIZE) check(status, "launching a product");
+  blocks.store(clusters > 0 ? clusters * cluster : -1, std::memory_order_relaxed);
+  return blocks;
+}
+
+Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
+  const Variant variant = streamed_variant(gemm.dtype, gemm.m, k_fast);
+  const int device = current_device("launching a product");
+  // In microseconds: of a stage, where an SM is full, and of a block's start and end.
+  constexpr double kBlockUs = 1.5;
+  const double stage_us = gemm.dtype.bits == 16 ? 0.3 : 0.17 + 0.075 * variant.rows;
+  const double memory_us = bytes_of_b(gemm) / kFastestMemory;
+  Grid best{};
+  for (int cluster = 1; cluster <= kMostBlocks; ++cluster) {
+    const int resident = resident_blocks(variant, cluster, device);
+    if (resident < 0 && cluster > 1) continue;
+    Grid grid = divided(gemm, variant, parts, cluster);
+    for (int log = variant.warps_log; log >= 0; --log) {
+      set_k_warps(grid, gemm, log);
+      const auto rounds = static_cast<double>(ceil_div(grid.blocks, std::max(resident, 1)));
+      const auto stages = static_cast<double>(ceil_div(grid.part_k, variant.stage_k << log));
+      const double busy = rounds * (stages * stage_us + kBlockUs);
+      // What is computed while nothing is on its way, at the start and the end, is a share of it.
+      grid.us = std::max(busy, memory_us) + 0.2 * busy;
+      if (best.blocks == 0 || grid.us < best.us) best = grid;
+      if (stages >= 4) break;  // enough to copy while another is added up
+    }
+  }
+  return best;
+}
+
+Grid grid_of(const Gemm& gemm, bool k_fast, int parts, Way way) {
+  return streams(gemm, way) ? grid_of_streamed(gemm, k_fast, parts) : grid_of_registers(gemm, k_fast, parts);
 }
 
 }  // namespace
@@ -604,26 +603,27 @@ bool serves(const Gemm& gemm) {
   return oriented(gemm, flipped, k_fast) && has_sm80_code(current_device("launching a product"));
 }
 
-int parts(const Gemm& asked, std::size_t most_bytes) {
+bool may_stream(const Gemm& asked) {
+  Gemm flipped;
+  bool k_fast;
+  return may_stream_oriented(*oriented(asked, flipped, k_fast));
+}
+
+int parts(const Gemm& asked, std::size_t most_bytes, Way way) {
   if (!tiled::may_divide(asked)) return 1;
   Gemm flipped;
   bool k_fast;
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
-  const int sms = multiprocessors(current_device("launching a product"));
-  const double bytes = static_cast<double>(gemm.n) * gemm.k * matrices(gemm) * item_bytes(gemm.dtype);
-  // By the rates of an H100, in bytes a microsecond: of one SM, and of memory.
-  constexpr double kSmRate = 60e3, kRate = 2.8e6;
-  constexpr double kSumUs = 2.5;  // what the kernel that adds up the parts takes at least
+  constexpr double kRate = 2.8e6;  // of an H100's memory, in bytes a microsecond
+  constexpr double kSumUs = 2.5;   // what the kernel that adds up the parts takes at least
   const auto time = [&](const Grid& grid) {
-    const double busiest = std::ceil(static_cast<double>(grid.blocks) / sms) * bytes / grid.blocks;
-    const double sum = grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(gemm, grid.parts) / kRate;
-    return std::max(busiest / kSmRate, bytes / kRate) + sum;
+    return grid.us + (grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(gemm, grid.parts) / kRate);
   };
   int best = 1;
-  double best_us = time(grid_of(gemm, k_fast, 1));
-  if (best_us < kSumUs) return best;
+  double best_us = time(grid_of(gemm, k_fast, 1, way));
+  if (best_us < kSumUs + bytes_of_b(gemm) / kFastestMemory) return best;
   for (int count = 2; count <= tiled::kMostParts; count *= 2) {
-    const Grid grid = grid_of(gemm, k_fast, count);
+    const Grid grid = grid_of(gemm, k_fast, count, way);
     if (tiled::partial_bytes(gemm, grid.parts) > most_bytes) break;
     const double us = time(grid);
     if (us < best_us) {
@@ -636,11 +636,11 @@ int parts(const Gemm& asked, std::size_t most_bytes) {
 
 std::size_t workspace_bytes(const Gemm& gemm, int parts) { return parts == 1 ? 0 : tiled::partial_bytes(gemm, parts); }
 
-void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream) {
+void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream, Way way) {
   Gemm flipped;
   bool k_fast;
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
-  const Grid grid = grid_of(gemm, k_fast, parts);
+  const Grid grid = grid_of(gemm, k_fast, parts, way);
   const int64_t item = item_bytes(gemm.dtype);
 
   KernelArgs args{};
@@ -654,6 +654,7 @@ void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream) 
   args.whole_k = static_cast<int>(gemm.k / (16 / item) * (16 / item));
   args.parts = grid.parts;
   args.part_k = grid.part_k;
+  args.cluster = grid.cluster;
   args.column_blocks = static_cast<unsigned>(grid.column_blocks);
   args.k_warps_log = grid.k_warps_log;
   args.a_vectors = reads_a_in_vectors(gemm);
@@ -669,9 +670,9 @@ void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream) 
 
   const CUfunction function = ready(*grid.variant.kernel, "launching a product", "loading the matmul kernel");
   void* parameters[] = {&args};
-  check(driver().cuLaunchKernel(function, static_cast<unsigned>(grid.blocks), 1, 1, 32u << grid.variant.warps_log, 1, 1,
-                                0, stream, parameters, nullptr),
-        "launching a product");
+  CUlaunchAttribute attribute = cluster_of(grid.cluster);
+  const CUlaunchConfig config = launch_config(grid.variant, grid.blocks, attribute, stream);
+  check(driver().cuLaunchKernelEx(&config, function, parameters, nullptr), "launching a product");
   if (grid.parts > 1) tiled::launch_sum_of_parts(gemm, workspace, grid.parts, stream);
 }
 
@@ -679,8 +680,11 @@ std::string describe(const Gemm& asked) {
   Gemm flipped;
   bool k_fast;
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
-  const int rows = variant_for(gemm.dtype, gemm.m, k_fast).rows;
-  return "skinny " + std::to_string(rows) + (rows == 1 ? " row, " : " rows, ") + dtype_name(gemm.dtype);
+  const bool streamed = streams(gemm, Way::chosen);
+  const int rows =
+      streamed ? streamed_variant(gemm.dtype, gemm.m, k_fast).rows : variant_for(gemm.dtype, gemm.m, k_fast).rows;
+  return std::string("skinny ") + (streamed ? "streamed " : "") + std::to_string(rows) +
+         (rows == 1 ? " row, " : " rows, ") + dtype_name(gemm.dtype);
 }
 
 }  // namespace interop::cuda::skinny

@@ -16,12 +16,19 @@ namespace interop::cuda::skinny {
 /// not so small that the general kernels are as quick.
 bool serves(const Gemm& gemm);
 
-/// `serves(gemm)` is true. Into how many parts k is divided, whose sums stand in a workspace of at most `most_bytes`.
-int parts(const Gemm& gemm, std::size_t most_bytes);
+/// How the larger operand reaches the threads. Tests and benchmarks say it; all else leaves it to `chosen`.
+enum class Way { chosen, registers, shared_memory };
+
+// For all below, `serves(gemm)` is true.
+
+/// May it go through shared memory? On sm_90, for float32, and for 16-bit floats where a has aligned vectors along k.
+bool may_stream(const Gemm& gemm);
+/// Into how many parts k is divided, whose sums stand in a workspace of at most `most_bytes`.
+int parts(const Gemm& gemm, std::size_t most_bytes, Way way = Way::chosen);
 /// What those parts need; 0 for one part.
 std::size_t workspace_bytes(const Gemm& gemm, int parts);
 /// Sums in one fixed order, in float32 for the 16-bit floats.
-void launch(const Gemm& gemm, int parts, void* workspace, cudaStream_t stream);
+void launch(const Gemm& gemm, int parts, void* workspace, cudaStream_t stream, Way way = Way::chosen);
 /// "skinny 4 rows, float32".
 std::string describe(const Gemm& gemm);
 

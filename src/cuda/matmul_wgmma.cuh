@@ -6,7 +6,6 @@
 #include <interop/gemm.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -173,14 +172,7 @@ inline int64_t matrices(const Gemm& gemm) {
 }
 
 /// Other architectures' code has an empty kernel.
-inline bool is_built_for_sm90a() {
-  static const bool is_built = std::strstr(built_architectures(), "90a") != nullptr;
-  return is_built;
-}
-
-inline bool is_served_here() {
-  return is_built_for_sm90a() && compute_capability(current_device("launching a product")) == 90;
-}
+inline bool is_served_here() { return has_sm90a_code(current_device("launching a product")); }
 
 /// Is there something to compute, and not more than coordinates and the count of the smallest tiles can say, in 32
 /// bits, for `planes` planes of k?

@@ -89,6 +89,21 @@ __device__ __forceinline__ int cluster_rank() {
   return static_cast<int>(rank);
 }
 
+/// Reads what a block of the cluster has at this address of its own shared memory.
+__device__ __forceinline__ float load_from(uint32_t address, int rank) {
+  float value;
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [remote];\n"
+      "}"
+      : "=f"(value)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return value;
+}
+
 template <int Registers>
 __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));

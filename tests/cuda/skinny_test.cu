@@ -4,10 +4,10 @@
 ///   skinny_test --bench [--cublas PATH] [--dtype f16|bf16|f32|f64] [--seconds 50]
 ///
 /// Tests: small integers, whose products are exact, so that c must equal a naive kernel's bit for bit, in whatever
-/// number of parts k is divided; all that surrounds a, b and the elements of c is poison, and must not reach c or
-/// change. Prints "N passed, N failed". --bench: graphs of many launches over buffers that exceed L2, beside cuBLAS,
-/// with the rate of a copy; starts no shape after that many seconds. Both end with "HANGS", exit status 3, when a
-/// launch takes seconds.
+/// number of parts k is divided and whichever way b takes; all that surrounds a, b and the elements of c is poison, and
+/// must not reach c or change. Prints "N passed, N failed". --bench: graphs of many launches over buffers that exceed
+/// L2, beside cuBLAS, with the rate of a copy; starts no shape after that many seconds. Both end with "HANGS", exit
+/// status 3, when a launch takes seconds.
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
 
@@ -217,11 +217,15 @@ void check_case_of(const Case& x, Arena& arena) {
       return;
     }
   }
-  for (const int parts : {1, 2, 7}) {
-    poison(workspace, skinny::workspace_bytes(gemm, parts));
-    if (!check(text(x) + ", in parts: " + std::to_string(parts),
-               [&] { skinny::launch(gemm, parts, workspace, g_stream); })) {
-      return;
+  for (const skinny::Way way : {skinny::Way::registers, skinny::Way::shared_memory}) {
+    const bool streamed = way == skinny::Way::shared_memory;
+    if (streamed && !skinny::may_stream(gemm)) continue;
+    for (const int parts : {1, 2, 7}) {
+      poison(workspace, skinny::workspace_bytes(gemm, parts));
+      if (!check(text(x) + (streamed ? ", streamed" : "") + ", in parts: " + std::to_string(parts),
+                 [&] { skinny::launch(gemm, parts, workspace, g_stream, way); })) {
+        return;
+      }
     }
   }
 }
@@ -251,11 +255,11 @@ std::vector<Case> cases() {
       };
       const auto as_is = [](Case&) {};
       for (int m = 1; m <= 16; ++m) {
-        for (const int64_t n : {b_k_fast ? 1 : 8, b_k_fast ? 33 : 40, b_k_fast ? 1001 : 1000}) {
+        for (const int64_t n : {b_k_fast ? 1 : 8, b_k_fast ? 33 : 40, b_k_fast ? 129 : 136, b_k_fast ? 1001 : 1000}) {
           for (const int64_t k : {1, 5, 64, 257, 1023, 4096}) add(m, n, k, as_is);
         }
       }
-      for (const int m : {1, 2, 3, 8, 9, 16}) {
+      for (const int m : {1, 2, 3, 5, 8, 9, 16}) {
         add(m, 1000, 300, [](Case& x) { x.a = 'o'; });
         add(m, 1000, 300, [](Case& x) { x.a = 'm'; });
         add(m, 1000, 303, [](Case& x) { x.a = 'm'; });
@@ -368,7 +372,8 @@ void bench(DLDataType dtype, int64_t m, int64_t n, int64_t k, bool b_k_fast, con
   const int sets =
       static_cast<int>(std::clamp<std::size_t>((std::size_t{160} << 20) / set_bytes + 1, 1, bytes / set_bytes));
   const int repeats = std::clamp(static_cast<int>(2e-3 * 2.5e12 / set_bytes), 4, 200);
-  char* const workspace = memory + bytes;  // of 32 MiB
+  constexpr std::size_t kWorkspace = std::size_t{32} << 20;
+  char* const workspace = memory + bytes;
   const auto make = [&](int i) {
     char* const set = memory + i % sets * set_bytes;
     Gemm gemm;
@@ -392,25 +397,32 @@ void bench(DLDataType dtype, int64_t m, int64_t n, int64_t k, bool b_k_fast, con
                      : fill_bytes<double>(memory, sets * set_bytes);
   finish("filling the buffers");
 
-  const int own = skinny::parts(make(0), std::size_t{32} << 20);
-  std::printf("%s %lldx%lldx%lld, b %s, chosen: %d part%s\n", dtype_name(dtype).c_str(), (long long)m, (long long)n,
-              (long long)k, b_k_fast ? "k adjacent" : "n adjacent", own, own == 1 ? "" : "s");
+  std::printf("%s %lldx%lldx%lld, b %s, chosen: %s\n", dtype_name(dtype).c_str(), (long long)m, (long long)n,
+              (long long)k, b_k_fast ? "k adjacent" : "n adjacent", skinny::describe(make(0)).c_str());
   std::vector<std::unique_ptr<Repeats>> rows;
   if (cublas) rows.push_back(std::make_unique<Repeats>("cuBLAS", repeats, [&](int i) { cublas.launch(make(i)); }));
-  std::vector<int> tried{own};
-  for (const int parts : {1, 2, 4}) {
-    if (parts != own) tried.push_back(parts);
-  }
-  for (const int parts : tried) {
-    if (skinny::workspace_bytes(make(0), parts) > std::size_t{32} << 20) continue;
-    rows.push_back(std::make_unique<Repeats>(std::to_string(parts) + (parts == 1 ? " part" : " parts"), repeats,
-                                             [&](int i) { skinny::launch(make(i), parts, workspace, g_stream); }));
+  for (const skinny::Way way : {skinny::Way::registers, skinny::Way::shared_memory}) {
+    const bool streamed = way == skinny::Way::shared_memory;
+    if (streamed && !skinny::may_stream(make(0))) continue;
+    const int own = skinny::parts(make(0), kWorkspace, way);  // starred
+    std::vector<int> tried{own};
+    for (const int parts : {1, 2, 4}) {
+      if (parts != own) tried.push_back(parts);
+    }
+    for (const int parts : tried) {
+      if (skinny::workspace_bytes(make(0), parts) > kWorkspace) continue;
+      rows.push_back(std::make_unique<Repeats>((streamed ? "streamed, " : "") + std::to_string(parts) +
+                                                   (parts == 1 ? " part" : " parts") + (parts == own ? " *" : ""),
+                                               repeats, [&workspace, &make, parts, way](int i) {
+                                                 skinny::launch(make(i), parts, workspace, g_stream, way);
+                                               }));
+    }
   }
   replay_in_turn(rows);
   const double base = rows[0]->median(), moved = static_cast<double>(m * k + k * n + m * n) * item;
   for (auto& row : rows) {
     const double time = row->median();
-    std::printf("  %-12s %9.2f us %7.0f GB/s  %.2f of a copy  x%.3f\n", row->name.c_str(), time * 1e6,
+    std::printf("  %-20s %9.2f us %7.0f GB/s  %.2f of a copy  x%.3f\n", row->name.c_str(), time * 1e6,
                 moved / time / 1e9, moved / time / rate, base / time);
   }
 }

@@ -44,10 +44,22 @@ def skinny(a, b, **options):
 
 @DTYPES
 @LAYOUTS
-@pytest.mark.parametrize("m", [1, 2, 3, 7, 8, 9, 16])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 7, 8, 9, 12, 16])
 def test_few_rows(torch, m, layout, dtype):
-    for n, k in ((1000, 512), (2048, 1032), (24, 20008)):
+    for n, k in ((1000, 512), (2048, 1032), (24, 20008), (392, 1048), (4096, 4104)):
         a, b = operands(torch, m, n, k, dtype, layout)
+        expected = a.double() @ b.double()
+        out = poisoned(torch, (m, n), dtype)
+        skinny(a, b, out=out)
+        assert torch.equal(out, expected.to(out.dtype)), (n, k)
+
+
+@DTYPES
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+@pytest.mark.parametrize("m", [2, 4, 5, 8, 11, 16])
+def test_a_k_that_ends_within_a_vector(torch, m, layout, dtype):
+    for n, k in ((1000, 509), (392, 1039), (2048, 4101)):
+        a, b = operands(torch, m, n, k, dtype, layout, pitch=lambda length: (length + 23) // 8 * 8)
         expected = a.double() @ b.double()
         out = poisoned(torch, (m, n), dtype)
         skinny(a, b, out=out)
@@ -175,6 +187,10 @@ def test_explain(torch):
     assert algorithm_of(ones[:1], ones) == "tiled skinny 8 rows, bfloat16"
     assert algorithm_of(ones[:1].float(), ones.float()) == "tiled skinny 1 row, float32"
     assert algorithm_of(ones, ones[:, :9]) == "tiled skinny 16 rows, bfloat16"
+    streamed = "streamed " if interop._core.device_info(0)["compute_capability"] == (9, 0) else ""
+    assert algorithm_of(ones[:5].float(), ones.float()) == f"tiled skinny {streamed}8 rows, float32"
+    assert algorithm_of(ones[:5], ones) == f"tiled skinny {streamed}{'16' if streamed else '8'} rows, bfloat16"
+    assert algorithm_of(ones[:5].float(), ones[:, :24].float()) == "tiled skinny 8 rows, float32"
     for a, b in (
         (ones[:17], ones),
         (ones[:1, :8], ones[:8]),  # as quick by the others
@@ -196,12 +212,15 @@ def test_torch_captures_calls(torch, dtype):
 FIRST_CALL = """
 import torch, interop
 a = torch.ones(4, 65536, device="cuda")
+b = torch.ones(1024, 1024, device="cuda")
 g = torch.cuda.CUDAGraph()
 with torch.cuda.graph(g, capture_error_mode="global"):
     c = interop.matmul(a, a.T, backend="tiled")
+    d = interop.matmul(a[:, :1024], b, backend="tiled")
 a.fill_(2)
 g.replay()
 assert bool((c == 4 * 65536).all())
+assert bool((d == 2 * 1024).all())
 """
 
 
