@@ -100,8 +100,8 @@ def matmul(
     precision : "tf32" or "tf32x3", optional
         Lets a GPU round float32 operands to TF32, of 11 significant bits; or to the sum of two such numbers, which is
         about as exact as float32 and on Hopper about twice as fast. By default float32 is exact: every product is
-        rounded to float32 or better. Computed exactly where no such kernel serves (host arrays, another GPU than Hopper
-        without cuBLAS or for "tf32x3").
+        rounded to float32 or better. Computed exactly where no such kernel serves (host arrays, GPUs before compute
+        capability 8.0, another GPU than Hopper for "tf32x3", small products).
     backend : "tiled" or "cublas", optional
         Our own kernel, or cuBLASLt. By default the faster one of those that are installed and can do it. For device
         arrays.

@@ -12,8 +12,8 @@
 
 #include "cuda/driver_api.h"
 #include "cuda/matmul_backends.h"
-#include "cuda/matmul_dmma.h"
 #include "cuda/matmul_mma.h"
+#include "cuda/matmul_mma_wide.h"
 #include "cuda/matmul_skinny.h"
 #include "cuda/matmul_split.h"
 #include "cuda/matmul_tiled.h"
@@ -219,20 +219,20 @@ bool may_be_divided(const Gemm& gemm, const MatmulPlan& plan) {
   return plan.precision == MatmulPrecision::exact && !plan.packs_a && !plan.packs_b && !is_integral(gemm.dtype);
 }
 
-enum class Family { general, mma, dmma, wgmma, skinny };
+enum class Family { general, mma, mma_wide, wgmma, skinny };
 
 double estimated_us(const Gemm& gemm, Family family) {
-  return family == Family::wgmma  ? wgmma::estimated_us(gemm, MatmulPlan())
-         : family == Family::mma  ? mma::estimated_us(gemm)
-         : family == Family::dmma ? dmma::estimated_us(gemm)
-                                  : general_us(gemm);
+  return family == Family::wgmma      ? wgmma::estimated_us(gemm, MatmulPlan())
+         : family == Family::mma      ? mma::estimated_us(gemm)
+         : family == Family::mma_wide ? mma_wide::estimated_us(gemm)
+                                      : general_us(gemm);
 }
 
 /// Launches the kernels of one family, but for the skinny ones, on all of k.
 void launch_whole(const Gemm& gemm, Family family, cudaStream_t stream) {
   if (family == Family::wgmma) return wgmma::launch(gemm, MatmulPlan{}, nullptr, stream);
   if (family == Family::mma) return mma::launch(gemm, stream);
-  return family == Family::dmma ? dmma::launch(gemm, stream) : launch_general(gemm, stream);
+  return family == Family::mma_wide ? mma_wide::launch(gemm, stream) : launch_general(gemm, stream);
 }
 
 struct Way {
@@ -245,7 +245,8 @@ struct Way {
 Family family_of(const Gemm& gemm, const MatmulPlan& plan) {
   if (plan.tensor_cores) return Family::wgmma;
   if (is_small(gemm)) return Family::general;
-  return mma::serves(gemm) ? Family::mma : dmma::serves(gemm) ? Family::dmma : Family::general;
+  if (mma::serves(gemm)) return Family::mma;
+  return mma_wide::serves(gemm, plan.precision) ? Family::mma_wide : Family::general;
 }
 
 /// What is launched for a plan that may be divided, with a workspace of at most `most_bytes`. `gemm` is stored by rows.
@@ -281,12 +282,12 @@ MatmulPlan plan_by_rows(const Gemm& asked, MatmulPlan plan) {
   return plan;
 }
 
-/// Is a plan for the tensor cores of sm_90 quicker than the other kernels?
-bool is_quickest(const Gemm& gemm, const MatmulPlan& plan) {
+/// Is a plan for the tensor cores of sm_90 quicker than that for the other kernels?
+bool is_quickest(const Gemm& gemm, const MatmulPlan& plan, const MatmulPlan& others) {
   const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
   if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
   Gemm flipped;
-  return tensor_core_us(gemm, plan) < way_of(by_rows(gemm, flipped), MatmulPlan(), kMostPartialBytes).parts.us;
+  return tensor_core_us(gemm, plan) < way_of(by_rows(gemm, flipped), others, kMostPartialBytes).parts.us;
 }
 
 /// The kernels for all of k at once, and what they pack. The product is not small.
@@ -294,7 +295,9 @@ MatmulPlan plan_whole(const Gemm& gemm, const MatmulOptions& options) {
   const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
                                              ? wgmma::plan_integers(gemm, options.most_packed_bytes)
                                              : wgmma::plan(gemm, options.precision, options.most_packed_bytes);
-  return plan && is_quickest(gemm, *plan) ? *plan : MatmulPlan();
+  MatmulPlan others;
+  if (mma_wide::serves(gemm, options.precision)) others.precision = options.precision;
+  return plan && is_quickest(gemm, *plan, others) ? *plan : others;
 }
 
 // ---- the launcher ----
@@ -539,7 +542,7 @@ std::string describe(const Gemm& asked, const MatmulPlan& plan) {
   const Gemm one = way.parts.count == 1 ? gemm : sums_of(gemm, way.parts, nullptr);
   if (way.family == Family::wgmma) return "tiled " + wgmma::describe(one, MatmulPlan()) + split;
   if (way.family == Family::mma) return "tiled " + mma::describe(one) + split;
-  if (way.family == Family::dmma) return "tiled " + dmma::describe(one) + split;
+  if (way.family == Family::mma_wide) return "tiled " + mma_wide::describe(one) + split;
   return std::string("tiled ") + choose(one).variant->name + ", " + dtype_name(gemm.dtype) + split;
 }
 

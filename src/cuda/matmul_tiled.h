@@ -1,6 +1,6 @@
 /// What the tiled kernels are told, and which there are. Private to src/cuda: the kernels are in
 /// matmul_tiled_kernel.cuh, one file instantiates those of one arithmetic, and matmul_tiled.cpp launches them. Those of
-/// the tensor cores are in matmul_wgmma.cu (sm_90) and matmul_mma.cu (sm_80 and later).
+/// the tensor cores are in matmul_wgmma.cu (sm_90), matmul_mma.cu and matmul_mma_wide.cu (sm_80 and later).
 #pragma once
 
 #include <interop/gemm.h>

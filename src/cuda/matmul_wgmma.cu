@@ -21,6 +21,7 @@
 #include "cuda/matmul_pack.h"
 #include "cuda/matmul_wgmma.cuh"
 #include "cuda/sm90.cuh"
+#include "cuda/tf32.cuh"
 
 // Blocks of a cluster are neighbours in the grid. Other architectures get an empty kernel, which nothing launches.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -188,14 +189,6 @@ __device__ __forceinline__ int row_in_registers(int thread) {
   return (thread & 64) >> 1 | (thread & 8) << 1 | (thread & 48) >> 2 | (thread & 4) >> 1;
 }
 
-/// As packing rounds to TF32: to the nearest, but no infinity for a number. wgmma leaves the lower bits out.
-__device__ __forceinline__ uint32_t rounded_to_tf32(float x) {
-  constexpr uint32_t kHalf = 0x1000u;
-  x += 0.f;  // a NaN whose upper bits are zeros gets others
-  const uint32_t bits = __float_as_uint(x);
-  return fabsf(x) < __uint_as_float(0x7f800000u - kHalf) ? bits + kHalf : bits;
-}
-
 /// `multiply` where a goes through registers: half a k tile of it is loaded while the other half is multiplied.
 template <typename S, typename Started>
 __device__ __forceinline__ void multiply_from_registers(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring,
@@ -225,7 +218,7 @@ __device__ __forceinline__ void multiply_from_registers(int k_tiles, const Memor
 #pragma unroll
       for (int i = 0; i < S::kRowBlocks; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) half[step][i][j] = rounded_to_tf32(x[step][i][j]);
+        for (int j = 0; j < 4; ++j) half[step][i][j] = device::rounded_to_tf32(x[step][i][j]);
       }
     }
   };

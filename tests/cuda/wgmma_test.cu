@@ -1,4 +1,4 @@
-/// Tests and times src/cuda/matmul_wgmma.cu, and matmul_mma.cu, without Python.
+/// Tests and times src/cuda/matmul_wgmma.cu, matmul_mma.cu, and TF32 of matmul_mma_wide.cu, without Python.
 ///
 ///   wgmma_test [--dtype bf16|tf32|tf32x3] [--mma] [--variants 0,1,...]
 ///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--small] [--dtype f16|bf16|tf32|tf32x3]
@@ -6,7 +6,8 @@
 ///
 /// Tests: small integers, whose products are exact in float32, so that c must equal a naive kernel's bit for bit; all
 /// that surrounds a, b, the elements of c and the workspace is poison, and must not reach c or change. Prints "N
-/// passed, N failed". All kernels by default, those of sm_90 where the device has it; --mma: those of matmul_mma.cu.
+/// passed, N failed". All kernels by default, those of sm_90 where the device has it; --mma: those by mma.sync, which
+/// with --dtype tf32 are of matmul_mma_wide.cu.
 /// --bench: a CUDA graph of many launches over buffers that exceed L2, random data, variants and cuBLAS interleaved,
 /// medians; starts no shape after that many seconds. cuBLAS is opened at run time; beside tf32x3 it computes in exact
 /// float32. What is packed is part of the time; for tf32, a row "packed" shows what it takes to pack all that does not
@@ -22,6 +23,7 @@
 #include <tuple>
 
 #include "cuda/matmul_mma.h"
+#include "cuda/matmul_mma_wide.h"
 #include "cuda/matmul_tiled.h"
 #include "cuda/matmul_wgmma.h"
 #include "device_check.cuh"
@@ -116,13 +118,24 @@ struct Kernels {
   MatmulPrecision precision = MatmulPrecision::exact;
   bool by_mma = false;
 
-  int variant_count() const { return by_mma ? mma::variant_count() : wgmma::variant_count(precision); }
-  const char* variant_name(int variant) const {
-    return by_mma ? mma::variant_name(variant) : wgmma::variant_name(precision, variant);
+  bool is_wide() const { return by_mma && precision == MatmulPrecision::tf32; }
+  int variant_count() const {
+    return is_wide() ? mma_wide::variant_count(kSingle)
+           : by_mma  ? mma::variant_count()
+                     : wgmma::variant_count(precision);
   }
+  const char* variant_name(int variant) const {
+    return is_wide() ? mma_wide::variant_name(kSingle, variant)
+           : by_mma  ? mma::variant_name(variant)
+                     : wgmma::variant_name(precision, variant);
+  }
+  /// Of those by mma.sync.
+  bool serves(const Gemm& gemm) const { return is_wide() ? mma_wide::serves(gemm, precision) : mma::serves(gemm); }
+  std::string describe(const Gemm& gemm) const { return is_wide() ? mma_wide::describe(gemm) : mma::describe(gemm); }
   void launch(int variant, const Gemm& gemm, const MatmulPlan& plan, void* workspace) const {
-    by_mma ? mma::launch_variant(variant, gemm, g_stream)
-           : wgmma::launch_variant(variant, gemm, plan, workspace, g_stream);
+    is_wide() ? mma_wide::launch_variant(variant, gemm, g_stream)
+    : by_mma  ? mma::launch_variant(variant, gemm, g_stream)
+              : wgmma::launch_variant(variant, gemm, plan, workspace, g_stream);
   }
   std::vector<int> all_variants() const {
     std::vector<int> all;
@@ -233,7 +246,7 @@ void check_case_of(const Case& x, const std::vector<int>& variants, std::vector<
   const Kernels kernels{"", x.precision, x.by_mma};
   MatmulPlan plan;
   if (x.by_mma) {
-    if (!expect(mma::serves(gemm), text(x) + ": is not served")) return;
+    if (!expect(kernels.serves(gemm), text(x) + ": is not served")) return;
   } else {
     const std::optional<MatmulPlan> made = wgmma::plan(gemm, x.precision, std::size_t{1} << 30);
     if (!expect(made.has_value(), text(x) + ": is not served")) return;
@@ -321,7 +334,7 @@ class Cases {
 const auto as_is = [](Case&) {};
 
 /// Of float32: what is packed, what is not, and what differs from 16 bits.
-std::vector<Case> tf32_cases(MatmulPrecision precision) {
+std::vector<Case> tf32_cases(MatmulPrecision precision, bool by_mma) {
   Cases add;
   // From the simplest on: one k tile and one step of it, then more, then edges.
   add(128, 256, 32, as_is);
@@ -373,7 +386,7 @@ std::vector<Case> tf32_cases(MatmulPrecision precision) {
   add(129, 257, 65537, [](Case& x) { x.what = 2; });
   add(512, 512, 4096, [](Case& x) { x.what = 1; });
   add(301, 521, 1001, [](Case& x) { x.what = 1; });
-  for (Case& x : add.list) x.dtype = kSingle, x.precision = precision, x.float32_c = true;
+  for (Case& x : add.list) x.dtype = kSingle, x.precision = precision, x.float32_c = true, x.by_mma = by_mma;
   return add.list;
 }
 
@@ -492,7 +505,9 @@ void test(const Kernels& kernels, const std::vector<int>& variants) {
   const double start = seconds();
   double next = start + 2;
   const bool is_tf32 = kernels.precision != MatmulPrecision::exact;
-  const std::vector<Case> all = kernels.by_mma ? mma_cases() : is_tf32 ? tf32_cases(kernels.precision) : cases();
+  const std::vector<Case> all = is_tf32          ? tf32_cases(kernels.precision, kernels.by_mma)
+                                : kernels.by_mma ? mma_cases()
+                                                 : cases();
   for (std::size_t i = 0; i < all.size(); ++i) {
     check_case(all[i], variants, tallies, arena);
     if (seconds() < next) continue;
@@ -594,6 +609,22 @@ void test_refusals_of_mma() {
   expect(!serves([](Gemm& g) { g.dtype = g.b_dtype = g.out_dtype = kSingle; }), "mma: float32");
   expect(!serves([](Gemm& g) { g.b_dtype = kHalf; }), "mma: float16 beside bfloat16");
   expect(!serves([](Gemm& g) { g.k = 0; }), "mma: k = 0");
+
+  const auto serves_wide = [](MatmulPrecision precision, DLDataType dtype, DLDataType out_dtype) {
+    Gemm g;
+    g.dtype = g.b_dtype = dtype;
+    g.out_dtype = out_dtype;
+    g.m = g.n = g.k = 64;
+    g.a_strides = g.b_strides = {130, -2};
+    return mma_wide::serves(g, precision);
+  };
+  constexpr MatmulPrecision kExact = MatmulPrecision::exact, kTf32 = MatmulPrecision::tf32;
+  expect(serves_wide(kTf32, kSingle, kSingle), "mma_wide serves TF32");
+  expect(serves_wide(kExact, kDouble, kDouble), "mma_wide serves float64");
+  expect(!serves_wide(kExact, kSingle, kSingle), "mma_wide: exact float32");
+  expect(!serves_wide(MatmulPrecision::tf32x3, kSingle, kSingle), "mma_wide: TF32x3");
+  expect(!serves_wide(kTf32, kDouble, kDouble), "mma_wide: TF32 of float64");
+  expect(!serves_wide(kTf32, kSingle, kDouble), "mma_wide: a float64 result of float32");
 }
 
 // ---- the benchmark ----
@@ -651,9 +682,9 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
     packing.packs_a = a_t, packing.packs_b = !b_t;
     return packing;
   };
-  const bool is_served = kernels.by_mma ? mma::serves(make(0)) : plan(make(0)).has_value();
+  const bool is_served = kernels.by_mma ? kernels.serves(make(0)) : plan(make(0)).has_value();
   const std::string chosen = !is_served       ? "none"
-                             : kernels.by_mma ? mma::describe(make(0))
+                             : kernels.by_mma ? kernels.describe(make(0))
                                               : wgmma::describe(make(0), *plan(make(0)));
   std::printf("%s %lldx%lldx%lld", kind_name(bench_options.dtype, precision), (long long)m, (long long)n, (long long)k);
   if (batch > 1) std::printf(" batch %lld%s", (long long)batch, b_broadcast ? " (b broadcast)" : "");
@@ -681,7 +712,7 @@ void bench(int64_t m, int64_t n, int64_t k, int64_t batch, bool b_broadcast, boo
       const Gemm gemm = make(i);
       kernels.launch(variant, gemm, *plan(gemm), workspace);
     }));
-    if (precision != MatmulPrecision::tf32 || (!a_t && b_t)) continue;
+    if (precision != MatmulPrecision::tf32 || kernels.by_mma || (!a_t && b_t)) continue;
     rows.push_back(std::make_unique<Repeats>(name + ", packed", repeats, [&, variant](int i) {
       const Gemm gemm = make(i);
       kernels.launch(variant, gemm, packing_plan(gemm), workspace);
@@ -820,8 +851,9 @@ int main(int argc, char** argv) {
     const bool has_wgmma = properties.major == 9 && properties.minor == 0;
     if (has_wgmma) test_refusals();
     test_refusals_of_mma();
-    for (const Kernels& kernels : {Kernels{"16 bits"}, Kernels{"tf32", MatmulPrecision::tf32},
-                                   Kernels{"tf32x3", MatmulPrecision::tf32x3}, Kernels{"mma", {}, true}}) {
+    for (const Kernels& kernels :
+         {Kernels{"16 bits"}, Kernels{"tf32", MatmulPrecision::tf32}, Kernels{"tf32x3", MatmulPrecision::tf32x3},
+          Kernels{"mma", {}, true}, Kernels{"tf32 mma", MatmulPrecision::tf32, true}}) {
       const bool is_asked =
           every_kernel || (kernels.precision == options.kernels.precision && kernels.by_mma == options.kernels.by_mma);
       if (!is_asked || (!has_wgmma && !kernels.by_mma)) continue;

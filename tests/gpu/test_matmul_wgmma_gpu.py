@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import subprocess
 import sys
 
@@ -221,7 +222,7 @@ def rounded(a, b, precision, packed=None, backend="tiled", **options):
 @PRECISIONS
 @LAYOUTS
 @pytest.mark.parametrize(
-    "shape", [(1024, 1024, 1024), (1031, 777, 901), (300, 4100, 1000), (2048, 2048, 2050)], ids=str
+    "shape", [(1024, 1024, 1024), (1031, 777, 901), (600, 4100, 1000), (2048, 2048, 2050)], ids=str
 )
 def test_tf32_values(torch, shape, layout, precision):
     a, b = operands(torch, *shape, "float32", layout)
@@ -372,11 +373,13 @@ def test_tf32_explained(torch):
     assert explained(ones, ones, "tf32x3").workspace_bytes == 4 * 4096 * 4096 * 4
     chosen = explained(ones, ones, "tf32x3", backend=None)
     assert chosen.algorithm.startswith("tiled wgmma")
+    few = explained(ones[:128], ones[:, :128], "tf32").algorithm  # tiles: k is divided, by other kernels of TF32
+    assert re.fullmatch(r"tiled mma \d+x\d+x32, tf32, split-k \d+", few)
     for a, b, precision in (
         (ones, ones, None),
         (ones[:128, :128], ones[:128, :128], "tf32"),  # as quick there
         (ones[:2], ones, "tf32"),  # few rows
-        (ones[:128], ones[:, :128], "tf32"),  # few tiles: k is divided
+        (ones[:128], ones[:, :128], "tf32"),
         (ones[:256, :256], ones[:256, :256], "tf32x3"),
         (ones[:1024, :1024].double(), ones[:1024, :1024].double(), "tf32x3"),
     ):

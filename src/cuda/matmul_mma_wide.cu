@@ -1,5 +1,6 @@
-/// float64 and complex128 products on the tensor cores of sm_80 and later: cp.async, and mma.sync of float64.
-#include "cuda/matmul_dmma.h"
+/// float64, complex128 and TF32 products on the tensor cores of sm_80 and later: cp.async, and mma.sync of float64 or
+/// TF32.
+#include "cuda/matmul_mma_wide.h"
 
 #include <cuda_runtime.h>
 
@@ -7,13 +8,15 @@
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include "cuda/driver_api.h"
 #include "cuda/kernel.h"
 #include "cuda/matmul_blocks.cuh"
 #include "cuda/matmul_finish_four.cuh"
+#include "cuda/tf32.cuh"
 
-namespace interop::cuda::dmma {
+namespace interop::cuda::mma_wide {
 namespace {
 
 using device::Complex;
@@ -33,7 +36,7 @@ struct OperandArgs {
   int64_t pass_bytes, tile_bytes;    // from one chunk that a thread copies, and one k tile, to the next
   int64_t batch_stride[kKernelBatchDims];
   int k_fast;
-  int vectors;  // is the fast dimension's stride the unit one, and are all pairs along it 16-byte aligned?
+  int vectors;  // is the fast dimension's stride the unit one, and are all chunks along it 16-byte aligned?
 };
 
 struct KernelArgs {
@@ -49,24 +52,35 @@ struct KernelArgs {
 
 // ---- the shapes ----
 
-constexpr int kChunk = 16;       // bytes: two neighbours of float64, or one complex128
+constexpr int kChunk = 16;       // bytes: four neighbours of float32, two of float64, or one complex128
 constexpr int kTileBytes = 128;  // of k, in a k tile
+
+// A row of a stage is longer than what is in it, so that what lanes read at a time is in different banks: of float32 4
+// neighbours in k and 8 in mn, of float64 4 and 4, of complex128 4 and 2.
+constexpr int kPad = 32;  // where mn is the fast dimension
+template <typename T>
+constexpr int pitch_of_k() {  // where k is
+  return kTileBytes + 4 * sizeof(T);
+}
+
+/// What `size` rows (a) or columns (b) take of a stage, whichever dimension is the fast one.
+template <typename T>
+constexpr int operand_bytes(int size) {
+  const int item = sizeof(T);
+  return std::max(size * pitch_of_k<T>(), kTileBytes / item * (size * item + kPad));
+}
 
 /// A warp has kRows times kColumns blocks of 16 x 8 outputs.
 template <typename U, int M, int N, int WarpM, int WarpN, int Stages, int MinBlocks>
 struct Shape {
   using T = U;
-  static constexpr bool kComplex = IsComplex<T>::value;
   static constexpr int kM = M, kN = N, kMinBlocks = MinBlocks;
   static constexpr int kThreads = (M / WarpM) * (N / WarpN) * 32;
-  // A row of a stage is longer than what is in it, so that what lanes read at a time is in different banks: 4
-  // neighbours in k of float64 and 4 in mn, of complex128 4 and 2.
-  static constexpr int kPitch = kTileBytes + (kComplex ? 64 : 32);  // where k is the fast dimension
-  static constexpr int kStageBytes = (M + N) * kPitch, kShared = Stages * kStageBytes;
+  static constexpr int kBytesA = operand_bytes<T>(M), kStageBytes = kBytesA + operand_bytes<T>(N);
+  static constexpr int kShared = Stages * kStageBytes;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  static constexpr bool kComplex = IsComplex<T>::value;
   static constexpr int kK = kTileBytes / sizeof(T);
-  static constexpr int kPad = 32;  // where mn is
-  static constexpr int kBytesA = M * kPitch;
   static constexpr int kChunkItems = kChunk / sizeof(T);
   static constexpr int kWarpM = WarpM, kWarpN = WarpN, kWarpsN = N / WarpN;
   static constexpr int kRows = WarpM / 16, kColumns = WarpN / 8, kDepths = kK / 8;
@@ -90,7 +104,8 @@ __device__ __forceinline__ int thread_index() {
 template <typename S, int Size, bool KFast>
 struct Pitches {
   static constexpr int kItem = sizeof(typename S::T);
-  static constexpr int kK = KFast ? kItem : Size * kItem + S::kPad, kMN = KFast ? S::kPitch : kItem;
+  static constexpr int kK = KFast ? kItem : Size * kItem + kPad;
+  static constexpr int kMN = KFast ? pitch_of_k<typename S::T>() : kItem;
 };
 
 /// The copies of one operand by one thread: its chunks of a stage are equal numbers of rows apart.
@@ -141,8 +156,12 @@ class Copies {
       if (S::kComplex || args_.vectors) {
         tiled::copy_or_zero<16>(to, from, bytes);
       } else {
-        tiled::copy_or_zero<8>(to, from, min(bytes, kItem));
-        tiled::copy_or_zero<8>(to + kItem, from + args_.fast_stride, max(bytes - kItem, 0));
+        const char* element = from;
+#pragma unroll
+        for (int j = 0; j < S::kChunkItems; ++j) {
+          tiled::copy_or_zero<kItem>(to + j * kItem, element, j * kItem < bytes ? kItem : 0);
+          element += args_.fast_stride;
+        }
       }
       from += args_.pass_bytes;
       to += kRowStep * kRowBytes;
@@ -166,6 +185,8 @@ __device__ __forceinline__ T load(uint32_t from) {
   T value;
   if constexpr (IsComplex<T>::value) {
     asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(value.re), "=d"(value.im) : "r"(from) : "memory");
+  } else if constexpr (std::is_same_v<T, float>) {
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
   } else {
     asm volatile("ld.shared.f64 %0, [%1];" : "=d"(value) : "r"(from) : "memory");
   }
@@ -184,7 +205,7 @@ class Fragments {
 
   /// The element `eight` eights of mn and `four` fours of k further.
   __device__ __forceinline__ typename S::T load(uint32_t stage, int eight, int four) const {
-    return dmma::load<typename S::T>(stage + place_ + eight * 8 * Pitch::kMN + four * 4 * Pitch::kK);
+    return mma_wide::load<typename S::T>(stage + place_ + eight * 8 * Pitch::kMN + four * 4 * Pitch::kK);
   }
 
  private:
@@ -211,6 +232,17 @@ __device__ __forceinline__ void multiply_block(double (&d)[2][2], const double (
 #endif
 }
 
+__device__ __forceinline__ void multiply_block(float (&d)[2][2], const uint32_t (&a)[2][2], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[1][0]), "+f"(d[1][1])
+      : "r"(a[0][0]), "r"(a[0][1]), "r"(a[1][0]), "r"(a[1][1]), "r"(b[0]), "r"(b[1]));
+}
+
+/// A real element as the instruction takes it.
+__device__ __forceinline__ double factor(double x) { return x; }
+__device__ __forceinline__ uint32_t factor(float x) { return device::rounded_to_tf32(x); }
+
 __device__ __forceinline__ double with_sign_turned(double x, unsigned bit) {
   return __hiloint2double(__double2hiint(x) ^ bit, __double2loint(x));
 }
@@ -219,14 +251,16 @@ __device__ __forceinline__ double with_sign_turned(double x, unsigned bit) {
 /// complex128.
 template <typename S>
 struct Step {
+  static constexpr bool kTf32 = std::is_same_v<typename S::T, float>;
   static constexpr int kParts = S::kComplex ? 2 : 1;
-  using Sums = double[S::kRows][S::kColumns][kParts][2][2];
+  using Factor = std::conditional_t<kTf32, uint32_t, double>;
+  using Sums = std::conditional_t<kTf32, float, double>[S::kRows][S::kColumns][kParts][2][2];
 
   struct A {
-    double values[S::kRows][kParts][2][2];
+    Factor values[S::kRows][kParts][2][2];
   };
   struct B {
-    double values[kParts][2];
+    Factor values[kParts][2];
   };
 
   template <typename From>
@@ -241,7 +275,7 @@ struct Step {
           a.values[row][0][k][half] = value.re;
           a.values[row][1][k][half] = with_sign_turned(value.im, conjugates);
         } else {
-          a.values[row][0][k][half] = value;
+          a.values[row][0][k][half] = factor(value);
         }
       }
     }
@@ -256,7 +290,7 @@ struct Step {
         b.values[0][k] = value.re;
         b.values[1][k] = value.im;
       } else {
-        b.values[0][k] = value;
+        b.values[0][k] = factor(value);
       }
     }
   }
@@ -297,6 +331,7 @@ template <typename S>
 __device__ __forceinline__ void store(const KernelArgs& args, const typename Step<S>::Sums& sums, const BlockTile& tile,
                                       int row, int column) {
   using T = typename S::T;
+  using Vector = std::conditional_t<std::is_same_v<T, float>, float2, double2>;
   char* const first = place_in(args.c, tile, row, column);
 #pragma unroll
   for (int i = 0; i < 2 * S::kRows; ++i) {
@@ -306,11 +341,11 @@ __device__ __forceinline__ void store(const KernelArgs& args, const typename Ste
     for (int j = 0; j < S::kColumns; ++j) {
       const int left = args.n - column - j * 8;
       char* const to = c + j * 8 * args.c.column_stride;
-      const T values[] = {output<S>(sums, i / 2, j, i % 2, 0), output<S>(sums, i / 2, j, i % 2, 1)};
+      alignas(Vector) const T values[] = {output<S>(sums, i / 2, j, i % 2, 0), output<S>(sums, i / 2, j, i % 2, 1)};
       if (args.finish.vector_stores && left >= 2) {
 #pragma unroll
-        for (int v = 0; v < 2 / S::kChunkItems; ++v) {
-          reinterpret_cast<double2*>(to)[v] = reinterpret_cast<const double2*>(values)[v];
+        for (int v = 0; v < static_cast<int>(sizeof(values) / sizeof(Vector)); ++v) {
+          reinterpret_cast<Vector*>(to)[v] = reinterpret_cast<const Vector*>(values)[v];
         }
       } else {
         if (left >= 1) *reinterpret_cast<T*>(to) = values[0];
@@ -356,18 +391,18 @@ __device__ __forceinline__ const char* first_element(const OperandArgs& args, co
 
 #endif  // __CUDA_ARCH__ >= 800
 
-// dmma_kernel: c = a @ b for every matrix of the batch.
+// mma_wide_kernel: c = a @ b for every matrix of the batch.
 //   in      a (m, k), b (k, n) T, any strides
 //   out     c (m, n) T, any strides, finished as `FinishArgs` says
 //   launch  one block of S::kThreads per tile of c, S::kShared dynamic shared memory
 //   traffic reads a and b n / kN and m / kM times, mostly from L2; writes c once. Compute-bound, so judge it in FLOP/s
-//   maths   float64 sums in one fixed order, that of k's eights; of complex128 four real products each
+//   maths   sums of T in one fixed order, that of k's eights; of complex128 four real products each; of float32 as TF32
 // A ring of kStages k tiles in shared memory: kStages - 1 are on their way while one is multiplied; and of that, the
-// next step's columns are on their way to registers. An instruction holds up its warp for 32 cycles, and a register
-// that it reads for some more: 16 warps an SM hide that, 8 do not. E.g. m = n = k = 4096 of float64: 2048 blocks of 256
-// threads, two an SM, each 256 k tiles of 16.
+// next step's columns are on their way to registers. An instruction of float64 holds up its warp for 32 cycles, and a
+// register that it reads for some more: 16 warps an SM hide that, 8 do not. E.g. m = n = k = 4096 of float64: 2048
+// blocks of 256 threads, two an SM, each 256 k tiles of 16.
 template <typename S, bool KFastA, bool KFastB>
-__global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) dmma_kernel(const __grid_constant__ KernelArgs args) {
+__global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) mma_wide_kernel(const __grid_constant__ KernelArgs args) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) char shared[];
   using Work = Step<S>;
@@ -443,7 +478,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) dmma_kernel(const 
 // ---- the variants ----
 
 /// A shape, and how fast it is: n blocks of it on one SM take as long as (n + start) / rate times its multiplications
-/// at the SM's peak. Fitted to an H200, with squares of 256 to 2048.
+/// at the SM's peak. Of float64 fitted to an H200, with squares of 256 to 2048.
 struct Variant {
   const char* name;
   int m, n, threads, shared_bytes;
@@ -453,7 +488,7 @@ struct Variant {
 
 template <typename S, bool KFastA, bool KFastB>
 Kernel* kernel_of() {
-  static Kernel kernel(reinterpret_cast<const void*>(&dmma_kernel<S, KFastA, KFastB>), S::kShared);
+  static Kernel kernel(reinterpret_cast<const void*>(&mma_wide_kernel<S, KFastA, KFastB>), S::kShared);
   return &kernel;
 }
 
@@ -489,6 +524,14 @@ Variants variants(DLDataType dtype) {
       variant_of<Shape<Wide, 32, 32,  16, 16,  3,  4>>("32x32x8", 1.0, 1.2),
   };
   // clang-format on
+  // What bounds these is the loads from shared memory, and the rounding: 24 and 72 instructions for 16 products of a
+  // warp of 64 x 32.
+  static const Variant tf32[] = {
+      variant_of<Shape<float, 128, 128, 64, 32, 2, 2>>("128x128x32", 0.45, 0.5),
+      variant_of<Shape<float, 64, 64, 32, 32, 3, 4>>("64x64x32", 0.33, 1.2),
+      variant_of<Shape<float, 32, 32, 16, 16, 4, 4>>("32x32x32", 0.18, 2.0),
+  };
+  if (dtype == kFloat32) return {tf32, static_cast<int>(std::size(tf32))};
   if (dtype.code == kDLComplex) return {complex, static_cast<int>(std::size(complex))};
   return {real, static_cast<int>(std::size(real))};
 }
@@ -518,7 +561,7 @@ struct Choice {
 /// The variant whose busiest SM should finish first.
 Choice choose(const Gemm& gemm) {
   constexpr double kRate = 30e6 / 132;  // multiplications of float64 of a Hopper's SM in a microsecond
-  const double each = gemm.dtype.code == kDLComplex ? 4 : 1;
+  const double each = gemm.dtype.code == kDLComplex ? 4 : gemm.dtype == kFloat32 ? 1. / 8 : 1;
   const int sms = multiprocessors(current_device("launching a product"));
   const auto [list, count] = variants(gemm.dtype);
   Choice best{count - 1, std::numeric_limits<double>::infinity()};
@@ -551,6 +594,15 @@ OperandArgs operand_args(const Gemm& gemm, const void* data, int64_t mn, int64_t
   return args;
 }
 
+OperandArgs operand_a(const Gemm& gemm, const Variant& variant) {
+  return operand_args(gemm, gemm.a, gemm.m, gemm.a_strides.row, gemm.a_strides.column, &BatchDim::a_stride, variant.m,
+                      variant.threads);
+}
+OperandArgs operand_b(const Gemm& gemm, const Variant& variant) {
+  return operand_args(gemm, gemm.b, gemm.n, gemm.b_strides.column, gemm.b_strides.row, &BatchDim::b_stride, variant.n,
+                      variant.threads);
+}
+
 /// Could the sums be stored as vectors, if as they are?
 bool stores_vectors(const Gemm& gemm) {
   int64_t strides = gemm.c_strides.row;
@@ -563,10 +615,8 @@ bool stores_vectors(const Gemm& gemm) {
 void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStream_t stream) {
   constexpr unsigned kSignBit = 0x80000000u;
   KernelArgs args{};
-  args.a = operand_args(gemm, gemm.a, gemm.m, gemm.a_strides.row, gemm.a_strides.column, &BatchDim::a_stride, variant.m,
-                        variant.threads);
-  args.b = operand_args(gemm, gemm.b, gemm.n, gemm.b_strides.column, gemm.b_strides.row, &BatchDim::b_stride, variant.n,
-                        variant.threads);
+  args.a = operand_a(gemm, variant);
+  args.b = operand_b(gemm, variant);
   const int64_t item = item_bytes(gemm.dtype);
   args.c = tiled::output_args(gemm.c, gemm.c_strides, item);
   args.finish = tiled::finish_args(gemm, stores_vectors(gemm));
@@ -605,9 +655,11 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
 
 }  // namespace
 
-bool serves(const Gemm& gemm) {
+bool serves(const Gemm& gemm, MatmulPrecision precision) {
   const bool is_complex = gemm.dtype.code == kDLComplex && gemm.dtype.bits == 128;
-  if (gemm.dtype != kFloat64 && !is_complex) return false;
+  const bool is_exact = precision == MatmulPrecision::exact && (gemm.dtype == kFloat64 || is_complex);
+  const bool is_tf32 = precision == MatmulPrecision::tf32 && gemm.dtype == kFloat32;
+  if (!is_exact && !is_tf32) return false;
   if (gemm.b_dtype != gemm.dtype || gemm.out_dtype != gemm.dtype) return false;
   if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
   constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;  // coordinates and tiles are 32-bit
@@ -625,14 +677,21 @@ void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
 
 void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm).variant, gemm, stream); }
 
-double estimated_us(const Gemm& gemm) { return choose(gemm).us; }
+double estimated_us(const Gemm& gemm) {
+  constexpr double kSlower = 0.25;  // for each operand of TF32 that is copied element by element
+  const Choice choice = choose(gemm);
+  if (gemm.dtype != kFloat32) return choice.us;
+  const Variant& variant = variants(gemm.dtype).first[choice.variant];
+  return choice.us * (1 + kSlower * (!operand_a(gemm, variant).vectors + !operand_b(gemm, variant).vectors));
+}
 
 std::string describe(const Gemm& gemm) {
-  return std::string("dmma ") + variants(gemm.dtype).first[choose(gemm).variant].name + ", " + dtype_name(gemm.dtype);
+  return std::string("mma ") + variants(gemm.dtype).first[choose(gemm).variant].name + ", " +
+         (gemm.dtype == kFloat32 ? "tf32" : dtype_name(gemm.dtype));
 }
 
 int variant_count(DLDataType dtype) { return variants(dtype).count; }
 
 const char* variant_name(DLDataType dtype, int variant) { return variants(dtype).first[variant].name; }
 
-}  // namespace interop::cuda::dmma
+}  // namespace interop::cuda::mma_wide
