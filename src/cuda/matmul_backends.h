@@ -27,7 +27,7 @@ MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options);
 /// The most workspace that such a plan can have, wherever the matrices lie.
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
 /// Any dtypes that `Gemm` allows, strides and batch; nothing to do: no launch. With less workspace in `plan`, or a null
-/// one, an exact product's k is divided less.
+/// one, k is divided less.
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
 /// "tiled 128x128x8, float32, split-k 4".
 std::string describe(const Gemm& gemm, const MatmulPlan& plan);

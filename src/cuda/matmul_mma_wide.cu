@@ -478,7 +478,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) mma_wide_kernel(co
 // ---- the variants ----
 
 /// A shape, and how fast it is: n blocks of it on one SM take as long as (n + start) / rate times its multiplications
-/// at the SM's peak. Of float64 fitted to an H200, with squares of 256 to 2048.
+/// at the SM's peak. Fitted to an H200, with squares of 256 to 2048; of TF32 estimated.
 struct Variant {
   const char* name;
   int m, n, threads, shared_bytes;
@@ -561,6 +561,7 @@ struct Choice {
 /// The variant whose busiest SM should finish first.
 Choice choose(const Gemm& gemm) {
   constexpr double kRate = 30e6 / 132;  // multiplications of float64 of a Hopper's SM in a microsecond
+  // How many of those take as long as one of this dtype.
   const double each = gemm.dtype.code == kDLComplex ? 4 : gemm.dtype == kFloat32 ? 1. / 8 : 1;
   const int sms = multiprocessors(current_device("launching a product"));
   const auto [list, count] = variants(gemm.dtype);
@@ -678,7 +679,7 @@ void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
 void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm).variant, gemm, stream); }
 
 double estimated_us(const Gemm& gemm) {
-  constexpr double kSlower = 0.25;  // for each operand of TF32 that is copied element by element
+  constexpr double kSlower = 0.25;  // estimated, for each operand of TF32 that is copied element by element
   const Choice choice = choose(gemm);
   if (gemm.dtype != kFloat32) return choice.us;
   const Variant& variant = variants(gemm.dtype).first[choice.variant];
