@@ -26,7 +26,7 @@ from interop.jax import (
     run,
 )
 
-__all__ = ["as_scalar", "computed", "converted", "elementwise", "is_strong"]
+__all__ = ["as_scalar", "computed", "converted", "elementwise", "elementwise_of_arrays", "is_strong"]
 
 _TARGET = "interop_elementwise"
 _NAMES = _core.elementwise_operations()
@@ -122,7 +122,8 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
         arrays = [operands[0]]
     first = arrays[0].dtype
     strength = _ORDER.index(type(_KINDS[first.kind]))
-    alike = all(x[0] == str(first) if isinstance(x, tuple) else _ORDER.index(type(x)) <= strength for x in kinds)
+    weak = _ORDER[: strength + 1]  # not of NumPy, whose scalars have a dtype
+    alike = all(x[0] == str(first) if isinstance(x, tuple) else type(x) in weak for x in kinds)
     if alike and not (operation == "divide" and first.kind in "biu"):
         return str(first)
     return promote(function, "jax", operation == "divide", kinds[0], kinds[1] if len(kinds) > 1 else None)

@@ -98,7 +98,7 @@ def _jax(divides: bool, *operands: Any) -> str:
     jax = sys.modules["jax"]
     dtypes = [numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
     # 64-bit arrays stay so in JAX's 32-bit mode, in which it would narrow the answer.
-    is_wide = any(isinstance(x, np.dtype) and x.itemsize >= 8 for x in dtypes)
+    is_wide = any(isinstance(x, np.dtype) and x.itemsize >= 8 and x != np.complex64 for x in dtypes)
     with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
         common = jax.numpy.result_type(*dtypes)
         if divides and common.kind in "biu":

@@ -63,6 +63,16 @@ def test_weakly_typed_arrays_are_weak():
     assert jax.jit(lambda x: interop.add(x * 1, 1))(weak).dtype == jnp.float32
 
 
+@pytest.mark.parametrize("scalar", [np.float32(2), np.float64(2), np.int64(2), np.bool_(True), np.complex64(2)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "complex64"])
+def test_scalars_of_numpy_have_a_dtype(dtype, scalar):
+    x = jnp.ones(3, dtype)
+    expected = x + scalar
+    for result in (interop.add(x, scalar), jax.jit(lambda x: interop.add(x, scalar))(x)):
+        assert result.dtype == expected.dtype
+        assert result.tolist() == expected.tolist()
+
+
 def test_64_bits_stay_with_x64_mode_off():
     assert not jax.config.jax_enable_x64
     with jax.enable_x64(True):

@@ -98,6 +98,16 @@ def test_the_signature_of_matmul():
     assert set(interop.matmul.__annotations__) == {*kinds, "return"}
 
 
+def test_matmul_has_every_keyword_of_its_signature():
+    x = np.eye(2)
+    parameters = inspect.signature(interop.matmul).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert np.array_equal(interop.matmul(x, x, **dict.fromkeys(names)), x)
+    for name in names:
+        with pytest.raises((TypeError, ValueError), match=rf"^interop.matmul: {name} is "):
+            interop.matmul(x, x, **{name: object()})
+
+
 def test_matmul_refuses_an_unknown_keyword_as_python_does():
     x = np.eye(2)
     for call in (interop.matmul, lambda *arrays, **options: interop.explain(interop.matmul, *arrays, **options)):

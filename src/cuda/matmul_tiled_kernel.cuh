@@ -345,8 +345,7 @@ __device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[Th
 //   launch  grid: one block a tile, matrix by matrix; block: Shape::kThreads; static shared memory, at most 48 KB
 //   traffic reads a and b n / kN and m / kM times, mostly from L2; writes c once. Compute-bound, so judge it in FLOP/s
 //   maths   one chain of multiply_add along k per output, from 0. Integers wrap. The order is fixed: the same bits
-//   every
-//           run. k == 0: the sum is zero
+//           every run. k == 0: the sum is zero
 // A thread's 8 x 8 float outputs make 64 multiply-adds of 4 vectors read from shared memory; more would not leave room
 // for two blocks an SM, which hide each other's barriers. Tiles of later k are on their way to shared memory (cp.async,
 // kStages deep) and the next row of a tile on its way to registers, while this one is multiplied. Large shapes have the
