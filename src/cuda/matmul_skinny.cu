@@ -72,6 +72,10 @@ __device__ __forceinline__ uint4 load_once(const char* from, bool valid) {
   return v;
 }
 
+__device__ __forceinline__ unsigned word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 __device__ __forceinline__ float as_float(const uint4& v, int i) { return __uint_as_float(word(v, i)); }
 __device__ __forceinline__ double as_double(const uint4& v, int i) {
   return __hiloint2double(static_cast<int>(word(v, 2 * i + 1)), static_cast<int>(word(v, 2 * i)));
@@ -155,6 +159,20 @@ class Reader {
 
 // ---- multiplying ----
 
+__device__ __forceinline__ void multiply_16x8x16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                                 unsigned b0, unsigned b1, device::Half) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply_16x8x16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                                 unsigned b0, unsigned b1, device::BFloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
 __device__ __forceinline__ void multiply_8x8x4(double (&sum)[2], double a, double b) {
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
       : "+d"(sum[0]), "+d"(sum[1])
@@ -477,18 +495,17 @@ const Gemm* oriented(const Gemm& gemm, Gemm& flipped, bool& k_fast) {
   return reads_b(flipped, k_fast) ? &flipped : nullptr;
 }
 
-/// `gemm` is oriented. cp.async copies no elements of 16 bits.
+/// `gemm` is oriented.
 bool may_stream_oriented(const Gemm& gemm) {
-  if (gemm.dtype.bits == 64 || !has_sm90a_code(current_device("launching a product"))) return false;
-  return gemm.dtype.bits == 32 || reads_a_in_vectors(gemm);
+  return gemm.dtype == kFloat32 && has_sm90a_code(current_device("launching a product"));
 }
 
 /// `gemm` is oriented.
-bool streams(const Gemm& gemm, Way way) {
-  constexpr int kFewestRows = 3;  // fewer leave the registers to what is on its way
+bool streams(const Gemm& gemm, bool k_fast, Way way) {
   if (way != Way::chosen) return way == Way::shared_memory && may_stream_oriented(gemm);
+  const int fewest_rows = k_fast ? 9 : 3;  // fewer leave the registers to what is on its way; measured on an H200
   const int64_t whole = ceil_div(gemm.n, kStreamedColumns) * kStreamedColumns;
-  return gemm.m >= kFewestRows && 4 * gemm.n >= 3 * whole && may_stream_oriented(gemm);
+  return gemm.m >= fewest_rows && 4 * gemm.n >= 3 * whole && may_stream_oriented(gemm);
 }
 
 /// How a product is divided into blocks, and about how long its kernel takes.
@@ -557,11 +574,11 @@ int resident_blocks(const Variant& variant, int cluster, int device) {
 }
 
 Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
-  const Variant variant = streamed_variant(gemm.dtype, gemm.m, k_fast);
+  const Variant variant = streamed_variant(gemm.m, k_fast);
   const int device = current_device("launching a product");
   // In microseconds: of a stage, where an SM is full, and of a block's start and end.
   constexpr double kBlockUs = 1.5;
-  const double stage_us = gemm.dtype.bits == 16 ? 0.3 : 0.17 + 0.075 * variant.rows;
+  const double stage_us = 0.17 + 0.075 * variant.rows;
   const double memory_us = bytes_of_b(gemm) / kFastestMemory;
   Grid best{};
   for (int cluster = 1; cluster <= kMostBlocks; ++cluster) {
@@ -583,7 +600,7 @@ Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
 }
 
 Grid grid_of(const Gemm& gemm, bool k_fast, int parts, Way way) {
-  return streams(gemm, way) ? grid_of_streamed(gemm, k_fast, parts) : grid_of_registers(gemm, k_fast, parts);
+  return streams(gemm, k_fast, way) ? grid_of_streamed(gemm, k_fast, parts) : grid_of_registers(gemm, k_fast, parts);
 }
 
 }  // namespace
@@ -680,9 +697,8 @@ std::string describe(const Gemm& asked) {
   Gemm flipped;
   bool k_fast;
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
-  const bool streamed = streams(gemm, Way::chosen);
-  const int rows =
-      streamed ? streamed_variant(gemm.dtype, gemm.m, k_fast).rows : variant_for(gemm.dtype, gemm.m, k_fast).rows;
+  const bool streamed = streams(gemm, k_fast, Way::chosen);
+  const int rows = streamed ? streamed_variant(gemm.m, k_fast).rows : variant_for(gemm.dtype, gemm.m, k_fast).rows;
   return std::string("skinny ") + (streamed ? "streamed " : "") + std::to_string(rows) +
          (rows == 1 ? " row, " : " rows, ") + dtype_name(gemm.dtype);
 }

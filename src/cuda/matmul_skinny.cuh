@@ -17,8 +17,8 @@ struct Variant {
   Kernel* kernel;
 };
 
-/// Of the kernel in matmul_skinny_streamed.cu, for m rows of float32 or of a 16-bit float.
-Variant streamed_variant(DLDataType dtype, int64_t m, bool k_fast);
+/// Of the kernel in matmul_skinny_streamed.cu, for m rows of float32.
+Variant streamed_variant(int64_t m, bool k_fast);
 
 namespace {
 
@@ -138,27 +138,6 @@ __device__ __forceinline__ void store_outputs(const KernelArgs& args, const Plac
            how.bias.data ? how.bias.data + at(how.bias) : nullptr, aux ? aux + at(how.aux) : nullptr});
     }
   }
-}
-
-// ---- on the tensor cores, in 16 bits ----
-
-__device__ __forceinline__ unsigned word(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-__device__ __forceinline__ void multiply_16x8x16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                                 unsigned b0, unsigned b1, device::Half) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void multiply_16x8x16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                                 unsigned b0, unsigned b1, device::BFloat16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 #endif  // __CUDA_ARCH__ >= 800

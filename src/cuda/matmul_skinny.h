@@ -21,7 +21,7 @@ enum class Way { chosen, registers, shared_memory };
 
 // For all below, `serves(gemm)` is true.
 
-/// May it go through shared memory? On sm_90, for float32, and for 16-bit floats where a has aligned vectors along k.
+/// May it go through shared memory? On sm_90, for float32.
 bool may_stream(const Gemm& gemm);
 /// Into how many parts k is divided, whose sums stand in a workspace of at most `most_bytes`.
 int parts(const Gemm& gemm, std::size_t most_bytes, Way way = Way::chosen);

@@ -1,9 +1,8 @@
-/// Products of few rows of float32 and of 16-bit floats on sm_90: the larger operand streams through shared memory, so
-/// that more of it is on its way than registers could hold, and a warp has columns enough to read the few rows seldom.
+/// Products of few rows of float32 on sm_90: the larger operand streams through shared memory, so that more of it is on
+/// its way than registers could hold, and a warp has columns enough to read the few rows seldom.
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/matmul_blocks.cuh"
 #include "cuda/matmul_skinny.cuh"
@@ -15,12 +14,11 @@ namespace {
 /// A warp adds up kRows x kColumns outputs of stages of kStageK of k; it copies its own stages and waits for no other
 /// warp. Two blocks fit an SM: 192 KB of b are there or on their way, of which an H200 needs some 40, and one block's
 /// last sums go beside the other's copies.
-template <typename E, int M, bool KFast>
+template <int M, bool KFast>
 struct Shape {
-  using Element = E;
   static constexpr int kRows = M;
   static constexpr bool kKFast = KFast;
-  static constexpr int kItem = sizeof(E), kVector = 16 / kItem;
+  static constexpr int kItem = sizeof(float), kVector = 16 / kItem;
   static constexpr int kColumns = kStreamedColumns, kStageK = 4 * kVector, kStages = 3;
   static constexpr int kWarpsLog = 2, kWarps = 1 << kWarpsLog, kThreads = 32 * kWarps;
   // A stage is vectors of b and then of a, [column][k] or [k][column], and [row][k]; those of b in an order within
@@ -59,7 +57,7 @@ class Copier {
   /// Queues the copies of the stage whose first k is `k`: zeros beyond the end, the columns and the rows.
   __device__ __forceinline__ void copy(uint32_t stage, int k) const {
     copy_b(stage, k);
-    if (S::kItem == 2 || args_.a_vectors) {
+    if (args_.a_vectors) {
       copy_vectors_of_a(stage + S::kBytesOfB, k);
     } else {
       copy_elements_of_a(stage + S::kBytesOfB, k);
@@ -110,9 +108,9 @@ class Copier {
   const char *a_, *b_;
 };
 
-/// A warp's sums of float32. A lane has all rows of the columns lane + 32 i, or along n 4 lane + i.
+/// A warp's sums. A lane has all rows of the columns lane + 32 i, or along n 4 lane + i.
 template <typename S>
-class Sums32 {
+class Sums {
  public:
   __device__ __forceinline__ void add_stage(const char* stage) {
     const int lane = threadIdx.x % 32;
@@ -164,72 +162,6 @@ class Sums32 {
   float sums_[S::kRows][4] = {};
 };
 
-/// Of 16-bit floats, on the tensor cores: 16 rows of a by 8 columns of b, so that b's vectors in shared memory hold
-/// their registers side by side. Lane 4 g + t has vector t of a stage's k, of rows g and g + 8 of a and of column g of
-/// every 8; along n, every eighth column makes a group.
-template <typename S>
-class Sums16 {
- public:
-  __device__ __forceinline__ void add_stage(const char* stage) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint4* const all_b = reinterpret_cast<const uint4*>(stage);
-    const uint4* const all_a = reinterpret_cast<const uint4*>(stage + S::kBytesOfB);
-    const uint4 a[2] = {all_a[lane], all_a[32 + lane]};
-    if constexpr (S::kKFast) {
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const uint4 b = all_b[(8 * group + g) * S::kRowVectors + swizzled<S>(g, t)];
-        add(group, 0, a, b.x, b.y);
-        add(group, 1, a, b.z, b.w);
-      }
-    } else {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int first = 0; first < kGroups; first += 8) {
-          uint4 b[4];  // of 4 k
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            b[i] = all_b[(8 * t + 4 * half + i) * S::kRowVectors + swizzled<S>(8 * t, first + g)];
-          }
-#pragma unroll
-          for (int pair = 0; pair < 4; ++pair) {  // a word has two columns of one k
-            const unsigned k0 = word(b[0], pair), k1 = word(b[1], pair);
-            const unsigned k2 = word(b[2], pair), k3 = word(b[3], pair);
-            add(first + 2 * pair, half, a, __byte_perm(k0, k1, 0x5410), __byte_perm(k2, k3, 0x5410));
-            add(first + 2 * pair + 1, half, a, __byte_perm(k0, k1, 0x7632), __byte_perm(k2, k3, 0x7632));
-          }
-        }
-      }
-    }
-  }
-
-  /// Writes the warp's sums, [row][column].
-  __device__ __forceinline__ void store(float* to) const {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const int column = S::kKFast ? 8 * group + 2 * t : group / 8 * 64 + 16 * t + group % 8;
-      constexpr int kNext = S::kKFast ? 1 : 8;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) to[(g + i / 2 * 8) * S::kColumns + column + i % 2 * kNext] = sums_[group][i];
-    }
-  }
-
- private:
-  /// `half` of a vector: its 4 k are the lane's share of 16.
-  __device__ __forceinline__ void add(int group, int half, const uint4 (&a)[2], unsigned b0, unsigned b1) {
-    multiply_16x8x16(sums_[group], word(a[0], 2 * half), word(a[1], 2 * half), word(a[0], 2 * half + 1),
-                     word(a[1], 2 * half + 1), b0, b1, typename S::Element{});
-  }
-
-  static constexpr int kGroups = S::kColumns / 8;
-  float sums_[kGroups][4] = {};
-};
-
-template <typename S>
-using SumsOf = std::conditional_t<std::is_same<typename S::Element, float>::value, Sums32<S>, Sums16<S>>;
-
 /// Adds up what the warps that share out k have, in the first one's place.
 template <typename S>
 __device__ __forceinline__ void add_warps(float4* all, int k_warps_log) {
@@ -248,14 +180,12 @@ __device__ __forceinline__ void add_warps(float4* all, int k_warps_log) {
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // streamed_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the sums of the parts of k.
-//   in      a (m, k), of any strides in float32, else with aligned vectors along k; b (k, n), whose vectors of 16 bytes
-//           along k (KFast) or n are aligned
+//   in      a (m, k) of any strides; b (k, n), whose vectors of 16 bytes along k (KFast) or n are aligned
 //   launch  one cluster for 128 columns (times the groups of warps that do not share out k) of a part of a matrix; its
 //           blocks share out k
 //   traffic b once, a once for every 128 columns; in flight 16 KB of b a warp
-//   maths   a warp's sums, then a block's, then a cluster's, each in a fixed order. In float32 16 FFMA for each vector
-//   of
-//           a, which all lanes read at once, and 64 for each of b; in 16 bits the tensor cores
+//   maths   a warp's sums, then a block's, then a cluster's, each in a fixed order: 16 FFMA for each vector of a, which
+//           all lanes read at once, and 64 for each of b
 // E.g. 16 x 4096 @ 4096 x 4096 of float32: 32 clusters of 8 blocks, each 4 warps of 8 stages.
 template <typename S>
 __global__ __launch_bounds__(S::kThreads, 2) void streamed_kernel(const __grid_constant__ KernelArgs args) {
@@ -267,7 +197,7 @@ __global__ __launch_bounds__(S::kThreads, 2) void streamed_kernel(const __grid_c
   const int columns = S::kColumns << (S::kWarpsLog - args.k_warps_log);  // of the block
   const Place place = place_of(args, blockIdx.x / args.cluster, columns);
 
-  SumsOf<S> sums;
+  Sums<S> sums;
   const int64_t column = place.column + (warp >> args.k_warps_log) * S::kColumns;
   if (column < args.n) {
     const int begin = (place.part * args.cluster + rank) * args.part_k;
@@ -303,50 +233,43 @@ __global__ __launch_bounds__(S::kThreads, 2) void streamed_kernel(const __grid_c
   // The blocks of a cluster share out its outputs.
   const int outputs = args.m * columns;
   const int share = (outputs + args.cluster - 1) / args.cluster;
-  store_outputs<typename S::Element, float>(
-      args, place, columns, rank * share + static_cast<int>(threadIdx.x), min(outputs, (rank + 1) * share), S::kThreads,
-      [&](int i, int j) {
-        const int at = ((j / S::kColumns) << args.k_warps_log) * S::kSumVectors * 4 + i * S::kColumns + j % S::kColumns;
-        const uint32_t address = sm90::shared_address(reinterpret_cast<const float*>(all) + at);
-        float of_block[kMostBlocks];
+  store_outputs<float, float>(args, place, columns, rank * share + static_cast<int>(threadIdx.x),
+                              min(outputs, (rank + 1) * share), S::kThreads, [&](int i, int j) {
+                                const int at = ((j / S::kColumns) << args.k_warps_log) * S::kSumVectors * 4 +
+                                               i * S::kColumns + j % S::kColumns;
+                                const uint32_t address = sm90::shared_address(reinterpret_cast<const float*>(all) + at);
+                                float of_block[kMostBlocks];
 #pragma unroll
-        for (int block = 0; block < kMostBlocks; ++block) {
-          if (block < args.cluster) of_block[block] = sm90::load_from(address, block);
-        }
-        float sum = of_block[0];
+                                for (int block = 0; block < kMostBlocks; ++block) {
+                                  if (block < args.cluster) of_block[block] = sm90::load_from(address, block);
+                                }
+                                float sum = of_block[0];
 #pragma unroll
-        for (int block = 1; block < kMostBlocks; ++block) {
-          if (block < args.cluster) sum += of_block[block];
-        }
-        return sum;
-      });
+                                for (int block = 1; block < kMostBlocks; ++block) {
+                                  if (block < args.cluster) sum += of_block[block];
+                                }
+                                return sum;
+                              });
   sm90::cluster_barrier();  // what others read must not go before
 #endif
 }
 
-template <typename E, int M, bool KFast>
+template <int M, bool KFast>
 Variant variant_of() {
-  using S = Shape<E, M, KFast>;
+  using S = Shape<M, KFast>;
   static Kernel kernel(reinterpret_cast<const void*>(&streamed_kernel<S>), S::kShared);
   return {S::kRows, S::kColumns, S::kStageK, S::kWarpsLog, S::kShared, &kernel};
 }
 
-template <typename E, int M>
-Variant variant_for(bool k_fast) {
-  return k_fast ? variant_of<E, M, true>() : variant_of<E, M, false>();
-}
-
-Variant variant_for_float32(int64_t m, bool k_fast) {
-  return m <= 4   ? variant_for<float, 4>(k_fast)
-         : m <= 8 ? variant_for<float, 8>(k_fast)
-                  : variant_for<float, 16>(k_fast);
+template <bool KFast>
+Variant variant_for_rows(int64_t m) {
+  return m <= 4 ? variant_of<4, KFast>() : m <= 8 ? variant_of<8, KFast>() : variant_of<16, KFast>();
 }
 
 }  // namespace
 
-Variant streamed_variant(DLDataType dtype, int64_t m, bool k_fast) {
-  if (dtype.bits == 32) return variant_for_float32(m, k_fast);
-  return dtype.code == kDLBfloat ? variant_for<device::BFloat16, 16>(k_fast) : variant_for<device::Half, 16>(k_fast);
+Variant streamed_variant(int64_t m, bool k_fast) {
+  return k_fast ? variant_for_rows<true>(m) : variant_for_rows<false>(m);
 }
 
 }  // namespace interop::cuda::skinny

@@ -18,7 +18,6 @@ import interop
 DTYPES = pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
 LAYOUTS = pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 # (m, n, k): one tile, ragged in each dimension, long k, few columns, one k tile, an odd k; and each of the tile shapes.
-# For TF32 those of sm_90's tensor cores are not the quicker kernels.
 SHAPES = (
     (128, 128, 192),
     (129, 257, 136),
@@ -33,7 +32,7 @@ SHAPES = (
 TILES = {
     "float64": ["64x128x16", "64x64x16", "32x32x16"],
     "complex128": ["64x64x8", "32x32x8"],
-    "float32": ["128x128x32", "64x64x32", "32x32x32"],
+    "float32": ["128x128x32", "64x64x32"],
 }
 
 # At multiples of 16 bytes.
@@ -59,10 +58,12 @@ def algorithm_of(a, b, **options):
 
 
 def tiled(a, b, **options):
-    """The product, which must be one of those kernels."""
+    """The product, which must be one of those kernels, or for TF32, where it is quicker, one of sm_90's."""
     dtype = name_of(a.dtype)
     name = "tf32" if dtype == "float32" else dtype
-    assert re.match(rf"tiled mma ({'|'.join(TILES[dtype])}), {name}\b", algorithm_of(a, b, **options))
+    algorithm = algorithm_of(a, b, **options)
+    is_ours = re.match(rf"tiled mma ({'|'.join(TILES[dtype])}), {name}\b", algorithm)
+    assert is_ours or (name == "tf32" and re.match(r"tiled wgmma 128x\d+x32, tf32\b", algorithm))
     return interop.matmul(a, b, **options_of(a), **options)
 
 
@@ -75,8 +76,9 @@ def test_every_tile_is_chosen_for_some_shape(torch, dtype):
     chosen = set()
     for m, n, k in SHAPES:
         a, b = poisoned(torch, (m, k), dtype), poisoned(torch, (k, n), dtype)
-        chosen.update(re.findall(r"\d+x\d+x\d+", algorithm_of(a, b)))
-    assert chosen == set(TILES[dtype])
+        chosen.update(re.findall(r"tiled mma (\d+x\d+x\d+)", algorithm_of(a, b)))
+    # Which tiles of TF32 are quicker than sm_90's kernels depends on the card; wgmma_test has each compute everything.
+    assert chosen == set(TILES[dtype]) or (dtype == "float32" and chosen and chosen <= set(TILES[dtype]))
 
 
 @DTYPES
