@@ -47,7 +47,7 @@ void check_alignment(const char* name, const void* pointer, int item) {
 /// The largest power of two, up to 16, that divides the address of every row or column of an operand, in bytes.
 int alignment_of(const void* data, int64_t rows, int64_t columns, const MatrixStrides& strides, const Gemm& gemm,
                  int64_t BatchDim::* stride) {
-  const bool by_columns = rows != 1 && strides.row == 1;
+  const bool by_columns = rows == 1 ? strides.column != 1 : strides.row == 1;
   int64_t elements = by_columns ? strides.column : strides.row;
   if ((by_columns ? columns : rows) == 1) elements = 0;  // nothing steps along a dimension of one
   for (int i = 0; i < gemm.batch_ndim; ++i) elements |= gemm.batch[i].*stride;
