@@ -63,7 +63,7 @@ def tiled(a, b, **options):
     name = "tf32" if dtype == "float32" else dtype
     algorithm = algorithm_of(a, b, **options)
     is_ours = re.match(rf"tiled mma ({'|'.join(TILES[dtype])}), {name}\b", algorithm)
-    assert is_ours or (name == "tf32" and re.match(r"tiled wgmma 128x\d+x32, tf32\b", algorithm))
+    assert is_ours or (name == "tf32" and re.match(r"tiled wgmma 128x\d+x32( ping-pong)?, tf32\b", algorithm))
     return interop.matmul(a, b, **options_of(a), **options)
 
 
@@ -174,11 +174,18 @@ def test_results_of_any_layout(torch, dtype):
 # ---- TF32 ----
 
 
+def unaligned(x):
+    """A copy that is rounded by us: packed, or read here. What sm_90's tensor cores read as it lies they round."""
+    copy = x.new_empty(len(x), x.shape[1] + 1)[:, 1:]
+    copy.copy_(x)
+    return copy
+
+
 @LAYOUTS
 def test_tf32_makes_no_infinity_of_the_largest_number(torch, layout):
     most = torch.finfo(torch.float32).max
-    a = torch.zeros(256, 256, device="cuda").fill_diagonal_(most)
-    quarters = torch.full((256, 256), 0.25, device="cuda")
+    a = unaligned(torch.zeros(256, 256, device="cuda").fill_diagonal_(most))
+    quarters = unaligned(torch.full((256, 256), 0.25, device="cuda"))
     for x, y in ((a, quarters), (quarters, a)):
         x, y = (z.T if transposed == "T" else z for z, transposed in zip((x, y), layout, strict=True))
         assert bool(((tiled(x, y) - most / 4).abs() <= most / 4 * 2.0**-10).all())
@@ -187,8 +194,8 @@ def test_tf32_makes_no_infinity_of_the_largest_number(torch, layout):
 @LAYOUTS
 def test_tf32_makes_no_infinity_of_a_nan(torch, layout):
     """Of which no bit is set that TF32 has."""
-    ones = torch.ones(256, 256, device="cuda")
-    nan = ones.clone()
+    ones = unaligned(torch.ones(256, 256, device="cuda"))
+    nan = unaligned(ones)
     nan.view(torch.int32)[5, 5] = 0x7F800001
     for x, y in ((nan, ones), (ones, nan)):
         x, y = (z.T if transposed == "T" else z for z, transposed in zip((x, y), layout, strict=True))
@@ -199,14 +206,14 @@ def test_tf32_makes_no_infinity_of_a_nan(torch, layout):
 
 @LAYOUTS
 def test_tf32_rounds_to_the_nearest(torch, layout):
-    one = torch.eye(256, device="cuda")
+    one = unaligned(torch.eye(256, device="cuda"))
     for value, nearest in (
         (1 + 2.0**-10, 1 + 2.0**-10),
         (1 + 2.0**-11, 1 + 2.0**-10),
         (1 + 2.0**-11 - 2.0**-20, 1),
         (-1 - 2.0**-12, -1),
     ):
-        x = torch.full((256, 256), value, device="cuda")
+        x = unaligned(torch.full((256, 256), value, device="cuda"))
         for a, b in ((x, one), (one, x)):
             a, b = (z.T if transposed == "T" else z for z, transposed in zip((a, b), layout, strict=True))
             assert bool((tiled(a, b) == nearest).all())
