@@ -85,7 +85,7 @@ struct Row {
   bool only_if_denied = false;  // cuBLASLt the division of k that it would make: its other kernels are slow for these
 };
 
-/// Measured on an H100 and an H200 with cuBLASLt 13.1: `interop bench matmul`, of which docs/performance.md has figures.
+/// Measured on H100 and H200 with cuBLASLt 13.1: `interop bench matmul`, of which docs/performance.md has figures.
 constexpr Row kOurs[] = {
     {"16-bit floats in rows at odd addresses", 4e7,
      [](const Gemm& g, const MatmulOptions&) {
