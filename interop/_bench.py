@@ -201,7 +201,7 @@ def _contest_rows(
         if (result := contest.calls[name]()) is not None:
             _check(result, contest.calls[peer]())
     times = host_times(contest.calls, synchronize)
-    print(f"{'host time per call, 16 x 16 float32':<40}{'us':>8}{'ratio':>8}   beside the launch, us")
+    print(f"{'host time per call, 16 x 16 float32':<42}{'us':>8}{'ratio':>8}   beside the launch, us")
     yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)
     for name, microseconds in times.items():
         ratio = microseconds / times[contest.peers[name]] if name in contest.peers else None
@@ -213,7 +213,7 @@ def _contest_rows(
 
 def _overhead_row(name: str, microseconds: float, ratio: float | None = None, beside: float | None = None) -> Row:
     print(
-        f"{name:<40}{microseconds:>8.2f}"
+        f"{name:<42}{microseconds:>8.2f}"
         + (f"{ratio:>8.2f}" if ratio is not None else " " * 8)
         + (f"{beside:>10.2f}" if beside is not None else "")
     )
@@ -235,6 +235,13 @@ def _contest(torch: Any, x: Any, out: Any, launch: Callable[[], float]) -> _Cont
         "interop.matmul(out=) on torch",
         lambda: interop.matmul(x, x, out=out),
         launch,
+    )
+    bias = x[0].clone()
+    contest.add(
+        "torch.addmm, then torch.relu",
+        lambda: torch.relu(torch.addmm(bias, x, x)),
+        "interop.matmul(bias=, epilogue=) on torch",
+        lambda: interop.matmul(x, x, bias=bias, epilogue="relu"),
     )
     if not _core.cublas_status().startswith("not found"):
         name = "interop.matmul on torch, cublas"
