@@ -130,7 +130,11 @@ def test_the_errors_are_those_of_the_call_in_jax(jax):
         assert str(found.value) == str(expected.value)
 
 
-@pytest.mark.parametrize("function", [print, np.matmul, interop.asarray, "matmul", None], ids=repr)
+@pytest.mark.parametrize(
+    "function",
+    [print, np.matmul, interop.asarray, "matmul", None],
+    ids=lambda function: getattr(function, "__name__", repr(function)),
+)
 def test_what_cannot_be_explained(function):
     with pytest.raises(TypeError, match="interop.explain: function is .*; accepted: interop.matmul"):
         interop.explain(function, A, B)

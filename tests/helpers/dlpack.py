@@ -6,6 +6,7 @@ Written from the standards' texts with ctypes, so that nothing here shares code 
 from __future__ import annotations
 
 import ctypes
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -259,7 +260,7 @@ class OldFake(Fake):
         return self.capsule(versioned=False)
 
 
-ABSENT = object()  # a Cai entry that is not there
+ABSENT = types.SimpleNamespace(is_absent=True)  # a Cai entry that is not there
 
 
 class Cai:
