@@ -57,7 +57,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     **_small_floats(),
 }
 
-#: The layouts that are tried: each takes a compact array of shape (4, 6) and gives a view of it.
+#: The layouts that are tried. Each takes a compact array of shape (4, 6) and gives a view of it.
 LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "compact": lambda base: base,
     "transposed": lambda base: base.T,
