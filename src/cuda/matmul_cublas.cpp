@@ -510,17 +510,18 @@ bool covers_k(int64_t k, const lt::Algorithm& algorithm) {
   return parts * ((k / parts + shortest - 1) / shortest * shortest) >= k;
 }
 
-/// Is the bias there in what an algorithm computes? Of cuBLASLt 13.1 those that divide k and add up the parts in a
-/// kernel of its own (23 and 24 were seen to, on an H200) leave it out, silently, with and without an activation.
-bool adds_bias(const Key& key, const lt::Algorithm& algorithm) {
+/// Is the sum rounded once, after the bias and the activation? Of cuBLASLt 13.1 the algorithms that divide k and add up
+/// the parts in a kernel of its own (23 and 24 were seen to, on an H200) round it to the 16 bits of the result before
+/// them, too: where a bias cancels the sum, what is left is that error.
+bool rounds_once(const Key& key, const lt::Algorithm& algorithm) {
   constexpr int kDividesInOneKernel = 66;
-  return !(key.flags & kHasBias) || parts_of_k(algorithm) == 1 ||
+  return !(key.flags & (kHasBias | kHasGelu)) || parts_of_k(algorithm) == 1 ||
          config<int32_t>(algorithm, lt::kAlgorithmId) == kDividesInOneKernel;
 }
 
-/// Does the algorithm divide k, if it does, and come to the whole product?
+/// Does the algorithm, if it divides k, come to the whole product, as exactly as one that does not?
 bool divides_rightly(const Key& key, const lt::Algorithm& algorithm) {
-  return covers_k(key.k, algorithm) && adds_bias(key, algorithm);
+  return covers_k(key.k, algorithm) && rounds_once(key, algorithm);
 }
 
 /// Algorithm 68 of cuBLASLt 13 is known to fail for operands that span 2^31 elements or more.

@@ -214,12 +214,16 @@ def test_a_divided_k_is_added_whole(torch, dtype, options, backend):
 @pytest.mark.parametrize("backend", [None, "cublas"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_the_terms_of_a_product_whose_k_is_divided(torch, dtype, order, backend):
-    """cuBLASLt has algorithms that divide k and leave out the bias; whatever the choice, all terms must be there."""
-    kind = getattr(torch, dtype)
+def test_a_product_whose_k_is_divided_is_rounded_once(torch, dtype, order, backend):
+    """Each sum is 2**p + 1, which 16 bits do not hold, and -2**p is added: 1, but not if the sum is rounded first.
 
-    def matrix(rows, columns):
-        x = torch.randint(-3, 4, (rows, columns) if order == "C" else (columns, rows), device="cuda").to(kind)
+    Some algorithms of cuBLASLt that divide k do that before they add the bias.
+    """
+    kind = getattr(torch, dtype)
+    most = 256 if dtype == "bfloat16" else 2048
+
+    def addend(rows, columns):
+        x = torch.full((rows, columns) if order == "C" else (columns, rows), -most, device="cuda", dtype=kind)
         return x if order == "C" else x.T
 
     for m, k, n in (
@@ -231,22 +235,25 @@ def test_the_terms_of_a_product_whose_k_is_divided(torch, dtype, order, backend)
         (256, 1000, 264),
     ):
         a, b = torch.ones((m, k), device="cuda", dtype=kind), torch.zeros((k, n), device="cuda", dtype=kind)
-        b[[0, k // 2, k - 1]] = 1  # so that each sum is 3, and exact
-        bias, c = matrix(1, n)[0] if order == "C" else matrix(m, 1), matrix(m, n)
-        for terms in ({}, {"bias": bias}, {"c": c}, {"bias": bias, "c": c, "beta": 2}):
-            expected = 3 + terms.get("bias", 0) + terms.get("beta", 1) * terms.get("c", torch.zeros_like(c))
+        b[0], b[k // 2], b[k - 1] = most - 1, 1, 1
+        bias, c = addend(1, n)[0] if order == "C" else addend(m, 1), addend(m, n)
+        for terms, added in (
+            ({}, 0),
+            ({"bias": bias}, -most),
+            ({"c": c}, -most),
+            ({"bias": bias, "c": c, "beta": -1}, 0),
+        ):
+            exact = torch.full((m, n), most + 1 + added, device="cuda", dtype=torch.float64)
+            activated = {"relu": exact, "gelu_tanh": torch.nn.functional.gelu(exact, approximate="tanh")}
             for epilogue in (None, "relu", "gelu_tanh"):
                 for aux in (None, torch.empty_like(c)) if epilogue else (None,):
                     options = {**terms, "epilogue": epilogue, "aux": aux}
                     got = matmul(a, b, out=torch.empty_like(c), backend=backend, may_refuse=True, **options)
                     if got is None:
                         continue
-                    wanted = expected.relu() if epilogue == "relu" else expected
-                    if epilogue == "gelu_tanh":
-                        wanted = torch.nn.functional.gelu(expected, approximate="tanh")
-                    near = {"rtol": 2.0**-7, "atol": 2.0**-7} if epilogue == "gelu_tanh" else {"rtol": 0, "atol": 0}
-                    torch.testing.assert_close(got, wanted, **near)
-                    assert aux is None or torch.equal(aux, expected), (m, k, n, options)
+                    near = {"rtol": 2.0**-7, "atol": 0} if epilogue == "gelu_tanh" else {"rtol": 0, "atol": 0}
+                    torch.testing.assert_close(got, activated.get(epilogue, exact).to(kind), **near)
+                    assert aux is None or torch.equal(aux, exact.to(kind)), (m, k, n, options)
 
 
 @BACKENDS
