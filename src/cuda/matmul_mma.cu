@@ -17,8 +17,10 @@ namespace interop::cuda::mma {
 namespace {
 
 using tiled::BlockTile;
+using tiled::ceil_div;
 using tiled::FinishArgs;
 using tiled::kKernelBatchDims;
+using tiled::matrices;
 using tiled::OutputArgs;
 
 // ---- what the kernel is told ----
@@ -338,15 +340,7 @@ const Variant* variants() {
 
 // ---- what is served ----
 
-int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 bool is_bfloat16(const Gemm& gemm) { return gemm.dtype.code == kDLBfloat; }
-
-int64_t matrices(const Gemm& gemm) {
-  int64_t count = 1;
-  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
-  return count;
-}
 
 /// One of a and b as a (mn, k) matrix.
 struct Layout {
@@ -413,38 +407,11 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
   KernelArgs args{};
   args.a = operand_args(gemm.a, layout_a(gemm));
   args.b = operand_args(gemm.b, layout_b(gemm));
-  const int64_t out_item = item_bytes(gemm.out_dtype);
-  args.c = tiled::output_args(gemm.c, gemm.c_strides, out_item);
+  args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.finish = tiled::finish_args(gemm, false);
-  int64_t count = 1;
-  for (int i = 0; i < kKernelBatchDims; ++i) {
-    const int from = gemm.batch_ndim - kKernelBatchDims + i;
-    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0, 0, 0};
-    count *= dim.size;
-    args.batch_size[i] = dim.size;
-    args.a.batch_stride[i] = dim.a_stride * 2;
-    args.b.batch_stride[i] = dim.b_stride * 2;
-    args.c.batch_stride[i] = dim.c_stride * out_item;
-    args.finish.addend.batch_stride[i] = dim.addend_stride * out_item;
-    args.finish.aux.batch_stride[i] = dim.aux_stride * out_item;
-  }
-  args.m = static_cast<int>(gemm.m);
-  args.n = static_cast<int>(gemm.n);
-  args.k = static_cast<int>(gemm.k);
-  args.row_tiles = static_cast<int>(ceil_div(gemm.m, variant.size));
-  args.column_tiles = static_cast<int>(ceil_div(gemm.n, variant.size));
-
-  const int64_t tiles = static_cast<int64_t>(args.row_tiles) * args.column_tiles;
-  const int64_t matrices_a_grid = std::numeric_limits<int>::max() / tiles;
   const CUfunction function =
       ready(*variant.kernels[is_bfloat16(gemm)], "launching a product", "loading the matmul kernel");
-  void* parameters[] = {&args};
-  for (; args.first_matrix < count; args.first_matrix += matrices_a_grid) {
-    const auto blocks = static_cast<unsigned>(std::min(count - args.first_matrix, matrices_a_grid) * tiles);
-    check(driver().cuLaunchKernel(function, blocks, 1, 1, kThreads, 1, 1, variant.shared_bytes, stream, parameters,
-                                  nullptr),
-          "launching a product");
-  }
+  tiled::launch_blocks(args, gemm, first, variant.size, variant.size, kThreads, variant.shared_bytes, function, stream);
 }
 
 }  // namespace

@@ -21,9 +21,11 @@ namespace {
 
 using device::Complex;
 using tiled::BlockTile;
+using tiled::ceil_div;
 using tiled::FinishArgs;
 using tiled::IsComplex;
 using tiled::kKernelBatchDims;
+using tiled::matrices;
 using tiled::OutputArgs;
 
 // ---- what the kernel is told ----
@@ -537,14 +539,6 @@ Variants variants(DLDataType dtype) {
 
 // ---- what is served ----
 
-int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-int64_t matrices(const Gemm& gemm) {
-  int64_t count = 1;
-  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
-  return count;
-}
-
 int64_t tiles_of(const Gemm& gemm, const Variant& variant) {
   return ceil_div(gemm.m, variant.m) * ceil_div(gemm.n, variant.n);
 }
@@ -617,40 +611,14 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
   KernelArgs args{};
   args.a = operand_a(gemm, variant);
   args.b = operand_b(gemm, variant);
-  const int64_t item = item_bytes(gemm.dtype);
-  args.c = tiled::output_args(gemm.c, gemm.c_strides, item);
+  args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.finish = tiled::finish_args(gemm, stores_vectors(gemm));
   // Of both conjugates the product is the conjugate of the product: what is left is at most a's sign.
   args.conjugates_a = gemm.a_conjugated != gemm.b_conjugated ? kSignBit : 0;
-  int64_t count = 1;
-  for (int i = 0; i < kKernelBatchDims; ++i) {
-    const int from = gemm.batch_ndim - kKernelBatchDims + i;
-    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0, 0, 0};
-    count *= dim.size;
-    args.batch_size[i] = dim.size;
-    args.a.batch_stride[i] = dim.a_stride * item;
-    args.b.batch_stride[i] = dim.b_stride * item;
-    args.c.batch_stride[i] = dim.c_stride * item;
-    args.finish.addend.batch_stride[i] = dim.addend_stride * item;
-    args.finish.aux.batch_stride[i] = dim.aux_stride * item;
-  }
-  args.m = static_cast<int>(gemm.m);
-  args.n = static_cast<int>(gemm.n);
-  args.k = static_cast<int>(gemm.k);
-  args.row_tiles = static_cast<int>(ceil_div(gemm.m, variant.m));
-  args.column_tiles = static_cast<int>(ceil_div(gemm.n, variant.n));
-
-  const int64_t tiles = tiles_of(gemm, variant);
-  const int64_t matrices_a_grid = std::numeric_limits<int>::max() / tiles;
   const CUfunction function =
       ready(*variant.kernels[args.a.k_fast][args.b.k_fast], "launching a product", "loading the matmul kernel");
-  void* parameters[] = {&args};
-  for (; args.first_matrix < count; args.first_matrix += matrices_a_grid) {
-    const auto blocks = static_cast<unsigned>(std::min(count - args.first_matrix, matrices_a_grid) * tiles);
-    check(driver().cuLaunchKernel(function, blocks, 1, 1, variant.threads, 1, 1, variant.shared_bytes, stream,
-                                  parameters, nullptr),
-          "launching a product");
-  }
+  tiled::launch_blocks(args, gemm, first, variant.m, variant.n, variant.threads, variant.shared_bytes, function,
+                       stream);
 }
 
 }  // namespace
