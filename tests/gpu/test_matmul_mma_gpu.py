@@ -94,12 +94,7 @@ def test_reversed_operands(cupy, torch, dtype):
 )
 @pytest.mark.parametrize("transposed", [False, True])
 def test_batches(torch, batch_a, batch_b, transposed, dtype):
-    a = integers(torch, (*batch_a, 172, 136), dtype, 1, transposed)
-    b = integers(torch, (*batch_b, 136, 203), dtype, 2, transposed)
-    expected = a.double() @ b.double()
-    out = poisoned(torch, expected.shape, dtype)
-    tiled(a, b, out=out)
-    assert torch.equal(out, expected.to(out.dtype))
+    tensors.check_batches(torch, tiled, batch_a, batch_b, dtype, transposed, **ROWS)
 
 
 @DTYPES

@@ -83,12 +83,7 @@ def test_values(torch, shape, layout, dtype):
 )
 @pytest.mark.parametrize("transposed", [False, True])
 def test_batches(torch, batch_a, batch_b, transposed, dtype):
-    a = integers(torch, (*batch_a, 72, 136), dtype, 1, transposed)
-    b = integers(torch, (*batch_b, 136, 203), dtype, 2, transposed)
-    expected = a.double() @ b.double()
-    out = poisoned(torch, expected.shape, dtype)
-    tiled(a, b, out=out)
-    assert torch.equal(out, expected.to(out.dtype))
+    tensors.check_batches(torch, tiled, batch_a, batch_b, dtype, transposed, m=72, **ROWS)
 
 
 @DTYPES

@@ -57,6 +57,25 @@ def operands(torch: ModuleType, m: int, n: int, k: int, dtype: str, layout: str 
     )
 
 
+def check_batches(
+    torch: ModuleType,
+    multiply: Callable[..., Any],
+    batch_a: tuple[int, ...],
+    batch_b: tuple[int, ...],
+    dtype: str,
+    transposed: bool,
+    *,
+    m: int = 172,
+    **rows: Any,
+) -> None:
+    a = integers(torch, (*batch_a, m, 136), dtype, 1, transposed, **rows)
+    b = integers(torch, (*batch_b, 136, 203), dtype, 2, transposed, **rows)
+    expected = product(a, b)
+    out = poisoned(torch, expected.shape, dtype)
+    multiply(a, b, out=out)
+    assert torch.equal(out, expected.to(out.dtype))
+
+
 def check_special_values(torch: ModuleType, multiply: Callable[..., Any], a: Any, b: Any) -> None:
     """They stay in their row and column."""
     m, k = a.shape
