@@ -10,15 +10,6 @@
 #include "cuda/matmul_tiled.h"
 
 namespace interop::cuda::tiled {
-
-inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-inline int64_t matrices(const Gemm& gemm) {
-  int64_t count = 1;
-  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
-  return count;
-}
-
 namespace {
 
 // ---- device code ----

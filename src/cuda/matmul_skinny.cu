@@ -19,6 +19,9 @@
 namespace interop::cuda::skinny {
 namespace {
 
+using tiled::ceil_div;
+using tiled::matrices;
+
 // ---- the shapes ----
 
 /// A warp adds up kRows x kColumns outputs. Lane 4 g + t of it reads, of every step of 4 vectors of k, b's vectors at k
@@ -454,14 +457,6 @@ CUlaunchConfig launch_config(const Variant& variant, int64_t blocks, CUlaunchAtt
 }
 
 // ---- which products ----
-
-int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-int64_t matrices(const Gemm& gemm) {
-  int64_t count = 1;
-  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
-  return count;
-}
 
 bool is_aligned(const void* data, int64_t strides, int64_t item) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && strides * item % 16 == 0;

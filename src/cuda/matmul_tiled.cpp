@@ -65,15 +65,7 @@ Format format_of(DLDataType dtype) {
   }
 }
 
-int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-int64_t batch_size(const Gemm& gemm) {
-  int64_t size = 1;
-  for (int i = 0; i < gemm.batch_ndim; ++i) size *= gemm.batch[i].size;
-  return size;
-}
-
-bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || batch_size(gemm) == 0; }
+bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || matrices(gemm) == 0; }
 
 /// Is the product so small that the general kernels, which start sooner, are as quick as the tensor cores?
 bool is_small(const Gemm& gemm) {
@@ -96,12 +88,12 @@ Choice choose(const Gemm& gemm) {
   const Variant& last = variants[count - 1];
   Choice best{&last, work(last, 1)};
   if (gemm.m <= last.m && gemm.n <= last.n && gemm.batch_ndim == 0) return best;  // one block: nothing to weigh
-  const int64_t matrices = batch_size(gemm);
+  const int64_t batch = matrices(gemm);
   const int sms = multiprocessors(current_device("launching a product"));
   best.work = std::numeric_limits<double>::infinity();
   for (int i = 0; i < count; ++i) {
     const Variant& variant = variants[i];
-    const double tiles = static_cast<double>(ceil_div(gemm.m, variant.m)) * ceil_div(gemm.n, variant.n) * matrices;
+    const double tiles = static_cast<double>(ceil_div(gemm.m, variant.m)) * ceil_div(gemm.n, variant.n) * batch;
     const double variant_work = work(variant, std::ceil(tiles / sms));
     if (variant_work < best.work) best = {&variant, variant_work};
   }
@@ -177,7 +169,7 @@ Gemm sums_of(const Gemm& gemm, const Parts& parts, void* sums) {
   all.batch[all.batch_ndim++] = {parts.count,
                                  parts.k * gemm.a_strides.column,
                                  parts.k * gemm.b_strides.row,
-                                 gemm.m * gemm.n * batch_size(gemm),
+                                 gemm.m * gemm.n * matrices(gemm),
                                  0,
                                  0};
   return all;
@@ -194,7 +186,7 @@ Parts choose_parts(const Gemm& gemm, std::size_t most_bytes, Estimate estimated_
   Parts best;
   best.us = estimated_us(gemm);
   if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return best;
-  if (gemm.k < 2 * kLeast || static_cast<double>(gemm.m) * gemm.n * batch_size(gemm) > kEnough) return best;
+  if (gemm.k < 2 * kLeast || static_cast<double>(gemm.m) * gemm.n * matrices(gemm) > kEnough) return best;
   double least_us = 0.9 * best.us;
   for (const int count : {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, kMostParts}) {
     const Parts parts = divided(gemm.k, count);

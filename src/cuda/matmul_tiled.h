@@ -63,6 +63,15 @@ struct FinishArgs {
   OutputArgs aux;
 };
 
+inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+/// How many matrices the batch has.
+inline int64_t matrices(const Gemm& gemm) {
+  int64_t count = 1;
+  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
+  return count;
+}
+
 /// A matrix of the result's shape, without its batch; `item` is the size of an element.
 OutputArgs output_args(const void* data, const MatrixStrides& strides, int64_t item);
 /// `vectors`: could the sums be stored as vectors, if as they are?

@@ -17,8 +17,10 @@
 namespace interop::cuda::wgmma {
 namespace {
 
+using tiled::ceil_div;
 using tiled::FinishArgs;
 using tiled::Format;
+using tiled::matrices;
 using tiled::OutputArgs;
 
 constexpr int kBatchDims = 3;   // TMA has five dimensions
@@ -162,14 +164,6 @@ inline void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType ty
 }
 
 // ---- launching ----
-
-inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-inline int64_t matrices(const Gemm& gemm) {
-  int64_t count = 1;
-  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
-  return count;
-}
 
 /// Other architectures' code has an empty kernel.
 inline bool is_served_here() { return has_sm90a_code(current_device("launching a product")); }
