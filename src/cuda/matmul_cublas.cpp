@@ -250,6 +250,7 @@ constexpr uint64_t kTf32 = 1, kRowMajorA = 2, kRowMajorB = 4, kRowMajorC = 8, kC
                    kHasAddend = 64, kHasBias = 128, kHasAux = 256, kHasRelu = 512, kHasGelu = 1024, kHasFactorA = 2048,
                    kHasFactorB = 4096, kIgnoresChoices = 8192;
 constexpr int kDeviceShift = 16;
+constexpr int kResultTypeShift = 16;
 constexpr uint64_t kDeviceMask = ~uint64_t{0} << kDeviceShift;
 
 uint64_t hash_of(const Key& key) {
@@ -343,8 +344,8 @@ const char* make_key(const Gemm& gemm, const MatmulOptions& options, const Types
               (gemm.b_conjugated ? kConjugatesB : 0) | (gemm.factor_a ? kHasFactorA : 0) |
               (gemm.factor_b ? kHasFactorB : 0) | (options.uses_choices ? 0 : kIgnoresChoices) |
               static_cast<uint64_t>(device) << kDeviceShift;
-  key.types =
-      static_cast<uint64_t>(types.a) | static_cast<uint64_t>(types.b) << 8 | static_cast<uint64_t>(types.result) << 16;
+  key.types = static_cast<uint64_t>(types.a) | static_cast<uint64_t>(types.b) << 8 |
+              static_cast<uint64_t>(types.result) << kResultTypeShift;
   const std::size_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
   key.alignments = alignment_of(gemm.a, batch.a_stride, item, options.alignment) |
                    alignment_of(gemm.b, batch.b_stride, item, options.alignment) << 16 |
@@ -510,18 +511,17 @@ bool covers_k(int64_t k, const lt::Algorithm& algorithm) {
   return parts * ((k / parts + shortest - 1) / shortest * shortest) >= k;
 }
 
-/// Is the sum rounded once, after the bias and the activation? Of cuBLASLt 13.1 the algorithms that divide k and add up
-/// the parts in a kernel of its own (23 and 24 were seen to, on an H200) round it to the 16 bits of the result before
-/// them, too: where a bias cancels the sum, what is left is that error.
+/// Is the sum rounded once, after the bias and the activation?
+///
+/// Some algorithms round it to the 16 bits of the result before them, too, as a second kernel does that work: where a
+/// bias cancels the sum, what is left is that error. Of cuBLASLt 13.1 on an H200 those are all that divide k, but for 66;
+/// and for gelu 11, 16 and 56, where 21 and 66 do it in the one kernel. Wider results lose nothing on the way.
 bool rounds_once(const Key& key, const lt::Algorithm& algorithm) {
-  constexpr int kDividesInOneKernel = 66;
-  return !(key.flags & (kHasBias | kHasGelu)) || parts_of_k(algorithm) == 1 ||
-         config<int32_t>(algorithm, lt::kAlgorithmId) == kDividesInOneKernel;
-}
-
-/// Does the algorithm, if it divides k, come to the whole product, as exactly as one that does not?
-bool divides_rightly(const Key& key, const lt::Algorithm& algorithm) {
-  return covers_k(key.k, algorithm) && rounds_once(key, algorithm);
+  const uint64_t result = key.types >> kResultTypeShift;
+  const bool is_narrow = result == lt::kReal16F || result == lt::kReal16BF;
+  if (!is_narrow || !(key.flags & (kHasBias | kHasGelu))) return true;
+  const auto id = config<int32_t>(algorithm, lt::kAlgorithmId);
+  return id == 66 || (parts_of_k(algorithm) == 1 && (id == 21 || !(key.flags & kHasGelu)));
 }
 
 /// Algorithm 68 of cuBLASLt 13 is known to fail for operands that span 2^31 elements or more.
@@ -533,7 +533,7 @@ bool spans_too_much(const Key& key, const lt::Algorithm& algorithm) {
 }
 
 bool is_right(const Key& key, const lt::Algorithm& algorithm) {
-  return divides_rightly(key, algorithm) && !spans_too_much(key, algorithm);
+  return covers_k(key.k, algorithm) && rounds_once(key, algorithm) && !spans_too_much(key, algorithm);
 }
 
 /// What a plan consists of but for the algorithm, and cuBLASLt's name of the operation, which `operation` owns.
@@ -580,7 +580,7 @@ Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int
   if (status != lt::kSuccess && status != lt::kNotSupported && status != lt::kInvalidValue) throw_lt(status, kPlanning);
   if (status != lt::kSuccess || count == 0) return {};
   found.resize(static_cast<size_t>(count));
-  const bool is_short = !divides_rightly(plan.key, found[0].algorithm);
+  const bool is_short = parts_of_k(found[0].algorithm) > 1 && !is_right(plan.key, found[0].algorithm);
   const auto is_wrong = [&](const lt::Heuristic& one) {
     return one.state != lt::kSuccess || one.workspace_bytes > cublas::kMaxWorkspace ||
            !is_right(plan.key, one.algorithm);
