@@ -63,13 +63,15 @@ int alignment_of(const Gemm& gemm) {
 
 bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { return strides.*k == 1; }
 
-/// Of products with few rows or columns: cuBLASLt reads all of the memory's rate in 64 bits, in 16 where they are
-/// aligned, and in float32 where that is a vector by a matrix of which k is not the unit stride.
+/// Of products with few rows or columns: cuBLASLt reads at all of the memory's rate in 64 bits; in 16 where they are
+/// aligned, unless a vector meets a matrix along which a long k runs; and in float32 where k does not run so.
 bool is_quicker_if_skinny(const Gemm& gemm) {
-  if (gemm.dtype.bits == 16) return alignment_of(gemm) < 16;
-  if (gemm.dtype != kFloat32) return false;
-  if (gemm.m == 1) return runs_along_k(gemm.b_strides, &MatrixStrides::row);
-  return gemm.n != 1 || runs_along_k(gemm.a_strides, &MatrixStrides::column);
+  constexpr int64_t kLong = 1024;
+  const bool is_vector = gemm.m == 1 || gemm.n == 1;
+  const bool along_k = gemm.m == 1 ? runs_along_k(gemm.b_strides, &MatrixStrides::row)
+                                   : runs_along_k(gemm.a_strides, &MatrixStrides::column);
+  if (gemm.dtype.bits == 16) return alignment_of(gemm) < 16 || (is_vector && along_k && gemm.k >= kLong);
+  return gemm.dtype == kFloat32 && (!is_vector || along_k);
 }
 
 /// Are the outputs so few, and k so long, that it must be divided for tiles to occupy all SMs?

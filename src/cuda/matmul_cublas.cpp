@@ -514,8 +514,8 @@ bool covers_k(int64_t k, const lt::Algorithm& algorithm) {
 /// Is the sum rounded once, after the bias and the activation?
 ///
 /// Some algorithms round it to the 16 bits of the result before them, too, as a second kernel does that work: where a
-/// bias cancels the sum, what is left is that error. Of cuBLASLt 13.1 on an H200 those are all that divide k, but for 66;
-/// and for gelu 11, 16 and 56, where 21 and 66 do it in the one kernel. Wider results lose nothing on the way.
+/// bias cancels the sum, what is left is that error. Of cuBLASLt 13.1 on an H200 those are all that divide k, but for
+/// 66; and for gelu 11, 16 and 56, where 21 and 66 do it in the one kernel. Wider results lose nothing on the way.
 bool rounds_once(const Key& key, const lt::Algorithm& algorithm) {
   const uint64_t result = key.types >> kResultTypeShift;
   const bool is_narrow = result == lt::kReal16F || result == lt::kReal16BF;

@@ -36,48 +36,31 @@ struct Shape {
   static constexpr bool kKFast = KFast;
   static constexpr int kRows = M;
   static constexpr int kVector = 16 / sizeof(E);
-  static constexpr int kBlocksM = (M + 7) / 8;                    // of 8 rows
-  static constexpr int kLoads = kKFast ? 2 * kBlocksM : kVector;  // of b, in a step
+  static constexpr int kBlocksM = (M + 7) / 8;  // of 8 rows
+  static constexpr bool k16Bits = sizeof(E) == 2;
+  // Of b, in a step. Few columns, of which 128 bytes along k are read at once: of 64, memory would be slower.
+  static constexpr int kLoads = !kKFast ? kVector : k16Bits ? 2 : 2 * kBlocksM;
   static constexpr int kColumns = KFast ? 8 * kLoads : 8 * kVector;
+  static constexpr int kColumnsLog = kColumns == 16 ? 4 : kColumns == 32 ? 5 : 6;
   static constexpr int kStepK = 4 * kVector;
   static constexpr int kSteps = kLoads < 4 ? 2 : 1;  // of a stage: its 4 vectors of b or more are on their way at once
   static constexpr int kStageK = kSteps * kStepK;
   static constexpr int kWarpSums = M * kColumns;
   static constexpr int kWarps =
-      KFast && M <= 8 ? 8 : std::min<int>(16, 32 * 1024 / (kWarpSums * static_cast<int>(sizeof(Sum))));
+      KFast && (M <= 8 || k16Bits) ? 8 : std::min<int>(16, 32 * 1024 / (kWarpSums * static_cast<int>(sizeof(Sum))));
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kMinBlocks = KFast ? 512 / kThreads : 1;
   static constexpr int kWarpsLog = kWarps == 8 ? 3 : 4;
   static constexpr int kExchangeBytes = kTensor ? 0 : kSteps * M * 4 * 16;  // of a warp: a's vectors of one stage
   static constexpr int kShared = kWarps * std::max<int>(kWarpSums * sizeof(Sum), kExchangeBytes);
   static_assert(kWarps == 8 || kWarps == 16);
+  static_assert(kColumns == 1 << kColumnsLog);
   static_assert(kShared <= 48 * 1024);
 };
 
 #if __CUDA_ARCH__ >= 800  // others get an empty kernel, which nothing launches
 
 // ---- loading ----
-
-/// Reads 16 bytes that no one reads again; zeros if not `valid`.
-__device__ __forceinline__ uint4 load_once(const char* from, bool valid) {
-  uint4 v;
-  asm("{\n"
-      " .reg .pred valid;\n"
-      " setp.ne.b32 valid, %5, 0;\n"
-      " mov.b32 %0, 0;\n"
-      " mov.b32 %1, 0;\n"
-      " mov.b32 %2, 0;\n"
-      " mov.b32 %3, 0;\n"
-      " @valid ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n"
-      "}"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(from), "r"(static_cast<int>(valid)));
-  return v;
-}
-
-__device__ __forceinline__ unsigned word(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
 
 __device__ __forceinline__ float as_float(const uint4& v, int i) { return __uint_as_float(word(v, i)); }
 __device__ __forceinline__ double as_double(const uint4& v, int i) {
@@ -91,8 +74,8 @@ struct Stage {
   uint4 a[S::kSteps][S::kBlocksM];
 };
 
-/// Where a thread reads.
-template <typename S>
+/// Where a thread reads, a in vectors or by elements.
+template <typename S, bool AVectors>
 class Reader {
  public:
   /// `a` and `b` are the matrices, `column` is the warp's first, and k ends at `end`.
@@ -126,34 +109,13 @@ class Reader {
       }
 #pragma unroll
       for (int j = 0; j < S::kBlocksM; ++j) {
-        to.a[step][j] =
-            read_a(a_ + j * 8 * args_.a.mn_stride + at * args_.a.k_stride, valid && lane / 4 + 8 * j < args_.m);
+        to.a[step][j] = read_a<typename S::Element, AVectors>(a_ + j * 8 * args_.a.mn_stride + at * args_.a.k_stride,
+                                                              args_.a.k_stride, valid && lane / 4 + 8 * j < args_.m);
       }
     }
   }
 
  private:
-  __device__ __forceinline__ uint4 read_a(const char* from, bool valid) const {
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (!valid) return v;
-    if (args_.a_vectors) return __ldg(reinterpret_cast<const uint4*>(from));
-    using Bits = std::conditional_t<sizeof(typename S::Element) == 2, uint16_t,
-                                    std::conditional_t<sizeof(typename S::Element) == 4, uint32_t, uint64_t>>;
-    Bits elements[S::kVector];
-#pragma unroll
-    for (int i = 0; i < S::kVector; ++i) elements[i] = *reinterpret_cast<const Bits*>(from + i * args_.a.k_stride);
-    if constexpr (sizeof(Bits) == 2) {
-      const auto pair = [&](int i) { return elements[i] | static_cast<unsigned>(elements[i + 1]) << 16; };
-      v = make_uint4(pair(0), pair(2), pair(4), pair(6));
-    } else if constexpr (sizeof(Bits) == 4) {
-      v = make_uint4(elements[0], elements[1], elements[2], elements[3]);
-    } else {
-      v = make_uint4(static_cast<unsigned>(elements[0]), static_cast<unsigned>(elements[0] >> 32),
-                     static_cast<unsigned>(elements[1]), static_cast<unsigned>(elements[1] >> 32));
-    }
-    return v;
-  }
-
   const KernelArgs& args_;
   const char* b_[S::kKFast ? S::kLoads : 1];
   const char* a_;
@@ -354,16 +316,16 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(cons
   __shared__ __align__(16) char shared[S::kShared];
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is the warp's
   const int k_warps = 1 << args.k_warps_log;
-  const int columns = S::kColumns << (S::kWarpsLog - args.k_warps_log);  // of the block
+  const int columns_log = S::kColumnsLog + S::kWarpsLog - args.k_warps_log;  // of the block
 
-  const Place place = place_of(args, blockIdx.x, columns);
+  const Place place = place_of(args, blockIdx.x, gridDim.x, 1 << columns_log);
 
   SumsOf<S> sums;
   const int64_t column = place.column + (warp >> args.k_warps_log) * S::kColumns;
-  if (column < args.n) {
+  const auto add_all = [&](auto a_vectors) {
     const int begin = place.part * args.part_k;
     const int end = min(begin + args.part_k, args.whole_k);
-    const Reader<S> reader(args, place.a, place.b, column, end);
+    const Reader<S, decltype(a_vectors)::value> reader(args, place.a, place.b, column, end);
     char* const exchange = shared + warp * S::kExchangeBytes;
     const int stride = k_warps * S::kStageK;
     int k = begin + (warp & (k_warps - 1)) * S::kStageK;
@@ -387,14 +349,15 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(cons
         sums.add_stage(now, exchange);
       }
     }
-  }
+  };
+  if (column < args.n) args.a_vectors ? add_all(std::true_type{}) : add_all(std::false_type{});
   if (S::kExchangeBytes) __syncthreads();
   Sum* const all = reinterpret_cast<Sum*>(shared);  // [warp][row][column]
   sums.store(all + warp * S::kWarpSums);
   __syncthreads();
 
   store_outputs<typename S::Element, Sum>(
-      args, place, columns, threadIdx.x, args.m * columns, S::kThreads, [&](int i, int j) {
+      args, place, columns_log, threadIdx.x, args.m << columns_log, S::kThreads, [&](int i, int j) {
         const Sum* const from =
             all + ((j / S::kColumns) << args.k_warps_log) * S::kWarpSums + i * S::kColumns + j % S::kColumns;
         Sum sum = from[0];
@@ -428,7 +391,17 @@ Variant variant_for(int64_t m, bool k_fast) {
   return k_fast ? variant_for_rows<E, true>(m) : variant_for_rows<E, false>(m);
 }
 
-Variant variant_for(DLDataType dtype, int64_t m, bool k_fast) {
+/// Is the product computed as dot products? From a few rows on, and for a short k, others are as quick; measured on an
+/// H200.
+bool are_dots(DLDataType dtype, int64_t m, int64_t k, bool k_fast) {
+  constexpr int64_t kLongBits = 2048 * 8;
+  return k_fast && dtype.bits < 64 && m <= (dtype.bits == 16 ? 2 : 4) && k * dtype.bits >= kLongBits;
+}
+
+Variant variant_for(const Gemm& gemm, bool k_fast) {
+  const DLDataType dtype = gemm.dtype;
+  const int64_t m = gemm.m;
+  if (are_dots(dtype, m, gemm.k, k_fast)) return dots_variant(dtype, m);
   if (dtype.code == kDLBfloat) return variant_for<device::BFloat16>(m, k_fast);
   return dtype.bits == 16   ? variant_for<device::Half>(m, k_fast)
          : dtype.bits == 32 ? variant_for<float>(m, k_fast)
@@ -498,9 +471,10 @@ bool may_stream_oriented(const Gemm& gemm) {
 /// `gemm` is oriented.
 bool streams(const Gemm& gemm, bool k_fast, Way way) {
   if (way != Way::chosen) return way == Way::shared_memory && may_stream_oriented(gemm);
-  const int fewest_rows = k_fast ? 9 : 3;  // fewer leave the registers to what is on its way; measured on an H200
-  const int64_t whole = ceil_div(gemm.n, kStreamedColumns) * kStreamedColumns;
-  return gemm.m >= fewest_rows && 4 * gemm.n >= 3 * whole && may_stream_oriented(gemm);
+  const int fewest_rows = k_fast ? 5 : 3;  // fewer leave the registers to what is on its way; measured on an H200
+  if (gemm.m < fewest_rows || !may_stream_oriented(gemm)) return false;
+  const int columns = streamed_variant(gemm.m, k_fast).columns;
+  return 4 * gemm.n >= 3 * ceil_div(gemm.n, int64_t{columns}) * columns;
 }
 
 /// How a product is divided into blocks, and about how long its kernel takes.
@@ -534,7 +508,7 @@ void set_k_warps(Grid& grid, const Gemm& gemm, int log) {
 }
 
 Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts) {
-  Grid grid = divided(gemm, variant_for(gemm.dtype, gemm.m, k_fast), parts, 1);
+  Grid grid = divided(gemm, variant_for(gemm, k_fast), parts, 1);
   const Variant& variant = grid.variant;
   const int sms = multiprocessors(current_device("launching a product"));
   // Warps take columns instead of k where half of them would have none of it; and where they would have less than two
@@ -544,11 +518,11 @@ Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts) {
     if (log == 0 || grid.part_k >= 2 * variant.stage_k << log) break;
     if (2 * grid.part_k > variant.stage_k << log && grid.blocks < 4 * sms) break;
   }
-  // By the rates of an H100, in bytes a microsecond: of one SM, and of memory.
-  constexpr double kSmRate = 60e3, kRate = 2.8e6;
-  const double bytes = bytes_of_b(gemm);
-  const double busiest = std::ceil(static_cast<double>(grid.blocks) / sms) * bytes / grid.blocks;
-  grid.us = std::max(busiest / kSmRate, bytes / kRate);
+  // By the rates of an H100, in bytes a microsecond: of one warp, of an SM, of memory.
+  constexpr double kWarpRate = 3e3, kSmRate = 60e3, kRate = 2.8e6;
+  const double bytes = bytes_of_b(gemm), of_block = bytes / grid.blocks;
+  const double busiest = std::ceil(static_cast<double>(grid.blocks) / sms) * of_block;
+  grid.us = std::max({of_block / (kWarpRate * (1 << variant.warps_log)), busiest / kSmRate, bytes / kRate});
   return grid;
 }
 
@@ -571,25 +545,28 @@ int resident_blocks(const Variant& variant, int cluster, int device) {
 Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
   const Variant variant = streamed_variant(gemm.m, k_fast);
   const int device = current_device("launching a product");
-  // In microseconds: of a stage, where an SM is full, and of a block's start and end.
-  constexpr double kBlockUs = 1.5;
-  const double stage_us = 0.17 + 0.075 * variant.rows;
+  const int sms = multiprocessors(device);
+  // Measured on an H200, in microseconds: of an SM's stage; of a block's, alone; of a block's start and end.
+  const double stage_us = 0.08 + 0.021 * variant.rows;
+  constexpr double kAloneUs = 0.6, kBlockUs = 1.5;
   const double memory_us = bytes_of_b(gemm) / kFastestMemory;
   Grid best{};
   for (int cluster = 1; cluster <= kMostBlocks; ++cluster) {
     const int resident = resident_blocks(variant, cluster, device);
     if (resident < 0 && cluster > 1) continue;
     Grid grid = divided(gemm, variant, parts, cluster);
-    for (int log = variant.warps_log; log >= 0; --log) {
-      set_k_warps(grid, gemm, log);
-      const auto rounds = static_cast<double>(ceil_div(grid.blocks, std::max(resident, 1)));
-      const auto stages = static_cast<double>(ceil_div(grid.part_k, variant.stage_k << log));
-      const double busy = rounds * (stages * stage_us + kBlockUs);
-      // What is computed while nothing is on its way, at the start and the end, is a share of it.
-      grid.us = std::max(busy, memory_us) + 0.2 * busy;
-      if (best.blocks == 0 || grid.us < best.us) best = grid;
-      if (stages >= 4) break;  // enough to copy while another is added up
-    }
+    set_k_warps(grid, gemm, variant.warps_log);
+    const auto time_of = [&](int64_t blocks) {  // that are there at once
+      // Clusters are not shared out evenly.
+      const double of_an_sm = static_cast<double>(blocks) / sms * (cluster > 1 ? 1.15 : 1);
+      const double busiest = std::min(std::ceil(of_an_sm), double{kStreamedBlocks});
+      return grid.part_k / variant.stage_k * std::max(busiest * stage_us, kAloneUs) + kBlockUs;
+    };
+    const int64_t rounds = grid.blocks / std::max(resident, 1), left = grid.blocks % std::max(resident, 1);
+    const double busy = rounds * time_of(resident) + (left > 0 ? time_of(left) : 0);
+    // What is computed while nothing is on its way, at the start and the end, is a share of it.
+    grid.us = std::max(busy, memory_us) + 0.2 * busy;
+    if (best.blocks == 0 || grid.us < best.us) best = grid;
   }
   return best;
 }
@@ -631,10 +608,10 @@ int parts(const Gemm& asked, std::size_t most_bytes, Way way) {
   const auto time = [&](const Grid& grid) {
     return grid.us + (grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(gemm, grid.parts) / kRate);
   };
+  const double enough_us = kSumUs + bytes_of_b(gemm) / kFastestMemory;
   int best = 1;
   double best_us = time(grid_of(gemm, k_fast, 1, way));
-  if (best_us < kSumUs + bytes_of_b(gemm) / kFastestMemory) return best;
-  for (int count = 2; count <= tiled::kMostParts; count *= 2) {
+  for (int count = 2; count <= tiled::kMostParts && best_us >= enough_us; count += std::max(1, count / 4)) {
     const Grid grid = grid_of(gemm, k_fast, count, way);
     if (tiled::partial_bytes(gemm, grid.parts) > most_bytes) break;
     const double us = time(grid);
@@ -670,6 +647,7 @@ void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream, 
   args.column_blocks = static_cast<unsigned>(grid.column_blocks);
   args.k_warps_log = grid.k_warps_log;
   args.a_vectors = reads_a_in_vectors(gemm);
+  args.is_plain = gemm.is_plain();
   args.down_rows = std::abs(gemm.c_strides.row) < std::abs(gemm.c_strides.column);
   args.batch_ndim = gemm.batch_ndim;
   for (int i = 0; i < gemm.batch_ndim; ++i) {
@@ -693,7 +671,7 @@ std::string describe(const Gemm& asked) {
   bool k_fast;
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
   const bool streamed = streams(gemm, k_fast, Way::chosen);
-  const int rows = streamed ? streamed_variant(gemm.m, k_fast).rows : variant_for(gemm.dtype, gemm.m, k_fast).rows;
+  const int rows = streamed ? streamed_variant(gemm.m, k_fast).rows : variant_for(gemm, k_fast).rows;
   return std::string("skinny ") + (streamed ? "streamed " : "") + std::to_string(rows) +
          (rows == 1 ? " row, " : " rows, ") + dtype_name(gemm.dtype);
 }

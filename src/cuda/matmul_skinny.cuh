@@ -1,4 +1,4 @@
-/// What the two kernels of products of few rows share: what they are told, and what becomes of an output's sum. For one
+/// What the kernels of products of few rows share: what they are told, and what becomes of an output's sum. For one
 /// source file each: everything is internal.
 #pragma once
 
@@ -12,13 +12,15 @@ namespace interop::cuda::skinny {
 
 /// The kernel of one shape, and what its launcher must know of it.
 struct Variant {
-  int rows, columns, stage_k, warps_log;  // rows and columns are a warp's
+  int rows, columns, stage_k, warps_log;  // rows and columns are a warp's, or of all of a block's that share out k
   int shared_bytes;                       // dynamic; 0 where all of it is static
   Kernel* kernel;
 };
 
 /// Of the kernel in matmul_skinny_streamed.cu, for m rows of float32.
 Variant streamed_variant(int64_t m, bool k_fast);
+/// Of the kernel in matmul_skinny_dots.cu, where k runs along b: for at most 4 rows of float32, or 2 of 16 bits.
+Variant dots_variant(DLDataType dtype, int64_t m);
 
 namespace {
 
@@ -27,8 +29,8 @@ using tiled::kKernelBatchDims;
 using tiled::OutputArgs;
 
 constexpr int kMostRows = 16;
-constexpr int kMostBlocks = 8;         // of a cluster
-constexpr int kStreamedColumns = 128;  // of a warp of the streamed kernel
+constexpr int kMostBlocks = 8;      // of a cluster
+constexpr int kStreamedBlocks = 4;  // of the streamed kernel, on an SM
 
 /// One operand as a (mn, k) matrix; strides in bytes.
 struct OperandArgs {
@@ -49,6 +51,7 @@ struct KernelArgs {
   unsigned column_blocks;
   int k_warps_log;  // of a block's warps, how many share out k
   bool a_vectors;   // k is a's unit stride, and its vectors are aligned
+  bool is_plain;    // a sum is stored, and nothing else becomes of it
   bool down_rows;   // neighbouring threads store neighbouring rows (or columns)
   int batch_ndim;
   int64_t batch_size[kKernelBatchDims];
@@ -65,19 +68,77 @@ struct Place {
   const char *a, *b;
 };
 
-/// `block` counts clusters; a block has so many columns.
-__device__ __forceinline__ Place place_of(const KernelArgs& args, unsigned block, int columns) {
-  Place place;
-  place.column = static_cast<int64_t>(block % args.column_blocks) * columns;
-  block /= args.column_blocks;
-  place.part = args.partials ? block % args.parts : 0;
-  place.matrix = args.partials ? block / args.parts : block;
-  const auto offset = [&](const int64_t (&strides)[kKernelBatchDims]) {
-    return tiled::matrix_offset(place.matrix, args.batch_ndim, args.batch_size, strides);
-  };
-  place.a = args.a.data + offset(args.a.batch_stride);
-  place.b = args.b.data + offset(args.b.batch_stride);
+/// Where matrix `matrix` of the batch begins. Out of the kernels' way, as most products are of one matrix.
+INTEROP_CALLED int64_t offset_in_batch(const KernelArgs& args, int64_t matrix,
+                                       const int64_t (&strides)[kKernelBatchDims]) {
+  return tiled::matrix_offset(matrix, args.batch_ndim, args.batch_size, strides);
+}
+__device__ __forceinline__ int64_t offset_of(const KernelArgs& args, int64_t matrix,
+                                             const int64_t (&strides)[kKernelBatchDims]) {
+  return args.batch_ndim == 0 ? 0 : offset_in_batch(args, matrix, strides);
+}
+
+/// `block` counts clusters, of which there are `blocks`; a block has so many columns.
+__device__ __forceinline__ Place place_of(const KernelArgs& args, unsigned block, unsigned blocks, int columns) {
+  Place place{0, 0, 0, args.a.data, args.b.data};
+  if (blocks > args.column_blocks) {  // else nothing is divided before the first load
+    unsigned left = block / args.column_blocks;
+    block -= left * args.column_blocks;
+    if (args.partials) {
+      place.part = left % args.parts;
+      left /= args.parts;
+    }
+    place.matrix = left;
+    place.a += offset_of(args, place.matrix, args.a.batch_stride);
+    place.b += offset_of(args, place.matrix, args.b.batch_stride);
+  }
+  place.column = static_cast<int64_t>(block) * columns;
   return place;
+}
+
+/// Reads 16 bytes that no one reads again; zeros if not `valid`.
+__device__ __forceinline__ uint4 load_once(const char* from, bool valid) {
+  uint4 v;
+  asm("{\n"
+      " .reg .pred valid;\n"
+      " setp.ne.b32 valid, %5, 0;\n"
+      " mov.b32 %0, 0;\n"
+      " mov.b32 %1, 0;\n"
+      " mov.b32 %2, 0;\n"
+      " mov.b32 %3, 0;\n"
+      " @valid ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(static_cast<int>(valid)));
+  return v;
+}
+
+__device__ __forceinline__ unsigned word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/// Reads a vector of a, or the elements of one, `stride` bytes apart; zeros if not `valid`. Which of them is not asked
+/// at each vector: the branch would cost more than the reading.
+template <typename E, bool AsVector>
+__device__ __forceinline__ uint4 read_a(const char* from, int64_t stride, bool valid) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+  if (!valid) return v;
+  if constexpr (AsVector) return __ldg(reinterpret_cast<const uint4*>(from));
+  using Bits = std::conditional_t<sizeof(E) == 2, uint16_t, std::conditional_t<sizeof(E) == 4, uint32_t, uint64_t>>;
+  constexpr int kVector = 16 / sizeof(E);
+  Bits elements[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) elements[i] = *reinterpret_cast<const Bits*>(from + i * stride);
+  if constexpr (sizeof(Bits) == 2) {
+    const auto pair = [&](int i) { return elements[i] | static_cast<unsigned>(elements[i + 1]) << 16; };
+    v = make_uint4(pair(0), pair(2), pair(4), pair(6));
+  } else if constexpr (sizeof(Bits) == 4) {
+    v = make_uint4(elements[0], elements[1], elements[2], elements[3]);
+  } else {
+    v = make_uint4(static_cast<unsigned>(elements[0]), static_cast<unsigned>(elements[0] >> 32),
+                   static_cast<unsigned>(elements[1]), static_cast<unsigned>(elements[1] >> 32));
+  }
+  return v;
 }
 
 template <typename E>
@@ -105,37 +166,38 @@ __device__ __forceinline__ Sum add_rest(const KernelArgs& args, const char* a, c
 }
 
 /// Stores a block's outputs from the one with index `first` on, every `step`th up to `end`: `sum_of(row, column)` is
-/// what the block has added up, for its columns of `columns`.
+/// what the block has added up, for its 2^columns_log columns.
 template <typename E, typename Sum, typename SumOf>
-__device__ __forceinline__ void store_outputs(const KernelArgs& args, const Place& place, int columns, int first,
+__device__ __forceinline__ void store_outputs(const KernelArgs& args, const Place& place, int columns_log, int first,
                                               int end, int step, SumOf sum_of) {
-  const auto offset = [&](const int64_t (&strides)[kKernelBatchDims]) {
-    return tiled::matrix_offset(place.matrix, args.batch_ndim, args.batch_size, strides);
-  };
-  char* const c = args.c.data + offset(args.c.batch_stride);
   const FinishArgs& how = args.finish;
-  const char* const addend = how.addend.data ? how.addend.data + offset(how.addend.batch_stride) : nullptr;
-  char* const aux = how.aux.data ? how.aux.data + offset(how.aux.batch_stride) : nullptr;
   for (int index = first; index < end; index += step) {
-    const int i = args.down_rows ? index % args.m : index / columns;
-    const int in_block = args.down_rows ? index / args.m : index % columns;
+    int i = index >> columns_log, in_block = index & ((1 << columns_log) - 1);
+    if (args.down_rows) {
+      in_block = index / args.m;
+      i = index - in_block * args.m;
+    }
     const int64_t j = place.column + in_block;
     if (j >= args.n) continue;
     Sum sum = sum_of(i, in_block);
     if (place.part == args.parts - 1) {
       sum = add_rest<E>(args, place.a + i * args.a.mn_stride, place.b + j * args.b.mn_stride, sum);
     }
-    const auto at = [i, j](const OutputArgs& array) { return i * array.row_stride + j * array.column_stride; };
+    const auto at = [&](const OutputArgs& array) {
+      return array.data + offset_of(args, place.matrix, array.batch_stride) + i * array.row_stride +
+             j * array.column_stride;
+    };
     if (args.partials) {
       reinterpret_cast<Sum*>(args.partials)[((place.part * args.matrices + place.matrix) * args.m + i) * args.n + j] =
           sum;
-    } else if (how.direct) {
-      *reinterpret_cast<Sum*>(c + at(args.c)) = sum;
+    } else if (args.is_plain) {
+      tiled::store_as<Sum>(at(args.c), how.format, sum);
     } else {
       tiled::finish_one<Sum>(
           how, sum,
-          {c + at(args.c), addend ? addend + at(how.addend) : nullptr,
-           how.bias.data ? how.bias.data + at(how.bias) : nullptr, aux ? aux + at(how.aux) : nullptr});
+          {at(args.c), how.addend.data ? at(how.addend) : nullptr,
+           how.bias.data ? how.bias.data + i * how.bias.row_stride + j * how.bias.column_stride : nullptr,
+           how.aux.data ? at(how.aux) : nullptr});
     }
   }
 }

@@ -11,44 +11,46 @@
 namespace interop::cuda::skinny {
 namespace {
 
-/// A warp adds up kRows x kColumns outputs of stages of kStageK of k; it copies its own stages and waits for no other
-/// warp. Two blocks fit an SM: 192 KB of b are there or on their way, of which an H200 needs some 40, and one block's
-/// last sums go beside the other's copies.
+/// A block adds up kRows x kColumns outputs of stages of kStageK of k, of which each warp has kWarpK. All warps copy: a
+/// stage is runs of 128 bytes or more, as memory is slower by as much as half where they are of 64. Four blocks fit an
+/// SM: 192 KB of b are there or on their way, of which an H200 needs some 40, and while one block waits, or stores its
+/// sums, the others multiply.
 template <int M, bool KFast>
 struct Shape {
   static constexpr int kRows = M;
   static constexpr bool kKFast = KFast;
   static constexpr int kItem = sizeof(float), kVector = 16 / kItem;
-  static constexpr int kColumns = kStreamedColumns, kStageK = 4 * kVector, kStages = 3;
   static constexpr int kWarpsLog = 2, kWarps = 1 << kWarpsLog, kThreads = 32 * kWarps;
-  // A stage is vectors of b and then of a, [column][k] or [k][column], and [row][k]; those of b in an order within
-  // their row (see `swizzled`) in which lanes that read at one time read other banks.
-  static constexpr int kRowVectors = kKFast ? 4 : kColumns / kVector;  // of b
+  static constexpr int kColumnsLog = 7, kColumns = 1 << kColumnsLog, kWarpK = 2 * kVector, kStageK = kWarps * kWarpK,
+                       kStages = 3;
+  // A stage is vectors of b and then of a, [column][k] or [k][column], and [row][k].
+  static constexpr int kRowVectors = (kKFast ? kStageK : kColumns) / kVector;  // of b
+  static constexpr int kVectorsOfA = kStageK / kVector;                        // in a row of it
   static constexpr int kBytesOfB = kColumns * kStageK * kItem;
   static constexpr int kStageBytes = kBytesOfB + M * kStageK * kItem;
-  static constexpr int kRingBytes = kStages * kStageBytes;
-  static constexpr int kShared = kWarps * kRingBytes;
+  static constexpr int kShared = kStages * kStageBytes;
   static constexpr int kSumVectors = M * kColumns / 4;  // of a warp
-  static_assert(32 % kRowVectors == 0, "lanes copy whole rows of b");
+  static_assert(kThreads % kRowVectors == 0 && kThreads % kVectorsOfA == 0, "threads copy whole rows");
   static_assert(kWarps * kSumVectors * 16 <= kShared, "the sums take the place of the stages");
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // others get an empty kernel, which nothing launches
 
-/// Which vector of its row in shared memory is vector `vector` of row `row` of b: a column or a k.
+/// Which vector of its row in shared memory is vector `vector` of row `row` of b: a column or a k. Where lanes read
+/// different rows at one time, those are in other banks.
 template <typename S>
 __device__ __forceinline__ int swizzled(int row, int vector) {
-  return vector ^ (S::kKFast ? row / 2 % 4 : row / S::kVector % 4 * 2);
+  return S::kKFast ? vector ^ row % 8 : vector;
 }
 
-/// Copies a warp's stages.
+/// Copies a block's stages.
 template <typename S>
 class Copier {
  public:
-  /// `column` is the warp's first, and k ends at `end`.
-  __device__ __forceinline__ Copier(const KernelArgs& args, const Place& place, int64_t column, int end)
-      : args_(args), row_(threadIdx.x % 32 / S::kRowVectors), vector_(threadIdx.x % S::kRowVectors), end_(end) {
-    const int64_t first = column + (S::kKFast ? row_ : vector_ * S::kVector);
+  /// k ends at `end`.
+  __device__ __forceinline__ Copier(const KernelArgs& args, const Place& place, int end)
+      : args_(args), row_(threadIdx.x / S::kRowVectors), vector_(threadIdx.x % S::kRowVectors), end_(end) {
+    const int64_t first = place.column + (S::kKFast ? row_ : vector_ * S::kVector);
     columns_ = static_cast<int>(min(args.n - first, int64_t{S::kColumns}));
     b_ = place.b + first * (S::kKFast ? args.b.mn_stride : S::kItem);
     a_ = place.a;
@@ -66,9 +68,9 @@ class Copier {
 
  private:
   __device__ __forceinline__ void copy_b(uint32_t to, int k) const {
-    constexpr int kStep = 32 / S::kRowVectors, kSteps = (S::kKFast ? S::kColumns : S::kStageK) / kStep;
+    constexpr int kStep = S::kThreads / S::kRowVectors, kSteps = (S::kKFast ? S::kColumns : S::kStageK) / kStep;
     const int at = k + (S::kKFast ? vector_ * S::kVector : row_);
-    // How many of the rows from the lane's first on are there.
+    // How many of the rows from the thread's first on are there.
     const int rows = S::kKFast ? (at < end_ ? columns_ : 0) : (columns_ > 0 ? end_ - at : 0);
     const char* from = b_ + at * (S::kKFast ? int64_t{S::kItem} : args_.b.k_stride);
 #pragma unroll
@@ -81,30 +83,33 @@ class Copier {
   }
 
   __device__ __forceinline__ void copy_vectors_of_a(uint32_t to, int k) const {
-    const int lane = threadIdx.x % 32, at = k + lane % 4 * S::kVector;
+    constexpr int kStep = S::kThreads / S::kVectorsOfA;
+    const int first = threadIdx.x / S::kVectorsOfA, at = k + threadIdx.x % S::kVectorsOfA * S::kVector;
 #pragma unroll
-    for (int i = 0; i < S::kRows; i += 8) {
-      const int row = i + lane / 4;
-      if (S::kRows % 8 != 0 && row >= S::kRows) break;
-      tiled::copy_or_zero<16>(to + (i * 4 + lane) * 16, a_ + row * args_.a.mn_stride + at * int64_t{S::kItem},
+    for (int i = 0; i < S::kRows; i += kStep) {
+      const int row = i + first;
+      if (S::kRows % kStep != 0 && row >= S::kRows) break;
+      tiled::copy_or_zero<16>(to + (i * S::kVectorsOfA + threadIdx.x) * 16,
+                              a_ + row * args_.a.mn_stride + at * int64_t{S::kItem},
                               at < end_ && row < args_.m ? 16 : 0);
     }
   }
 
   __device__ __forceinline__ void copy_elements_of_a(uint32_t to, int k) const {
-    const int lane = threadIdx.x % 32, at = k + lane % S::kStageK;
+    constexpr int kStep = S::kThreads / S::kStageK;
+    const int first = threadIdx.x / S::kStageK, at = k + threadIdx.x % S::kStageK;
 #pragma unroll
-    for (int i = 0; i < S::kRows; i += 32 / S::kStageK) {
-      const int row = i + lane / S::kStageK;
-      tiled::copy_or_zero<4>(to + (i * S::kStageK + lane) * 4, a_ + row * args_.a.mn_stride + at * args_.a.k_stride,
-                             at < end_ && row < args_.m ? 4 : 0);
+    for (int i = 0; i < S::kRows; i += kStep) {
+      const int row = i + first;
+      tiled::copy_or_zero<4>(to + (i * S::kStageK + threadIdx.x) * 4,
+                             a_ + row * args_.a.mn_stride + at * args_.a.k_stride, at < end_ && row < args_.m ? 4 : 0);
     }
   }
 
   const KernelArgs& args_;
-  int row_, vector_;  // of the first vector of b that the lane copies
+  int row_, vector_;  // of the first vector of b that the thread copies
   int end_;
-  int columns_;  // from the lane's first on
+  int columns_;  // from the thread's first on
   const char *a_, *b_;
 };
 
@@ -112,12 +117,14 @@ class Copier {
 template <typename S>
 class Sums {
  public:
-  __device__ __forceinline__ void add_stage(const char* stage) {
+  /// Adds what warp `warp` has of a stage.
+  __device__ __forceinline__ void add_stage(const char* stage, int warp) {
     const int lane = threadIdx.x % 32;
     const float4* const all_b = reinterpret_cast<const float4*>(stage);
     const float4* const all_a = reinterpret_cast<const float4*>(stage + S::kBytesOfB);
-#pragma unroll
-    for (int vector = 0; vector < 4; ++vector) {
+#pragma unroll 1
+    for (int of_warp = 0; of_warp < S::kWarpK / S::kVector; ++of_warp) {
+      const int vector = warp * (S::kWarpK / S::kVector) + of_warp;
       float b[4][4];  // [column][k]
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -132,7 +139,7 @@ class Sums {
       }
 #pragma unroll
       for (int row = 0; row < S::kRows; ++row) {
-        const float4 v = all_a[row * 4 + vector];  // the same for all lanes
+        const float4 v = all_a[row * S::kVectorsOfA + vector];  // the same for all lanes
         const float a[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
@@ -162,18 +169,17 @@ class Sums {
   float sums_[S::kRows][4] = {};
 };
 
-/// Adds up what the warps that share out k have, in the first one's place.
+/// Adds up what the warps have, in the first one's place.
 template <typename S>
-__device__ __forceinline__ void add_warps(float4* all, int k_warps_log) {
-  const int vectors = S::kSumVectors << (S::kWarpsLog - k_warps_log);
-  for (int at = threadIdx.x; at < vectors; at += S::kThreads) {
-    float4* const to = all + ((at / S::kSumVectors) << k_warps_log) * S::kSumVectors + at % S::kSumVectors;
-    float4 sum = *to;
-    for (int w = 1; w < 1 << k_warps_log; ++w) {
-      const float4 more = to[w * S::kSumVectors];
+__device__ __forceinline__ void add_warps(float4* all) {
+  for (int at = threadIdx.x; at < S::kSumVectors; at += S::kThreads) {
+    float4 sum = all[at];
+#pragma unroll
+    for (int w = 1; w < S::kWarps; ++w) {
+      const float4 more = all[w * S::kSumVectors + at];
       sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
     }
-    *to = sum;
+    all[at] = sum;
   }
 }
 
@@ -181,63 +187,56 @@ __device__ __forceinline__ void add_warps(float4* all, int k_warps_log) {
 
 // streamed_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the sums of the parts of k.
 //   in      a (m, k) of any strides; b (k, n), whose vectors of 16 bytes along k (KFast) or n are aligned
-//   launch  one cluster for 128 columns (times the groups of warps that do not share out k) of a part of a matrix; its
-//           blocks share out k
-//   traffic b once, a once for every 128 columns; in flight 16 KB of b a warp
+//   launch  one cluster for 128 columns of a part of a matrix; its blocks share out k
+//   traffic b once, a once for every 128 columns; in flight 32 KB of b a block
 //   maths   a warp's sums, then a block's, then a cluster's, each in a fixed order: 16 FFMA for each vector of a, which
 //           all lanes read at once, and 64 for each of b
-// E.g. 16 x 4096 @ 4096 x 4096 of float32: 32 clusters of 8 blocks, each 4 warps of 8 stages.
+// E.g. 16 x 4096 @ 4096 x 11008 of float32: 86 clusters of 4 blocks, each 32 stages.
 template <typename S>
-__global__ __launch_bounds__(S::kThreads, 2) void streamed_kernel(const __grid_constant__ KernelArgs args) {
+__global__ __launch_bounds__(S::kThreads,
+                             kStreamedBlocks) void streamed_kernel(const __grid_constant__ KernelArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(128) char shared[];
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is the warp's
   const int rank = sm90::cluster_rank();
-  const int k_warps = 1 << args.k_warps_log;
-  const int columns = S::kColumns << (S::kWarpsLog - args.k_warps_log);  // of the block
-  const Place place = place_of(args, blockIdx.x / args.cluster, columns);
+  const Place place = place_of(args, blockIdx.x / args.cluster, gridDim.x / args.cluster, S::kColumns);
 
   Sums<S> sums;
-  const int64_t column = place.column + (warp >> args.k_warps_log) * S::kColumns;
-  if (column < args.n) {
-    const int begin = (place.part * args.cluster + rank) * args.part_k;
-    const int end = min(begin + args.part_k, args.whole_k);
-    const Copier<S> copier(args, place, column, end);
-    const char* const ring = shared + warp * S::kRingBytes;
-    const uint32_t ring_address = sm90::shared_address(ring);
-    const int stride = k_warps * S::kStageK;
-    int k = begin + (warp & (k_warps - 1)) * S::kStageK, next = k, reads = 0, writes = 0;
-    const auto copy_next = [&] {
-      if (next < end) copier.copy(ring_address + writes * S::kStageBytes, next);
-      asm volatile("cp.async.commit_group;" ::: "memory");  // empty at the end, so that the count stays right
-      next += stride;
-      writes = writes == S::kStages - 1 ? 0 : writes + 1;
-    };
+  const int begin = (place.part * args.cluster + rank) * args.part_k;
+  const int end = min(begin + args.part_k, args.whole_k);
+  const Copier<S> copier(args, place, end);
+  const uint32_t ring = sm90::shared_address(shared);
+  int next = begin, reads = 0, writes = 0;
+  const auto copy_next = [&] {
+    if (next < end) copier.copy(ring + writes * S::kStageBytes, next);
+    asm volatile("cp.async.commit_group;" ::: "memory");  // empty at the end, so that the count stays right
+    next += S::kStageK;
+    writes = writes == S::kStages - 1 ? 0 : writes + 1;
+  };
 #pragma unroll 1
-    for (int i = 0; i < S::kStages - 1; ++i) copy_next();
-    for (; k < end; k += stride) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 2) : "memory");
-      __syncwarp();  // the stage is there, and all have read the one before, whose place is the next's
-      copy_next();
-      sums.add_stage(ring + reads * S::kStageBytes);
-      reads = reads == S::kStages - 1 ? 0 : reads + 1;
-    }
+  for (int i = 0; i < S::kStages - 1; ++i) copy_next();
+#pragma unroll 1
+  for (int k = begin; k < end; k += S::kStageK) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 2) : "memory");
+    __syncthreads();  // the stage is there, and all have read the one before, whose place is the next's
+    copy_next();
+    sums.add_stage(shared + reads * S::kStageBytes, warp);
+    reads = reads == S::kStages - 1 ? 0 : reads + 1;
   }
   __syncthreads();
   float4* const all = reinterpret_cast<float4*>(shared);  // [warp][row][column]
   sums.store(reinterpret_cast<float*>(all + warp * S::kSumVectors));
   __syncthreads();
-  add_warps<S>(all, args.k_warps_log);
+  add_warps<S>(all);
   sm90::cluster_barrier();
 
   // The blocks of a cluster share out its outputs.
-  const int outputs = args.m * columns;
+  const int outputs = args.m * S::kColumns;
   const int share = (outputs + args.cluster - 1) / args.cluster;
-  store_outputs<float, float>(args, place, columns, rank * share + static_cast<int>(threadIdx.x),
+  store_outputs<float, float>(args, place, S::kColumnsLog, rank * share + static_cast<int>(threadIdx.x),
                               min(outputs, (rank + 1) * share), S::kThreads, [&](int i, int j) {
-                                const int at = ((j / S::kColumns) << args.k_warps_log) * S::kSumVectors * 4 +
-                                               i * S::kColumns + j % S::kColumns;
-                                const uint32_t address = sm90::shared_address(reinterpret_cast<const float*>(all) + at);
+                                const uint32_t address =
+                                    sm90::shared_address(reinterpret_cast<const float*>(all) + i * S::kColumns + j);
                                 float of_block[kMostBlocks];
 #pragma unroll
                                 for (int block = 0; block < kMostBlocks; ++block) {
@@ -263,7 +262,10 @@ Variant variant_of() {
 
 template <bool KFast>
 Variant variant_for_rows(int64_t m) {
-  return m <= 4 ? variant_of<4, KFast>() : m <= 8 ? variant_of<8, KFast>() : variant_of<16, KFast>();
+  if constexpr (!KFast) {
+    if (m <= 4) return variant_of<4, KFast>();
+  }
+  return m <= 8 ? variant_of<8, KFast>() : variant_of<16, KFast>();
 }
 
 }  // namespace

@@ -260,30 +260,32 @@ std::vector<Case> cases() {
         }
       }
       for (const int m : {1, 2, 3, 5, 8, 9, 16}) {
-        add(m, 1000, 300, [](Case& x) { x.a = 'o'; });
-        add(m, 1000, 300, [](Case& x) { x.a = 'm'; });
-        add(m, 1000, 303, [](Case& x) { x.a = 'm'; });
-        add(m, 1000, 300, [](Case& x) { x.b_pad = 16; });
-        for (const char c : {'r', 'c', 's'}) {
-          for (const bool flipped : {false, true}) {
-            add(m, 1000, 301, [&](Case& x) { x.c = c, x.flipped = flipped; });
-            add(m, 1000, 301, [&](Case& x) { x.c = c, x.flipped = flipped, x.float32_c = true; });
-            add(m, 1000, 301, [&](Case& x) {
-              x.c = c, x.flipped = flipped, x.addend = true, x.scales = true, x.bias = 'r', x.aux = true;
-              x.activation = Activation::relu;
-            });
+        for (const int64_t more : {0, 1000}) {  // by each of the kernels for a short k and for a long one
+          add(m, 1000, more + 300, [](Case& x) { x.a = 'o'; });
+          add(m, 1000, more + 300, [](Case& x) { x.a = 'm'; });
+          add(m, 1000, more + 303, [](Case& x) { x.a = 'm'; });
+          add(m, 1000, more + 300, [](Case& x) { x.b_pad = 16; });
+          for (const char c : {'r', 'c', 's'}) {
+            for (const bool flipped : {false, true}) {
+              add(m, 1000, more + 301, [&](Case& x) { x.c = c, x.flipped = flipped; });
+              add(m, 1000, more + 301, [&](Case& x) { x.c = c, x.flipped = flipped, x.float32_c = true; });
+              add(m, 1000, more + 301, [&](Case& x) {
+                x.c = c, x.flipped = flipped, x.addend = true, x.scales = true, x.bias = 'r', x.aux = true;
+                x.activation = Activation::relu;
+              });
+            }
           }
+          add(m, 1000, more + 301, [](Case& x) { x.bias = 'c'; });
+          add(m, 1000, more + 301, [](Case& x) { x.activation = Activation::gelu, x.what = 0; });
+          add(m, 1000, more + 301, [](Case& x) { x.activation = Activation::gelu_tanh, x.aux = true; });
+          add(m, 136, more + 264, [](Case& x) { x.batch = Batches{{5, true, true}}; });
+          add(m, 136, more + 264, [](Case& x) { x.batch = Batches{{5, true, false}}; });
+          add(m, 136, more + 264, [](Case& x) { x.batch = Batches{{5, false, true}}; });
+          add(m, 136, more + 263, [](Case& x) {
+            x.batch = Batches{{3, true, false}, {2, false, true}, {4, true, true}, {2, true, true}};
+            x.addend = true, x.aux = true;
+          });
         }
-        add(m, 1000, 301, [](Case& x) { x.bias = 'c'; });
-        add(m, 1000, 301, [](Case& x) { x.activation = Activation::gelu, x.what = 0; });
-        add(m, 1000, 301, [](Case& x) { x.activation = Activation::gelu_tanh, x.aux = true; });
-        add(m, 136, 264, [](Case& x) { x.batch = Batches{{5, true, true}}; });
-        add(m, 136, 264, [](Case& x) { x.batch = Batches{{5, true, false}}; });
-        add(m, 136, 264, [](Case& x) { x.batch = Batches{{5, false, true}}; });
-        add(m, 136, 263, [](Case& x) {
-          x.batch = Batches{{3, true, false}, {2, false, true}, {4, true, true}, {2, true, true}};
-          x.addend = true, x.aux = true;
-        });
         for (const int64_t k : {1023, 4097, 65535}) add(m, 24, k, [](Case& x) { x.what = 2, x.float32_c = true; });
         add(m, 2000, 4096, [](Case& x) { x.what = 1; });
         add(m, 24, 65536, [](Case& x) { x.what = 1; });
@@ -406,7 +408,7 @@ void bench(DLDataType dtype, int64_t m, int64_t n, int64_t k, bool b_k_fast, con
     if (streamed && !skinny::may_stream(make(0))) continue;
     const int own = skinny::parts(make(0), kWorkspace, way);  // starred
     std::vector<int> tried{own};
-    for (const int parts : {1, 2, 4}) {
+    for (const int parts : {1, 2, 3, 4}) {
       if (parts != own) tried.push_back(parts);
     }
     for (const int parts : tried) {

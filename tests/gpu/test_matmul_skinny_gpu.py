@@ -93,9 +93,10 @@ def test_vectors(torch, dtype):
     ("batch_a", "batch_b"), [((5,), (5,)), ((5,), ()), ((), (5,)), ((3, 1), (1, 4)), ((2, 1, 2), (1, 3, 2))], ids=str
 )
 @pytest.mark.parametrize("transposed", [False, True])
-def test_batches(torch, batch_a, batch_b, transposed, dtype):
-    a = integers(torch, (*batch_a, 4, 256), dtype, 1)
-    b = integers(torch, (*batch_b, 256, 400), dtype, 2, transposed)
+@pytest.mark.parametrize(("m", "k"), [(4, 256), (1, 1280), (2, 1280), (4, 1280)])
+def test_batches(torch, batch_a, batch_b, transposed, m, k, dtype):
+    a = integers(torch, (*batch_a, m, k), dtype, 1)
+    b = integers(torch, (*batch_b, k, 400), dtype, 2, transposed)
     expected = a.double() @ b.double()
     out = poisoned(torch, expected.shape, dtype)
     skinny(a, b, out=out)
@@ -115,8 +116,11 @@ def test_every_product_is_added_once(torch, layout, dtype):
 
 
 @DTYPES
-def test_special_values_stay_in_their_row_and_column(torch, dtype):
-    tensors.check_special_values(torch, skinny, *operands(torch, 9, 520, 200, dtype))
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+@pytest.mark.parametrize("m", [1, 2, 3, 6, 9])
+def test_special_values_stay_in_their_row_and_column(torch, m, layout, dtype):
+    for k in (200, 1024):
+        tensors.check_special_values(torch, skinny, *operands(torch, m, 520, k, dtype, layout))
 
 
 @DTYPES
@@ -138,28 +142,37 @@ def test_the_same_call_gives_the_same_bits(torch, shape, layout, dtype):
 
 
 @DTYPES
-def test_any_layout_of_the_few_rows(torch, dtype):
-    b = integers(torch, (400, 1000), dtype, 2)
-    base = integers(torch, (32, 803), dtype, 1, pitch=lambda length: length)
-    for a in (
-        base[:5, :400],
-        base[:5, 1:401],
-        base[:10:2, 2:802:2],
-        base[:5, :400].flip(1),
-        base[:1, :400].expand(5, -1),
-    ):
-        assert torch.equal(skinny(a, b), (a.double() @ b.double()).to(a.dtype))
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("k", [400, 1200])
+def test_any_layout_of_the_few_rows(torch, k, transposed, dtype):
+    b = integers(torch, (k, 1000), dtype, 2, transposed)
+    base = integers(torch, (32, 2 * k + 3), dtype, 1, pitch=lambda length: length)
+    for m in (1, 2, 5):
+        for a in (
+            base[:m, :k],
+            base[:m, 1 : k + 1],
+            base[: 2 * m : 2, 2 : 2 * k + 2 : 2],
+            base[:m, :k].flip(1),
+            base[:1, :k].expand(m, -1),
+        ):
+            assert torch.equal(skinny(a, b), (a.double() @ b.double()).to(a.dtype))
 
 
 @DTYPES
-@pytest.mark.parametrize("m", [1, 5, 16])
-def test_results_of_any_layout(torch, m, dtype):
-    tensors.check_results_of_any_layout(torch, skinny, *operands(torch, m, 1000, 200, dtype), dtype)
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+@pytest.mark.parametrize("m", [1, 2, 5, 16])
+def test_results_of_any_layout(torch, m, layout, dtype):
+    for k in (200, 1200):
+        tensors.check_results_of_any_layout(torch, skinny, *operands(torch, m, 1000, k, dtype, layout), dtype)
 
 
 @DTYPES
 @pytest.mark.parametrize("bias_shape", ["row", "column"])
-@pytest.mark.parametrize("shape", [(5, 1000, 200), (1000, 5, 200), (3, 24, 40_000), (40, 24, 20_001)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(5, 1000, 200), (1000, 5, 200), (2, 1000, 1201), (1000, 1, 1201), (3, 24, 40_000), (40, 24, 20_001)],
+    ids=str,
+)
 def test_all_terms(torch, shape, bias_shape, dtype):
     a, b = operands(torch, *shape, dtype, "NT")
     multiply = functools.partial(interop.matmul, backend="tiled")
@@ -182,6 +195,19 @@ def test_a_long_k_is_divided(torch, k, dtype):
     assert torch.equal(interop.matmul(a, b, backend="tiled"), expected.to(kind))
 
 
+def test_a_vector_by_a_matrix_along_which_k_runs_is_taken_from_cublas(torch):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        ones = torch.ones(4096, 4096, device="cuda", dtype=dtype)
+        for a, b, is_ours in (
+            (ones[0], ones.T, True),
+            (ones, ones[0], True),
+            (ones[:2], ones.T, dtype == torch.float32),
+            (ones[0], ones, False),
+        ):
+            algorithm = interop.explain(interop.matmul, a, b).algorithm
+            assert algorithm.startswith("tiled skinny") == (is_ours or not interop._core.cublas_version()), algorithm
+
+
 def test_explain(torch):
     ones = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)
     assert algorithm_of(ones[:1], ones) == "tiled skinny 8 rows, bfloat16"
@@ -190,7 +216,11 @@ def test_explain(torch):
     streamed = "streamed " if interop._core.device_info(0)["compute_capability"] == (9, 0) else ""
     assert algorithm_of(ones[:5].float(), ones.float()) == f"tiled skinny {streamed}8 rows, float32"
     assert algorithm_of(ones[:12].float(), ones.float().T) == f"tiled skinny {streamed}16 rows, float32"
-    assert algorithm_of(ones[:5].float(), ones.float().T) == "tiled skinny 8 rows, float32"
+    assert algorithm_of(ones[:5].float(), ones.float().T) == f"tiled skinny {streamed}8 rows, float32"
+    assert algorithm_of(ones[:4].float(), ones.float().T) == "tiled skinny 4 rows, float32"
+    assert algorithm_of(ones[:1], ones.T) == "tiled skinny 1 row, bfloat16"
+    assert algorithm_of(ones[:3], ones.T) == "tiled skinny 8 rows, bfloat16"
+    assert algorithm_of(ones[:1, :512], ones[:, :512].T) == "tiled skinny 8 rows, bfloat16"
     assert algorithm_of(ones[:5], ones) == "tiled skinny 8 rows, bfloat16"
     assert algorithm_of(ones[:5].float(), ones[:, :24].float()).startswith("tiled skinny 8 rows, float32")
     for a, b in (
