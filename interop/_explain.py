@@ -133,8 +133,11 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
 def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
     found = _core.explain_matmul(a, b, options)
     if found is None:
-        _refuse_out("interop.matmul", options.get("out"))
-        result = _core.matmul_dtype("jax", str(a.dtype), str(b.dtype), options.get("dtype"))
+        from interop import jax as in_jax
+
+        elsewhere = ("precision", "backend", "autotune", "stream", "execution")
+        terms = {name: value for name, value in options.items() if name not in elsewhere}
+        result, _ = in_jax.operands_of(a, b, **terms)
         shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype), result)
         kernels = f"the XLA FFI handler interop_matmul, backend {options.get('backend') or 'automatic'}"
         arrays = {"a": a, "b": b, "c": options.get("c"), "bias": options.get("bias")}

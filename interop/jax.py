@@ -100,15 +100,7 @@ def matmul(
         and execution is None
     ):  # the short way of most calls
         return _product(a, b, backend, precision)
-    for name, x in (("out", out), ("aux", aux)):
-        if x is not None:
-            raise TypeError(
-                f"interop.matmul: {name}= cannot be used with JAX arrays, which are immutable; use the result"
-            )
-    result = _core.matmul_dtype("jax", name_of(a.dtype), name_of(b.dtype), dtype)
-    operands = {"a": a, "b": b}
-    if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
-        operands |= _terms(result, a, b, c, alpha, beta, bias, epilogue, scale_a, scale_b)
+    result, operands = operands_of(a, b, out, dtype, c, alpha, beta, bias, epilogue, aux, scale_a, scale_b)
     compiled = _compiled(tuple(operands), backend, precision, result, epilogue)
 
     def call() -> jax.Array:
@@ -119,6 +111,33 @@ def matmul(
         refuse_in_trace("interop.matmul", stream, execution)
         return call()
     return compute("interop.matmul", arrays, stream, execution, call)
+
+
+def operands_of(
+    a: Any,
+    b: Any,
+    out: object = None,
+    dtype: Any = None,
+    c: Any = None,
+    alpha: Any = None,
+    beta: Any = None,
+    bias: Any = None,
+    epilogue: str | None = None,
+    aux: object = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+) -> tuple[str, dict[str, Any]]:
+    """Return the dtype of a product and what it is made of, by name, or raise what `matmul` does of these arguments."""
+    for name, x in (("out", out), ("aux", aux)):
+        if x is not None:
+            raise TypeError(
+                f"interop.matmul: {name}= cannot be used with JAX arrays, which are immutable; use the result"
+            )
+    result = _core.matmul_dtype("jax", name_of(a.dtype), name_of(b.dtype), dtype)
+    operands = {"a": a, "b": b}
+    if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
+        operands |= _terms(result, a, b, c, alpha, beta, bias, epilogue, scale_a, scale_b)
+    return result, operands
 
 
 def matmul_of_arrays(a: jax.Array, b: jax.Array) -> jax.Array:

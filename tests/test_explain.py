@@ -122,11 +122,23 @@ def test_the_errors_are_those_of_the_call(what):
 
 def test_the_errors_are_those_of_the_call_in_jax(jax):
     a = jax.numpy.asarray(A)
-    for options in ({"out": A}, {}):
+    square = a[:, :2]
+    for x, options in (
+        (a, {"out": A}),
+        (a, {}),
+        (square, {"aux": A}),
+        (square, {"autotune": True}),
+        (square, {"stream": "fast"}),
+        (square, {"bias": a}),
+        (square, {"c": a}),
+        (square, {"alpha": "two"}),
+        (square, {"scale_a": 2.0}),
+        (square, {"dtype": "int8"}),
+    ):
         with pytest.raises((TypeError, ValueError)) as expected:
-            interop.matmul(a, a, **options)
+            interop.matmul(x, x, **options)
         with pytest.raises(expected.type) as found:
-            explain(a, a, **options)
+            explain(x, x, **options)
         assert str(found.value) == str(expected.value)
 
 

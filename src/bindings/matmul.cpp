@@ -174,8 +174,8 @@ bool is_jax_call(nb::handle a, nb::handle b, const Terms& terms) {
 
 bool is_concrete(nb::handle x) { return exchange::find_route(x) == &exchange::jax_array_route(); }
 
-nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
-  if (given.size() == 0 && is_concrete(a) && is_concrete(b)) return kJaxMatmulOfArrays.get()(a, b);
+/// What is given, for interop.jax.matmul; throws for what no products of JAX have.
+nb::dict jax_keywords(const Terms& terms) {
   nb::dict keywords;
   for (const Term& term : kTerms) {
     const nb::handle value = terms.*term.place;
@@ -188,7 +188,12 @@ nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms
     throw ValueError(std::string(kFunction) + ": autotune is given, and the arrays are JAX's, whose products XLA " +
                      "launches; accepted: None (choices that were made with other arrays serve JAX's, too)");
   }
-  return kJaxMatmul.get()(a, b, **keywords);
+  return keywords;
+}
+
+nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
+  if (given.size() == 0 && is_concrete(a) && is_concrete(b)) return kJaxMatmulOfArrays.get()(a, b);
+  return kJaxMatmul.get()(a, b, **jax_keywords(terms));
 }
 
 // ---- dtypes and factors ----
@@ -545,7 +550,10 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
   const Terms terms = read_terms(given);
   const cuda::MatmulOptions options = kernel_options(terms.backend, terms.precision);
   check_terms(terms);
-  if (is_jax_call(a, b, terms)) return nb::none();
+  if (is_jax_call(a, b, terms)) {
+    jax_keywords(terms);
+    return nb::none();
+  }
 
   Product product(a, b, terms, true);
   Call& call = product.call;

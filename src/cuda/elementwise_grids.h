@@ -10,8 +10,6 @@
 
 namespace interop::cuda::elementwise {
 
-inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 inline Divisor divisor_of(int64_t value) {
   Divisor divisor{static_cast<unsigned>(value), 0, 0};
   while ((int64_t{1} << divisor.shift) < value) ++divisor.shift;

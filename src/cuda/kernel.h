@@ -35,4 +35,7 @@ bool has_sm80_code(int device);
 bool has_sm90a_code(int device);
 bool is_built_for_sm90a();
 
+/// How many pieces of `y` are enough for `x`.
+inline std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
 }  // namespace interop::cuda

@@ -17,7 +17,6 @@ namespace interop::cuda::mma {
 namespace {
 
 using tiled::BlockTile;
-using tiled::ceil_div;
 using tiled::FinishArgs;
 using tiled::kKernelBatchDims;
 using tiled::matrices;

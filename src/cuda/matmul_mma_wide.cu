@@ -21,7 +21,6 @@ namespace {
 
 using device::Complex;
 using tiled::BlockTile;
-using tiled::ceil_div;
 using tiled::FinishArgs;
 using tiled::IsComplex;
 using tiled::kKernelBatchDims;

@@ -179,8 +179,6 @@ Kernel& kernel_for(const Packing& packing) {
   }
 }
 
-int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 /// Queues the copies of `count` operands, 1 or 2, alike but for their shapes.
 void launch_packing(const Packing* operands, int count, cudaStream_t stream) {
   PackArgs args{};

@@ -19,7 +19,6 @@
 namespace interop::cuda::skinny {
 namespace {
 
-using tiled::ceil_div;
 using tiled::matrices;
 
 // ---- the shapes ----

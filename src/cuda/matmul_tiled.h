@@ -63,8 +63,6 @@ struct FinishArgs {
   OutputArgs aux;
 };
 
-inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 /// How many matrices the batch has.
 inline int64_t matrices(const Gemm& gemm) {
   int64_t count = 1;

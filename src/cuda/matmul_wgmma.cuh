@@ -17,7 +17,6 @@
 namespace interop::cuda::wgmma {
 namespace {
 
-using tiled::ceil_div;
 using tiled::FinishArgs;
 using tiled::Format;
 using tiled::matrices;
