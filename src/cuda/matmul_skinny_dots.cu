@@ -23,6 +23,7 @@ struct Shape {
   static constexpr int kWarpsLog = 3, kWarps = 1 << kWarpsLog, kThreads = 32 * kWarps;
   static constexpr int kMinBlocks = M == 1 ? 4 : 3;  // 64 or 48 KB are on their way on an SM
   static constexpr int kWarpSums = M * kColumns;
+  static_assert(kWarpSums <= 16, "each is added up over all lanes");
 };
 
 #if __CUDA_ARCH__ >= 800  // others get an empty kernel, which nothing launches
