@@ -142,7 +142,12 @@ def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
         kernels = f"the XLA FFI handler interop_matmul, backend {options.get('backend') or 'automatic'}"
         arrays = {"a": a, "b": b, "c": options.get("c"), "bias": options.get("bias")}
         arrays = {name: x for name, x in arrays.items() if x is not None}
-        return _explain_in_jax("interop.matmul", arrays, shape, result, "interop_matmul", kernels, "jax.numpy.matmul")
+        where = (options.get("stream"), options.get("execution"))
+        names = ("interop_matmul", kernels, "jax.numpy.matmul")
+        explained = _explain_in_jax("interop.matmul", arrays, shape, result, *names, *where)
+        if explained.device == "cpu":
+            in_jax.refuse_backend_on_host(options.get("backend"))
+        return explained
     return _explanation("interop.matmul", found)
 
 
@@ -169,11 +174,12 @@ def _explain_elementwise(
     from interop._jax_elementwise import result_of
 
     _refuse_out(function, out)
-    names = ("a", "b") if len(operands) > 1 else ("x",)
-    arrays = {key: x for key, x in zip(names, operands, strict=True) if hasattr(x, "shape")}
+    keys = ("a", "b") if len(operands) > 1 else ("x",)
+    arrays = {key: x for key, x in zip(keys, operands, strict=True) if hasattr(x, "shape")}
     shape, dtype = result_of(name, a, b)
     kernels = "the XLA FFI handler interop_elementwise"
-    return _explain_in_jax(function, arrays, shape, dtype, "interop_elementwise", kernels, f"jax.numpy's own {name}")
+    names = ("interop_elementwise", kernels, f"jax.numpy's own {name}")
+    return _explain_in_jax(function, arrays, shape, dtype, *names, stream, execution)
 
 
 def _explain_c(
@@ -221,7 +227,7 @@ def _explain_expression(
 
     _refuse_out(repr(function), out)
     jax_arrays, shape, dtype = result_of(*found)
-    explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "")
+    explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "", stream, execution)
     return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")
 
 
@@ -253,7 +259,17 @@ def _explain_in_jax(
     primitive: str,
     on_cuda: str,
     on_cpu: str,
+    stream: Any,
+    execution: str | None,
 ) -> Explanation:
+    import jax
+
+    from interop import jax as in_jax
+
+    if any(isinstance(x, jax.core.Tracer) for x in arrays.values()):
+        in_jax.refuse_in_trace(function, stream, execution)
+    else:
+        in_jax.check_concrete(function, arrays, stream, execution)
     arguments = tuple(_explain_jax_array(name, x) for name, x in arrays.items())
     device = arguments[0].device
     kernels = {"cpu": on_cpu, _ANYWHERE: f"{on_cpu} on the CPU, {on_cuda} on CUDA"}.get(device, on_cuda)

@@ -287,9 +287,14 @@ def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | No
     return a.update(shape=shape, dtype=numpy_dtype(dtype), weak_type=False, **placed_as(shape, a, b))
 
 
-def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
+def refuse_backend_on_host(backend: str | None) -> None:
+    """Raise ValueError where kernels are named for arrays that JAX computes on the CPU."""
     if backend is not None:
         raise ValueError(f"interop.matmul: backend={backend!r} is for device arrays; JAX computes these on the CPU")
+
+
+def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
+    refuse_backend_on_host(backend)
     result = numpy_dtype(dtype)
     # Not the user's x64 mode: with it off, jnp.matmul rounds float64; with it on, it widens weakly typed float32.
     with jax.enable_x64(result.itemsize >= 8 and dtype != "complex64"):
@@ -421,11 +426,7 @@ def compute(
     call: Callable[[], jax.Array],
 ) -> jax.Array:
     """Make a call with concrete arrays, checked before; its errors become ours, and `stream` waits for its result."""
-    first, *others = [x.sharding for x in arrays.values()]
-    if any(other is not first and other.device_set != first.device_set for other in others):
-        refuse_devices(function, arrays)
-    if stream is not None or execution is not None:
-        check_placement(function, arrays, stream, execution)
+    check_concrete(function, arrays, stream, execution)
     try:
         result = call()
     except (RuntimeError, ValueError) as error:
@@ -435,6 +436,15 @@ def compute(
             refuse_in_trace(function, stream, execution)
         make_wait(stream, result)
     return result
+
+
+def check_concrete(function: str, arrays: dict[str, jax.Array], stream: object, execution: str | None) -> None:
+    """Refuse concrete arrays that one call cannot have together, or not where it is asked to run."""
+    first, *others = [x.sharding for x in arrays.values()]
+    if any(other is not first and other.device_set != first.device_set for other in others):
+        refuse_devices(function, arrays)
+    if stream is not None or execution is not None:
+        check_placement(function, arrays, stream, execution)
 
 
 def run(function: str, compiled: Callable[..., jax.Array], a: jax.Array, b: jax.Array | None) -> jax.Array:
@@ -461,7 +471,7 @@ def _device(x: jax.Array) -> Any:
     return device
 
 
-def refuse_in_trace(function: str, stream: int | None, execution: str | None) -> None:
+def refuse_in_trace(function: str, stream: object, execution: str | None) -> None:
     """Refuse what only a call of concrete arrays can do."""
     if stream is not None:
         raise ValueError(f"{function}: stream= cannot be used inside jax.jit: XLA chooses the stream")
@@ -469,7 +479,7 @@ def refuse_in_trace(function: str, stream: int | None, execution: str | None) ->
         raise ValueError(f"{function}: execution= cannot be used inside jax.jit: JAX chooses the device")
 
 
-def check_placement(function: str, arrays: dict[str, jax.Array], stream: int | None, execution: str | None) -> None:
+def check_placement(function: str, arrays: dict[str, jax.Array], stream: object, execution: str | None) -> None:
     """Refuse a stream, or another device, for arrays that do not lie on one."""
     names = " and ".join(arrays)
     those = f"{names} are JAX arrays" if len(arrays) > 1 else f"{names} is a JAX array"

@@ -120,25 +120,42 @@ def test_the_errors_are_those_of_the_call(what):
     assert str(found.value) == str(expected.value)
 
 
-def test_the_errors_are_those_of_the_call_in_jax(jax):
-    a = jax.numpy.asarray(A)
+def test_the_errors_are_those_of_the_call_in_jax(host_jax):
+    a = host_jax.numpy.asarray(A)
     square = a[:, :2]
-    for x, options in (
-        (a, {"out": A}),
-        (a, {}),
-        (square, {"aux": A}),
-        (square, {"autotune": True}),
-        (square, {"stream": "fast"}),
-        (square, {"bias": a}),
-        (square, {"c": a}),
-        (square, {"alpha": "two"}),
-        (square, {"scale_a": 2.0}),
-        (square, {"dtype": "int8"}),
+    scaled = interop.elementwise("x * y")
+    for function, x, options in (
+        (interop.matmul, a, {"out": A}),
+        (interop.matmul, a, {}),
+        (interop.matmul, square, {"aux": A}),
+        (interop.matmul, square, {"autotune": True}),
+        (interop.matmul, square, {"stream": "fast"}),
+        (interop.matmul, square, {"stream": 1}),
+        (interop.matmul, square, {"backend": "tiled"}),
+        (interop.matmul, square, {"bias": a}),
+        (interop.matmul, square, {"c": a}),
+        (interop.matmul, square, {"alpha": "two"}),
+        (interop.matmul, square, {"scale_a": 2.0}),
+        (interop.matmul, square, {"dtype": "int8"}),
+        *((f, a, options) for f in (interop.add, scaled) for options in ({"stream": "fast"}, {"stream": 1}, {"out": A})),
     ):
         with pytest.raises((TypeError, ValueError)) as expected:
-            interop.matmul(x, x, **options)
+            function(x, x, **options)
         with pytest.raises(expected.type) as found:
-            explain(x, x, **options)
+            interop.explain(function, x, x, **options)
+        assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("options", [{"stream": 1}, {"execution": "cuda"}], ids=str)
+def test_the_errors_are_those_of_the_call_in_jit(host_jax, options):
+    a = host_jax.numpy.asarray(A)
+    for function in (interop.matmul, interop.add):
+        with pytest.raises(ValueError, match="cannot be used inside jax.jit") as expected:
+            host_jax.jit(lambda x, y, f=function: f(x, y, **options))(a, a.T if function is interop.matmul else a)
+        with pytest.raises(ValueError, match="cannot be used inside jax.jit") as found:
+            host_jax.jit(lambda x, y, f=function: interop.explain(f, x, y, **options) and x)(
+                a, a.T if function is interop.matmul else a
+            )
         assert str(found.value) == str(expected.value)
 
 

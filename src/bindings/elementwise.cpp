@@ -296,7 +296,10 @@ nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle
   Plan plan;
   plan.operands = read_operands(operation, a, b);
   check_where_zero(operation, where_zero);
-  if (is_jax_call(operation, plan.operands, execution)) return nb::none();
+  if (is_jax_call(operation, plan.operands, execution)) {
+    if (!stream.is_none()) exchange::stream_argument(stream, operation.name);
+    return nb::none();
+  }
   plan_call(plan, operation, {out, stream, execution, true, true, true});
   Call& call = *plan.call;
   const DLTensor& result = call.output(plan.shape, plan.out_dtype);

@@ -413,6 +413,7 @@ nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict na
   Plan plan;
   plan.arguments = read_arguments(self, args, named);
   if (is_jax_call(self, plan.arguments, execution)) {
+    if (!stream.is_none()) exchange::stream_argument(stream, self.function.c_str());
     const Split& split = find_split(self, plan.arguments.scalars);
     return nb::make_tuple(split.python, argument_tuple(self, plan.arguments));
   }

@@ -307,7 +307,7 @@ using SumsOf =
 //   launch  one block for kColumns columns (times the groups of warps that do not share out k) of a part of a matrix
 //   traffic b once, a once for every block; in flight 4 to 8 KB a warp
 //   maths   a thread's, then a warp's, then a block's sums, each in a fixed order; tensor cores but for float32
-// E.g. 1 x 4096 @ 4096 x 4096 of bfloat16, k adjacent: 256 blocks of 8 warps, each 4 stages of 128 k of 16 columns.
+// E.g. 8 x 4096 @ 4096 x 4096 of bfloat16, k adjacent: 256 blocks of 8 warps, each 8 stages of 64 k of 16 columns.
 template <typename S>
 __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(const __grid_constant__ KernelArgs args) {
 #if __CUDA_ARCH__ >= 800
@@ -368,6 +368,8 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(cons
 
 // ---- the kernels ----
 
+constexpr double kMostGrid = std::numeric_limits<int>::max();  // blocks
+
 template <typename E, int M, bool KFast>
 Variant variant_of() {
   using S = Shape<E, M, KFast>;
@@ -391,16 +393,19 @@ Variant variant_for(int64_t m, bool k_fast) {
 }
 
 /// Is the product computed as dot products? From a few rows on, and for a short k, others are as quick; measured on an
-/// H200.
-bool are_dots(DLDataType dtype, int64_t m, int64_t k, bool k_fast) {
+/// H200. `gemm` is oriented.
+bool are_dots(const Gemm& gemm, bool k_fast) {
   constexpr int64_t kLongBits = 2048 * 8;
-  return k_fast && dtype.bits < 64 && m <= (dtype.bits == 16 ? 2 : 4) && k * dtype.bits >= kLongBits;
+  const int bits = gemm.dtype.bits;
+  if (!k_fast || bits == 64 || gemm.m > (bits == 16 ? 2 : 4) || gemm.k * bits < kLongBits) return false;
+  const Variant variant = dots_variant(gemm.dtype, gemm.m);
+  return static_cast<double>(ceil_div(gemm.n, variant.columns)) * matrices(gemm) <= kMostGrid;
 }
 
 Variant variant_for(const Gemm& gemm, bool k_fast) {
   const DLDataType dtype = gemm.dtype;
   const int64_t m = gemm.m;
-  if (are_dots(dtype, m, gemm.k, k_fast)) return dots_variant(dtype, m);
+  if (are_dots(gemm, k_fast)) return dots_variant(dtype, m);
   if (dtype.code == kDLBfloat) return variant_for<device::BFloat16>(m, k_fast);
   return dtype.bits == 16   ? variant_for<device::Half>(m, k_fast)
          : dtype.bits == 32 ? variant_for<float>(m, k_fast)
@@ -582,10 +587,9 @@ bool serves(const Gemm& gemm) {
   if (!is_float || gemm.dtype.bits < 16 || gemm.b_dtype != gemm.dtype) return false;
   if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || gemm.batch_ndim > kKernelBatchDims) return false;
   constexpr double kSmall = 64 * 1024;  // elements
-  constexpr int64_t kMost = std::numeric_limits<int>::max();
   const double elements = static_cast<double>(std::max(gemm.m, gemm.n)) * gemm.k * matrices(gemm);
-  if (elements < kSmall || gemm.k > kMost / 2) return false;
-  if (static_cast<double>(ceil_div(std::max(gemm.m, gemm.n), 16)) * matrices(gemm) > kMost) return false;
+  if (elements < kSmall || gemm.k > std::numeric_limits<int>::max() / 2) return false;
+  if (static_cast<double>(ceil_div(std::max(gemm.m, gemm.n), 16)) * matrices(gemm) > kMostGrid) return false;
   Gemm flipped;
   bool k_fast;
   return oriented(gemm, flipped, k_fast) && has_sm80_code(current_device("launching a product"));
@@ -607,11 +611,12 @@ int parts(const Gemm& asked, std::size_t most_bytes, Way way) {
   const auto time = [&](const Grid& grid) {
     return grid.us + (grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(gemm, grid.parts) / kRate);
   };
-  const double enough_us = kSumUs + bytes_of_b(gemm) / kFastestMemory;
+  const int64_t enough_blocks = 4 * multiprocessors(current_device("launching a product"));
+  Grid grid = grid_of(gemm, k_fast, 1, way);
   int best = 1;
-  double best_us = time(grid_of(gemm, k_fast, 1, way));
-  for (int count = 2; count <= tiled::kMostParts && best_us >= enough_us; count += std::max(1, count / 4)) {
-    const Grid grid = grid_of(gemm, k_fast, count, way);
+  double best_us = time(grid);
+  for (int count = 2; count <= tiled::kMostParts && grid.blocks < enough_blocks; count += std::max(1, count / 2)) {
+    grid = grid_of(gemm, k_fast, count, way);
     if (tiled::partial_bytes(gemm, grid.parts) > most_bytes) break;
     const double us = time(grid);
     if (us < best_us) {
@@ -671,8 +676,9 @@ std::string describe(const Gemm& asked) {
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
   const bool streamed = streams(gemm, k_fast, Way::chosen);
   const int rows = streamed ? streamed_variant(gemm.m, k_fast).rows : variant_for(gemm, k_fast).rows;
-  return std::string("skinny ") + (streamed ? "streamed " : "") + std::to_string(rows) +
-         (rows == 1 ? " row, " : " rows, ") + dtype_name(gemm.dtype);
+  const char* const kind = streamed ? "streamed " : are_dots(gemm, k_fast) ? "dots " : "";
+  return std::string("skinny ") + kind + std::to_string(rows) + (rows == 1 ? " row, " : " rows, ") +
+         dtype_name(gemm.dtype);
 }
 
 }  // namespace interop::cuda::skinny

@@ -65,7 +65,7 @@ struct Sums {
 // dots_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the sums of the parts of k.
 //   in      a (m, k) of any strides; b (k, n), whose vectors of 16 bytes along k are aligned
 //   launch  one block for kColumns columns (times the groups of warps that do not share out k) of a part of a matrix
-//   traffic b once, a once for every block, mostly from L1; in flight 2 KB of b a warp, 32 warps an SM
+//   traffic b once, a once for every block, mostly from L1; in flight 2 KB of b a warp, 24 warps an SM or more
 //   maths   a thread's sums, then a warp's, then a block's, each in a fixed order
 // E.g. 1 x 4096 @ 4096 x 4096 of float32: 2048 blocks of 8 warps, each 2 stages of 256 k of 2 columns.
 template <typename S>

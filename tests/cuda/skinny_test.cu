@@ -334,6 +334,21 @@ void test_refusals() {
     g.batch[0] = {2, 4096, 1025, 4096, 0, 0};
   }),
          "odd matrices of b");
+
+  Gemm g;
+  g.dtype = g.b_dtype = g.out_dtype = kSingle;
+  g.m = 1, g.n = 32770, g.k = 4096;
+  g.a = g.b = reinterpret_cast<void*>(4096);
+  g.c = reinterpret_cast<void*>(8192);
+  g.a_strides = g.c_strides = {g.k, 1}, g.b_strides = {1, g.k};
+  g.batch_ndim = 1;
+  g.batch[0].size = 1 << 16;
+  g.batch[0].a_stride = g.k;
+  g.batch[0].c_stride = g.n;
+  const auto is_dots = [&] { return skinny::serves(g) && skinny::describe(g).compare(0, 12, "skinny dots ") == 0; };
+  expect(is_dots(), "dot products of a large batch");
+  g.batch[0].size = 1 << 18;
+  expect(skinny::serves(g) && !is_dots(), "dot products with more blocks than a grid has");
 }
 
 void test() {
