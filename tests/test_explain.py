@@ -137,7 +137,11 @@ def test_the_errors_are_those_of_the_call_in_jax(host_jax):
         (interop.matmul, square, {"alpha": "two"}),
         (interop.matmul, square, {"scale_a": 2.0}),
         (interop.matmul, square, {"dtype": "int8"}),
-        *((f, a, options) for f in (interop.add, scaled) for options in ({"stream": "fast"}, {"stream": 1}, {"out": A})),
+        *(
+            (f, a, options)
+            for f in (interop.add, scaled)
+            for options in ({"stream": "fast"}, {"stream": 1}, {"out": A})
+        ),
     ):
         with pytest.raises((TypeError, ValueError)) as expected:
             function(x, x, **options)
