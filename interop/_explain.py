@@ -171,11 +171,13 @@ def _explain_elementwise(
     found = _core.explain_elementwise(operation, a, b, out, stream, execution, where_zero)
     if found is not None:
         return _explanation(function, found)
+    import jax
+
     from interop._jax_elementwise import result_of
 
     _refuse_out(function, out)
     keys = ("a", "b") if len(operands) > 1 else ("x",)
-    arrays = {key: x for key, x in zip(keys, operands, strict=True) if hasattr(x, "shape")}
+    arrays = {key: x for key, x in zip(keys, operands, strict=True) if isinstance(x, jax.Array | jax.core.Tracer)}
     shape, dtype = result_of(name, a, b)
     kernels = "the XLA FFI handler interop_elementwise"
     names = ("interop_elementwise", kernels, f"jax.numpy's own {name}")

@@ -120,6 +120,16 @@ def test_the_errors_are_those_of_the_call(what):
     assert str(found.value) == str(expected.value)
 
 
+@pytest.mark.parametrize("scalar", [2.0, np.float64(2), np.int8(2)], ids=repr)
+def test_scalars_beside_jax_arrays(host_jax, scalar):
+    a = host_jax.numpy.asarray(A)
+    product = interop.elementwise("x * y")
+    for function, arguments in ((interop.add, (a, scalar)), (interop.add, (scalar, a)), (product, (a, scalar))):
+        plan = interop.explain(function, *arguments)
+        assert plan.result_dtype == str(function(*arguments).dtype)
+        assert [argument.library for argument in plan.arguments] == ["jax"]
+
+
 def test_the_errors_are_those_of_the_call_in_jax(host_jax):
     a = host_jax.numpy.asarray(A)
     square = a[:, :2]
