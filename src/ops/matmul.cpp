@@ -149,7 +149,7 @@ MatmulResult matmul_result(const DLTensor& a, const DLTensor& b, DLDataType dtyp
   const Stack right = right_stack(b);
   if (left.columns != right.rows) {
     throw ValueError(both_shapes(a, b) + "the inner dimensions " + std::to_string(left.columns) + " and " +
-                     std::to_string(right.rows) + " differ");
+                     std::to_string(right.rows) + " differ; accepted: (..., m, k) or (k,), and (..., k, n) or (k,)");
   }
   MatmulResult result;
   result.dtype = dtype;
@@ -160,7 +160,7 @@ MatmulResult matmul_result(const DLTensor& a, const DLTensor& b, DLDataType dtyp
     const int64_t y = batch_size(b, right.batch_ndim, shape.ndim, i);
     if (x != y && x != 1 && y != 1) {
       throw ValueError(both_shapes(a, b) + "the batch dimensions " + std::to_string(x) + " and " + std::to_string(y) +
-                       " do not broadcast");
+                       " do not broadcast; accepted: equal ones, or 1");
     }
     shape.sizes[i] = x == 1 ? y : x;
   }
