@@ -142,9 +142,9 @@ def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
         kernels = f"the XLA FFI handler interop_matmul, backend {options.get('backend') or 'automatic'}"
         arrays = {"a": a, "b": b, "c": options.get("c"), "bias": options.get("bias")}
         arrays = {name: x for name, x in arrays.items() if x is not None}
-        where = (options.get("stream"), options.get("execution"))
         names = ("interop_matmul", kernels, "jax.numpy.matmul")
-        explained = _explain_in_jax("interop.matmul", arrays, shape, result, *names, *where)
+        stream, execution = options.get("stream"), options.get("execution")
+        explained = _explain_in_jax("interop.matmul", arrays, shape, result, *names, stream, execution)
         if explained.device == "cpu":
             in_jax.refuse_backend_on_host(options.get("backend"))
         return explained
@@ -173,9 +173,11 @@ def _explain_elementwise(
         return _explanation(function, found)
     import jax
 
+    from interop import jax as in_jax
     from interop._jax_elementwise import result_of
 
-    _refuse_out(function, out)
+    if out is not None:
+        in_jax.refuse_output(function, "out")
     keys = ("a", "b") if len(operands) > 1 else ("x",)
     arrays = {key: x for key, x in zip(keys, operands, strict=True) if isinstance(x, jax.Array | jax.core.Tracer)}
     shape, dtype = result_of(name, a, b)
@@ -225,9 +227,11 @@ def _explain_expression(
     found = _core.explain_expression(function._calls, arrays, named, out, stream, execution)
     if isinstance(found, dict):
         return _explanation(repr(function), found)
+    from interop import jax as in_jax
     from interop._expression_jax import result_of
 
-    _refuse_out(repr(function), out)
+    if out is not None:
+        in_jax.refuse_output(repr(function), "out")
     jax_arrays, shape, dtype = result_of(*found)
     explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "", stream, execution)
     return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")
@@ -246,11 +250,6 @@ _EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {
 # ---- calls of JAX arrays alone ----
 
 _ANYWHERE = "the device of jax.jit"
-
-
-def _refuse_out(function: str, out: Any) -> None:
-    if out is not None:
-        raise TypeError(f"{function}: out= cannot be used with JAX arrays, which are immutable; use the result")
 
 
 def _explain_in_jax(

@@ -21,6 +21,7 @@ from interop.jax import (
     name_of,
     placed_as,
     refuse_in_trace,
+    refuse_output,
     require_one_device,
     require_target,
     run,
@@ -45,7 +46,7 @@ def elementwise(
     """
     function = f"interop.{operation}"
     if out is not None:
-        raise TypeError(f"{function}: out= cannot be used with JAX arrays, which are immutable; use the result")
+        refuse_output(function, "out")
     operands = {"x": a} if operation in _UNARY else {"a": a, "b": b}
     arrays, inputs = operands, [*operands.values()]
     dtype = _dtype_of_all(operation, inputs)

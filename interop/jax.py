@@ -130,9 +130,7 @@ def operands_of(
     """Return the dtype of a product and what it is made of, by name, or raise what `matmul` does of these arguments."""
     for name, x in (("out", out), ("aux", aux)):
         if x is not None:
-            raise TypeError(
-                f"interop.matmul: {name}= cannot be used with JAX arrays, which are immutable; use the result"
-            )
+            refuse_output("interop.matmul", name)
     result = _core.matmul_dtype("jax", name_of(a.dtype), name_of(b.dtype), dtype)
     operands = {"a": a, "b": b}
     if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
@@ -455,6 +453,11 @@ def run(function: str, compiled: Callable[..., jax.Array], a: jax.Array, b: jax.
         return compiled(a) if b is None else compiled(a, b)
     except (RuntimeError, ValueError) as error:
         raise_as_ours(function, error, {"x": a} if b is None else {"a": a, "b": b})
+
+
+def refuse_output(function: str, name: str) -> NoReturn:
+    """Raise for an array to write to."""
+    raise TypeError(f"{function}: {name}= cannot be used with JAX arrays, which are immutable; use the result")
 
 
 def refuse_devices(function: str, arrays: dict[str, jax.Array]) -> NoReturn:

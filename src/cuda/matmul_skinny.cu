@@ -556,8 +556,9 @@ Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
   const double memory_us = bytes_of_b(gemm) / kFastestMemory;
   Grid best{};
   for (int cluster = 1; cluster <= kMostBlocks; ++cluster) {
-    const int resident = resident_blocks(variant, cluster, device);
-    if (resident < 0 && cluster > 1) continue;
+    const int held = resident_blocks(variant, cluster, device);
+    if (held < 0 && cluster > 1) continue;
+    const int64_t resident = std::max(held, 1);
     Grid grid = divided(gemm, variant, parts, cluster);
     set_k_warps(grid, gemm, variant.warps_log);
     const auto time_of = [&](int64_t blocks) {  // that are there at once
@@ -566,7 +567,7 @@ Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
       const double busiest = std::min(std::ceil(of_an_sm), double{kStreamedBlocks});
       return grid.part_k / variant.stage_k * std::max(busiest * stage_us, kAloneUs) + kBlockUs;
     };
-    const int64_t rounds = grid.blocks / std::max(resident, 1), left = grid.blocks % std::max(resident, 1);
+    const int64_t rounds = grid.blocks / resident, left = grid.blocks % resident;
     const double busy = rounds * time_of(resident) + (left > 0 ? time_of(left) : 0);
     // What is computed while nothing is on its way, at the start and the end, is a share of it.
     grid.us = std::max(busy, memory_us) + 0.2 * busy;

@@ -87,11 +87,7 @@ def test_reversed_operands(cupy, torch, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize(
-    ("batch_a", "batch_b"),
-    [((5,), (5,)), ((5,), ()), ((), (5,)), ((3, 1), (1, 4)), ((2, 1, 2, 3, 2), (1, 2, 2, 1, 2))],
-    ids=str,
-)
+@tensors.BATCHES
 @pytest.mark.parametrize("transposed", [False, True])
 def test_batches(torch, batch_a, batch_b, transposed, dtype):
     tensors.check_batches(torch, tiled, batch_a, batch_b, dtype, transposed, **ROWS)

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 import interop
+
+#: Of kernels with one block a tile: alike, broadcast either way, and in more dimensions than a kernel takes.
+BATCHES = pytest.mark.parametrize(
+    ("batch_a", "batch_b"),
+    [((5,), (5,)), ((5,), ()), ((), (5,)), ((3, 1), (1, 4)), ((2, 1, 2, 3, 2), (1, 2, 2, 1, 2))],
+    ids=str,
+)
 
 
 def poisoned(torch: ModuleType, shape: tuple[int, ...], dtype: str) -> Any:
