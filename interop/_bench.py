@@ -459,6 +459,9 @@ def _products() -> Iterable[_Product]:
         yield _Product("batched", dtype, (64, 512, 512), (64, 512, 512))
         yield _Product("batched", dtype, (1024, 64, 64), (1024, 64, 64))
         yield _Product("batched", dtype, (32, 1024, 512), (512, 1024))
+        yield _Product("batched", dtype, (4096, 16, 16), (4096, 16, 16))
+        yield _Product("batched", dtype, (256, 1, 128), (256, 128, 2048), "NT")  # attention: one token's scores,
+        yield _Product("batched", dtype, (256, 1, 2048), (256, 2048, 128))  # and what it takes from the values
 
 
 Operands = tuple[Any, Any, Any]

@@ -1,13 +1,10 @@
-/// What every elementwise kernel is told in the same words. Includes nothing: NVRTC compiles this text as it stands,
-/// with int64_t declared before it.
+/// What every elementwise kernel is told in the same words. Includes but its like: NVRTC compiles this text as it
+/// stands, with int64_t declared before it.
 #pragma once
 
-namespace interop::cuda::elementwise {
+#include "cuda/divisor.h"
 
-/// Division by a number that is known before the launch: a multiplication and a shift. Exact below 2^31.
-struct Divisor {
-  unsigned value, multiplier, shift;
-};
+namespace interop::cuda::elementwise {
 
 /// How an input is read along the last dimension.
 enum class Access : int {

@@ -10,14 +10,6 @@
 
 namespace interop::cuda::elementwise {
 
-inline Divisor divisor_of(int64_t value) {
-  Divisor divisor{static_cast<unsigned>(value), 0, 0};
-  while ((int64_t{1} << divisor.shift) < value) ++divisor.shift;
-  const uint64_t power = uint64_t{1} << divisor.shift;
-  divisor.multiplier = static_cast<unsigned>(((power - divisor.value) << 32) / divisor.value + 1);
-  return divisor;
-}
-
 /// One launch: some rows, and a part of the last dimension.
 struct Grid {
   char* data[kMaxInputs + 1];  ///< where each operand begins; that of the output is the first

@@ -154,11 +154,5 @@ INTEROP_DEVICE void write_vector(bool neighbours, int64_t step, char* row, int64
   write_steps<sizeof(O), N>(to, step, in.begin, in.end, *reinterpret_cast<const Vector<Raw<sizeof(O)>, N>*>(&vector));
 }
 
-// ---- where a row lies ----
-
-INTEROP_DEVICE unsigned divide_by(unsigned x, const Divisor& by) {
-  return (__umulhi(x, by.multiplier) + x) >> by.shift;
-}
-
 }  // namespace
 }  // namespace interop::cuda::elementwise

@@ -19,6 +19,12 @@ bool is_empty(const Gemm& gemm) {
   return gemm.m == 0 || gemm.n == 0;
 }
 
+/// Of all its matrices, as if none were broadcast.
+double bytes(const Gemm& gemm) {
+  const double count = multiplications(gemm);
+  return (count / gemm.n + count / gemm.m + count / gemm.k) * item_bytes(gemm.dtype);
+}
+
 /// A product for which our kernel takes the GPU no longer than cuBLASLt takes the host: it is launched in less than
 /// half of that time. Measured on an H100, where float32 is as fast as cuBLASLt on the GPU, too, up to 512^3.
 bool is_small(const Gemm& gemm, MatmulPrecision precision) {
@@ -26,7 +32,8 @@ bool is_small(const Gemm& gemm, MatmulPrecision precision) {
   const bool is_float32 = gemm.dtype == kFloat32 && !is_tf32;
   const bool is_half = gemm.dtype.bits == 16 || is_tf32;
   const int64_t most = is_float32 ? 512 : is_half ? 256 : 128;
-  return gemm.k <= most && multiplications(gemm) <= static_cast<double>(most * most * most);
+  constexpr double kFewBytes = 4e6;  // more of them take the memory longer than all that
+  return gemm.k <= most && multiplications(gemm) <= static_cast<double>(most * most * most) && bytes(gemm) <= kFewBytes;
 }
 
 /// Is the product one for cuBLASLt, if that is installed and can take its layout?
@@ -66,7 +73,7 @@ bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { re
 /// Of products with few rows or columns: cuBLASLt reads at all of the memory's rate in 64 bits; in 16 where they are
 /// aligned, unless a vector meets a matrix along which a long k runs; and in float32 where k does not run so.
 bool is_quicker_if_skinny(const Gemm& gemm) {
-  constexpr int64_t kLong = 1024;
+  constexpr int64_t kLong = 256;
   const bool is_vector = gemm.m == 1 || gemm.n == 1;
   const bool along_k = gemm.m == 1 ? runs_along_k(gemm.b_strides, &MatrixStrides::row)
                                    : runs_along_k(gemm.a_strides, &MatrixStrides::column);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/divisor.h"
 #include "cuda/kernel.h"
 #include "cuda/matmul_finish.cuh"
 
@@ -20,7 +21,7 @@ struct Variant {
 /// Of the kernel in matmul_skinny_streamed.cu, for m rows of float32.
 Variant streamed_variant(int64_t m, bool k_fast);
 /// Of the kernel in matmul_skinny_dots.cu, where k runs along b: for at most 4 rows of float32, or 2 of 16 bits.
-Variant dots_variant(DLDataType dtype, int64_t m);
+Variant dots_variant(DLDataType dtype, int64_t m, int64_t k);
 
 namespace {
 
@@ -48,7 +49,7 @@ struct KernelArgs {
   int k, whole_k;     // of it, in whole vectors
   int parts, part_k;  // part_k is what one block takes of it
   int cluster;        // how many blocks share out a part of k; 1 but for the streamed kernel
-  unsigned column_blocks;
+  Divisor column_blocks;
   int k_warps_log;  // of a block's warps, how many share out k
   bool a_vectors;   // k is a's unit stride, and its vectors are aligned
   bool is_plain;    // a sum is stored, and nothing else becomes of it
@@ -68,22 +69,22 @@ struct Place {
   const char *a, *b;
 };
 
-/// Where matrix `matrix` of the batch begins. Out of the kernels' way, as most products are of one matrix.
+/// Where matrix `matrix` of the batch begins. Out of the kernels' way, as most batches have one dimension.
 INTEROP_CALLED int64_t offset_in_batch(const KernelArgs& args, int64_t matrix,
                                        const int64_t (&strides)[kKernelBatchDims]) {
   return tiled::matrix_offset(matrix, args.batch_ndim, args.batch_size, strides);
 }
 __device__ __forceinline__ int64_t offset_of(const KernelArgs& args, int64_t matrix,
                                              const int64_t (&strides)[kKernelBatchDims]) {
-  return args.batch_ndim == 0 ? 0 : offset_in_batch(args, matrix, strides);
+  return args.batch_ndim <= 1 ? matrix * strides[0] : offset_in_batch(args, matrix, strides);
 }
 
 /// `block` counts clusters, of which there are `blocks`; a block has so many columns.
 __device__ __forceinline__ Place place_of(const KernelArgs& args, unsigned block, unsigned blocks, int columns) {
   Place place{0, 0, 0, args.a.data, args.b.data};
-  if (blocks > args.column_blocks) {  // else nothing is divided before the first load
-    unsigned left = block / args.column_blocks;
-    block -= left * args.column_blocks;
+  if (blocks > args.column_blocks.value) {  // else nothing is divided before the first load
+    unsigned left = divide_by(block, args.column_blocks);
+    block -= left * args.column_blocks.value;
     if (args.partials) {
       place.part = left % args.parts;
       left /= args.parts;

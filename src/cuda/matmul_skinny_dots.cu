@@ -11,14 +11,14 @@ namespace {
 
 /// A warp adds up M x kColumns outputs. Of each column it reads kChunks times 512 bytes along k, all on their way at
 /// once: long runs of few columns, which is how memory is quickest (64 bytes of each of many took up to twice as long
-/// on an H200).
-template <typename E, int M>
+/// on an H200). A `Short` k does not fill two chunks: twice the columns have one.
+template <typename E, int M, bool Short>
 struct Shape {
   using Element = E;
   static constexpr int kRows = M;
   static constexpr int kVector = 16 / sizeof(E);
-  static constexpr int kColumnsLog = sizeof(E) == 2 ? 2 : 1, kColumns = 1 << kColumnsLog;
-  static constexpr int kChunks = sizeof(E) == 2 ? 1 : 2;
+  static constexpr int kColumnsLog = sizeof(E) == 2 || Short ? 2 : 1, kColumns = 1 << kColumnsLog;
+  static constexpr int kChunks = sizeof(E) == 2 || Short ? 1 : 2;
   static constexpr int kChunkK = 32 * kVector, kStageK = kChunks * kChunkK;
   static constexpr int kWarpsLog = 3, kWarps = 1 << kWarpsLog, kThreads = 32 * kWarps;
   static constexpr int kMinBlocks = M == 1 ? 4 : 3;  // 64 or 48 KB are on their way on an SM
@@ -137,27 +137,29 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void dots_kernel(const 
 #endif
 }
 
-template <typename E, int M>
+template <typename E, int M, bool Short>
 Variant variant_of() {
-  using S = Shape<E, M>;
+  using S = Shape<E, M, Short>;
   static Kernel kernel(reinterpret_cast<const void*>(&dots_kernel<S>));
   return {S::kRows, S::kColumns, S::kStageK, S::kWarpsLog, 0, &kernel};
 }
 
-template <typename E>
+template <typename E, bool Short = false>
 Variant variant_for(int64_t m) {
-  if (m == 1) return variant_of<E, 1>();
-  if constexpr (sizeof(E) == 4) {
-    if (m > 2) return variant_of<E, 4>();
+  if (m == 1) return variant_of<E, 1, Short>();
+  if constexpr (sizeof(E) == 4 && !Short) {
+    if (m > 2) return variant_of<E, 4, Short>();
   }
-  return variant_of<E, 2>();
+  return variant_of<E, 2, Short>();
 }
 
 }  // namespace
 
-Variant dots_variant(DLDataType dtype, int64_t m) {
+Variant dots_variant(DLDataType dtype, int64_t m, int64_t k) {
   if (dtype.code == kDLBfloat) return variant_for<device::BFloat16>(m);
-  return dtype.bits == 16 ? variant_for<device::Half>(m) : variant_for<float>(m);
+  if (dtype.bits == 16) return variant_for<device::Half>(m);
+  const Variant variant = variant_for<float>(m);
+  return k < variant.stage_k && m <= 2 ? variant_for<float, true>(m) : variant;
 }
 
 }  // namespace interop::cuda::skinny

@@ -256,11 +256,11 @@ std::vector<Case> cases() {
       const auto as_is = [](Case&) {};
       for (int m = 1; m <= 16; ++m) {
         for (const int64_t n : {b_k_fast ? 1 : 8, b_k_fast ? 33 : 40, b_k_fast ? 129 : 136, b_k_fast ? 1001 : 1000}) {
-          for (const int64_t k : {1, 5, 64, 257, 1023, 4096}) add(m, n, k, as_is);
+          for (const int64_t k : {1, 5, 64, 160, 257, 1023, 4096}) add(m, n, k, as_is);
         }
       }
       for (const int m : {1, 2, 3, 5, 8, 9, 16}) {
-        for (const int64_t more : {0, 1000}) {  // by each of the kernels for a short k and for a long one
+        for (const int64_t more : {-200, -140, 1000}) {  // by each of the kernels, for a short k and for a long one
           add(m, 1000, more + 300, [](Case& x) { x.a = 'o'; });
           add(m, 1000, more + 300, [](Case& x) { x.a = 'm'; });
           add(m, 1000, more + 303, [](Case& x) { x.a = 'm'; });
@@ -335,6 +335,19 @@ void test_refusals() {
   }),
          "odd matrices of b");
 
+  expect(served([](Gemm& g) {
+           g.n = 128, g.k = 64;
+           g.batch_ndim = 1;
+           g.batch[0] = {100, 4096, 8192, 512, 0, 0};
+         }),
+         "matrices of medium size are served");
+  expect(!served([](Gemm& g) {
+    g.n = 32, g.k = 64;
+    g.batch_ndim = 1;
+    g.batch[0] = {100'000, 256, 2048, 128, 0, 0};
+  }),
+         "many small matrices");
+
   Gemm g;
   g.dtype = g.b_dtype = g.out_dtype = kSingle;
   g.m = 1, g.n = 32770, g.k = 4096;
@@ -342,9 +355,7 @@ void test_refusals() {
   g.c = reinterpret_cast<void*>(8192);
   g.a_strides = g.c_strides = {g.k, 1}, g.b_strides = {1, g.k};
   g.batch_ndim = 1;
-  g.batch[0].size = 1 << 16;
-  g.batch[0].a_stride = g.k;
-  g.batch[0].c_stride = g.n;
+  g.batch[0] = {1 << 16, g.k, 0, g.n, 0, 0};
   const auto is_dots = [&] { return skinny::serves(g) && skinny::describe(g).compare(0, 12, "skinny dots ") == 0; };
   expect(is_dots(), "dot products of a large batch");
   g.batch[0].size = 1 << 18;

@@ -46,7 +46,7 @@ def skinny(a, b, **options):
 @LAYOUTS
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 7, 8, 9, 12, 16])
 def test_few_rows(torch, m, layout, dtype):
-    for n, k in ((1000, 512), (2048, 1032), (24, 20008), (392, 1048), (4096, 4104)):
+    for n, k in ((1000, 96), (1000, 160), (1000, 512), (2048, 1032), (24, 20008), (392, 1048), (4096, 4104)):
         a, b = operands(torch, m, n, k, dtype, layout)
         expected = a.double() @ b.double()
         out = poisoned(torch, (m, n), dtype)
@@ -58,7 +58,7 @@ def test_few_rows(torch, m, layout, dtype):
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 @pytest.mark.parametrize("m", [2, 4, 5, 8, 11, 16])
 def test_a_k_that_ends_within_a_vector(torch, m, layout, dtype):
-    for n, k in ((1000, 509), (392, 1039), (2048, 4101)):
+    for n, k in ((1000, 187), (1000, 509), (392, 1039), (2048, 4101)):
         a, b = operands(torch, m, n, k, dtype, layout, pitch=lambda length: (length + 23) // 8 * 8)
         expected = a.double() @ b.double()
         out = poisoned(torch, (m, n), dtype)
@@ -93,7 +93,7 @@ def test_vectors(torch, dtype):
     ("batch_a", "batch_b"), [((5,), (5,)), ((5,), ()), ((), (5,)), ((3, 1), (1, 4)), ((2, 1, 2), (1, 3, 2))], ids=str
 )
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("m", "k"), [(4, 256), (1, 1280), (2, 1280), (4, 1280)])
+@pytest.mark.parametrize(("m", "k"), [(1, 96), (1, 192), (2, 192), (4, 256), (1, 1280), (2, 1280), (4, 1280)])
 def test_batches(torch, batch_a, batch_b, transposed, m, k, dtype):
     a = integers(torch, (*batch_a, m, k), dtype, 1)
     b = integers(torch, (*batch_b, k, 400), dtype, 2, transposed)
@@ -195,6 +195,20 @@ def test_a_long_k_is_divided(torch, k, dtype):
     assert torch.equal(interop.matmul(a, b, backend="tiled"), expected.to(kind))
 
 
+def test_a_batch_of_few_rows_is_cublas_where_it_is_the_quicker(torch):
+    for dtype, is_float32 in ((torch.float32, True), (torch.bfloat16, False)):
+        ones = torch.ones(1 << 26, device="cuda", dtype=dtype)
+        matrices, vectors = ones.view(256, 128, 2048), ones[: 1 << 15].view(256, 1, 128)
+        for a, b, is_ours in (
+            (vectors, matrices, False),
+            (vectors, ones.view(256, 2048, 128).mT, is_float32),
+            (vectors.expand(256, 4, 128), matrices, is_float32),
+            (ones.view(-1, 16, 16), ones.view(-1, 16, 16), False),
+        ):
+            algorithm = interop.explain(interop.matmul, a, b).algorithm
+            assert algorithm.startswith("tiled") == (is_ours or not interop._core.cublas_version()), algorithm
+
+
 def test_a_vector_by_a_matrix_along_which_k_runs_is_taken_from_cublas(torch):
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         ones = torch.ones(4096, 4096, device="cuda", dtype=dtype)
@@ -211,21 +225,26 @@ def test_a_vector_by_a_matrix_along_which_k_runs_is_taken_from_cublas(torch):
 def test_explain(torch):
     ones = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)
     assert algorithm_of(ones[:1], ones) == "tiled skinny 8 rows, bfloat16"
-    assert algorithm_of(ones[:1].float(), ones.float()) == "tiled skinny 1 row, float32"
     assert algorithm_of(ones, ones[:, :9]) == "tiled skinny 16 rows, bfloat16"
     streamed = "streamed " if interop._core.device_info(0)["compute_capability"] == (9, 0) else ""
+    rows = "streamed 4 rows" if streamed else "1 row"
+    assert algorithm_of(ones[:1].float(), ones.float()) == f"tiled skinny {rows}, float32"
+    assert algorithm_of(ones[:1, :512].float(), ones[:512].float()) == "tiled skinny 1 row, float32"
     assert algorithm_of(ones[:5].float(), ones.float()) == f"tiled skinny {streamed}8 rows, float32"
     assert algorithm_of(ones[:12].float(), ones.float().T) == f"tiled skinny {streamed}16 rows, float32"
     assert algorithm_of(ones[:5].float(), ones.float().T) == f"tiled skinny {streamed}8 rows, float32"
     assert algorithm_of(ones[:4].float(), ones.float().T) == "tiled skinny dots 4 rows, float32"
     assert algorithm_of(ones[:1], ones.T) == "tiled skinny dots 1 row, bfloat16"
     assert algorithm_of(ones[:3], ones.T) == "tiled skinny 8 rows, bfloat16"
-    assert algorithm_of(ones[:1, :512], ones[:, :512].T) == "tiled skinny 8 rows, bfloat16"
+    assert algorithm_of(ones[:1, :200], ones[:, :200].T) == "tiled skinny 8 rows, bfloat16"
+    assert algorithm_of(ones[:1, :200].float(), ones[:, :200].float().T) == "tiled skinny dots 1 row, float32"
+    assert algorithm_of(ones[:3, :200].float(), ones[:, :200].float().T) == "tiled skinny 4 rows, float32"
     assert algorithm_of(ones[:5], ones) == "tiled skinny 8 rows, bfloat16"
     assert algorithm_of(ones[:5].float(), ones[:, :24].float()).startswith("tiled skinny 8 rows, float32")
     for a, b in (
         (ones[:17], ones),
         (ones[:1, :8], ones[:8]),  # as quick by the others
+        (ones.view(-1, 16, 16), ones.view(-1, 16, 16)),  # many, and each is small
         (ones[:1], torch.ones(4096, 4097, device="cuda", dtype=torch.bfloat16)),  # rows that are not aligned
         (ones[:1].int(), ones.int()),
     ):
