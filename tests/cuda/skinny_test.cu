@@ -261,6 +261,7 @@ std::vector<Case> cases() {
       }
       for (const int m : {1, 2, 3, 5, 8, 9, 16}) {
         for (const int64_t more : {-200, -140, 1000}) {  // by each of the kernels, for a short k and for a long one
+          const int64_t columns = more < 0 ? 1048 : 136;  // of a matrix in a batch; a small one would not be theirs
           add(m, 1000, more + 300, [](Case& x) { x.a = 'o'; });
           add(m, 1000, more + 300, [](Case& x) { x.a = 'm'; });
           add(m, 1000, more + 303, [](Case& x) { x.a = 'm'; });
@@ -278,10 +279,10 @@ std::vector<Case> cases() {
           add(m, 1000, more + 301, [](Case& x) { x.bias = 'c'; });
           add(m, 1000, more + 301, [](Case& x) { x.activation = Activation::gelu, x.what = 0; });
           add(m, 1000, more + 301, [](Case& x) { x.activation = Activation::gelu_tanh, x.aux = true; });
-          add(m, 136, more + 264, [](Case& x) { x.batch = Batches{{5, true, true}}; });
-          add(m, 136, more + 264, [](Case& x) { x.batch = Batches{{5, true, false}}; });
-          add(m, 136, more + 264, [](Case& x) { x.batch = Batches{{5, false, true}}; });
-          add(m, 136, more + 263, [](Case& x) {
+          add(m, columns, more + 264, [](Case& x) { x.batch = Batches{{5, true, true}}; });
+          add(m, columns, more + 264, [](Case& x) { x.batch = Batches{{5, true, false}}; });
+          add(m, columns, more + 264, [](Case& x) { x.batch = Batches{{5, false, true}}; });
+          add(m, columns, more + 263, [](Case& x) {
             x.batch = Batches{{3, true, false}, {2, false, true}, {4, true, true}, {2, true, true}};
             x.addend = true, x.aux = true;
           });
