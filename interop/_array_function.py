@@ -42,6 +42,7 @@ class ArrayFunction:
         }
         #: Are these all? Then `_run`, for so many arguments and no results by keyword, is core(args, self._like).
         self._is_direct, self._count = len(self._like) == len(self._shapes), len(self._given)
+        self.__signature__ = self._make_signature()  # of the object; the class has its own
 
     def returning(self, **shapes: ShapeRule) -> Self:
         """Return the same function with some of its arrays made by the call, and returned.
@@ -117,8 +118,7 @@ class ArrayFunction:
         both = tuple(present[name] if name in present else next(new) for name in self._shapes)
         return both if len(both) > 1 else both[0]
 
-    @property
-    def __signature__(self) -> inspect.Signature:
+    def _make_signature(self) -> inspect.Signature:
         kinds = inspect.Parameter
         parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in self._given]
         keywords = [*self._shapes, *self._keywords]

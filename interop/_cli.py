@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     conformance.add_argument("--update", metavar="PAGE", help="write the tables into this page instead")
     options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except BrokenPipeError:  # the reader, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter flushes, and complains
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        parser.exit(2, f"interop {options.command}: {error.filename}: {error.strerror}\n")
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.command == "info":
         from interop import _info
 

@@ -131,7 +131,13 @@ def convert(
             _core.asarray(x, _FUNCTION, handle)  # for its effect only: the stream waits
         return x
     array = _core.asarray(x, _FUNCTION, handle)
-    return target.take(importlib.import_module(target.module), array, handle)
+    try:
+        module = importlib.import_module(target.module)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{_FUNCTION}: library is {library!r}, which is not installed", name=error.name
+        ) from error
+    return target.take(module, array, handle)
 
 
 # ---- what an importer is shown ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -127,6 +128,10 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         raise TypeError(
             f"interop.explain: function is {function!r}; accepted: {accepted}, and what interop.elementwise makes"
         )
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{function.__name__}() {error}") from None
     return explainer(*args, **kwargs)
 
 
@@ -138,7 +143,7 @@ def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
         elsewhere = ("precision", "backend", "autotune", "stream", "execution")
         terms = {name: value for name, value in options.items() if name not in elsewhere}
         result, _ = in_jax.operands_of(a, b, **terms)
-        shape = _core.matmul_result(a.shape, str(a.dtype), b.shape, str(b.dtype), result)
+        shape = in_jax.shape_of(a, b, result)
         kernels = f"the XLA FFI handler interop_matmul, backend {options.get('backend') or 'automatic'}"
         arrays = {"a": a, "b": b, "c": options.get("c"), "bias": options.get("bias")}
         arrays = {name: x for name, x in arrays.items() if x is not None}
@@ -180,7 +185,7 @@ def _explain_elementwise(
         in_jax.refuse_output(function, "out")
     keys = ("a", "b") if len(operands) > 1 else ("x",)
     arrays = {key: x for key, x in zip(keys, operands, strict=True) if isinstance(x, jax.Array | jax.core.Tracer)}
-    shape, dtype = result_of(name, a, b)
+    shape, dtype = result_of(name, a, b, where_zero)
     kernels = "the XLA FFI handler interop_elementwise"
     names = ("interop_elementwise", kernels, f"jax.numpy's own {name}")
     return _explain_in_jax(function, arrays, shape, dtype, *names, stream, execution)

@@ -56,7 +56,7 @@ def compute(
 
 
 def _product(a: _Array, b: _Array, work: Any, conjugates: tuple[bool, bool], alpha: Any, dtype: Any) -> Any:
-    x, y = (x.astype(work, copy=False) for x in (a, b))
+    x, y = (x.astype(dtype, copy=False).astype(work, copy=False) for x in (a, b))
     x, y = (np.conjugate(x) if is_conjugated else x for x, is_conjugated in zip((x, y), conjugates, strict=True))
     factor = factor_of("interop.matmul", "alpha", alpha, dtype, work)
     if factor == 0:  # nothing of the operands, so that their NaN is none of the result's

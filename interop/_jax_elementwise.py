@@ -34,6 +34,7 @@ _NAMES = _core.elementwise_operations()
 _FUNCTIONS = [f"interop.{name}" for name in _NAMES]
 _PLACES = {name: place for place, name in enumerate(_NAMES)}
 _UNARY = ("negative", "abs")
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 _Tracer = jax.core.Tracer
 
 
@@ -83,11 +84,16 @@ def _of_one_dtype(place: int, dtype: Any) -> Callable[..., jax.Array] | None:
     return None if promotes else _compiled(_NAMES[place], name_of(dtype), None)
 
 
-def result_of(operation: str, a: Any, b: Any) -> tuple[tuple[int, ...], str]:
+def result_of(operation: str, a: Any, b: Any, where_zero: complex | None) -> tuple[tuple[int, ...], str]:
     """Return the shape and dtype of the result, or raise as the call would; for `interop.explain`."""
     operands = [a] if operation in _UNARY else [a, b]
     place = _PLACES[operation]
-    dtype = _core.elementwise_result_dtype(place, _common_dtype(f"interop.{operation}", operation, operands))
+    common = _common_dtype(f"interop.{operation}", operation, operands)
+    dtype = _core.elementwise_result_dtype(place, common)
+    for name, x in zip(("a", "b"), operands, strict=False):
+        if not isinstance(x, jax.Array | _Tracer):
+            element_of(f"interop.{operation}", name, x, numpy_dtype(common))
+    _bytes_of(where_zero, common)
     return _core.broadcast_shape(place, np.shape(a), np.shape(operands[-1])), dtype
 
 
@@ -122,12 +128,18 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
         kinds[0] = (str(operands[0].dtype), False)
         arrays = [operands[0]]
     first = arrays[0].dtype
+    if operation in _COMPARISONS and {x.dtype.kind for x in arrays} == {"i", "u"} and _holds_both(arrays):
+        return "int64"  # exact; the 32 bits that JAX has without its x64 mode would wrap
     strength = _ORDER.index(type(_KINDS[first.kind]))
     weak = _ORDER[: strength + 1]  # not of NumPy, whose scalars have a dtype
     alike = all(x[0] == str(first) if isinstance(x, tuple) else type(x) in weak for x in kinds)
     if alike and not (operation == "divide" and first.kind in "biu"):
         return str(first)
     return promote(function, "jax", operation == "divide", kinds[0], kinds[1] if len(kinds) > 1 else None)
+
+
+def _holds_both(arrays: list[Any]) -> bool:
+    return all(x.dtype.kind == "i" or x.dtype.itemsize < 8 for x in arrays)
 
 
 def is_strong(x: Any) -> bool:

@@ -63,6 +63,10 @@ def load(path: str | os.PathLike[str], declarations: str, /, *, memory: Memory |
     >>> lib.hypot(3, 4)
     5.0
     """
+    for name, x, kinds in (("path", path, str | os.PathLike), ("declarations", declarations, str)):
+        if not isinstance(x, kinds):
+            accepted = "a string" if kinds is str else "a string, or a path"
+            raise TypeError(f"interop.load: {name} is {x!r} ({type(x).__name__}); accepted: {accepted}")
     if memory not in (None, "device", "host"):
         raise ValueError(f"interop.load: memory is {memory!r}; accepted: None, 'device', 'host'")
     parsed = [_parse(text, memory) for text in _statements(declarations)]

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
+
 from interop import _core
 
 __all__ = ["StreamLike", "matmul"]
@@ -45,8 +47,8 @@ def matmul(
     out: ArrayT | None = None,
     dtype: Any = None,
     c: Any = None,
-    alpha: complex = 1,
-    beta: complex | None = None,
+    alpha: complex | np.number[Any] = 1,
+    beta: complex | np.number[Any] | None = None,
     bias: Any = None,
     epilogue: Epilogue | None = None,
     aux: Any = None,
@@ -107,7 +109,8 @@ def matmul(
         arrays.
     autotune : bool, optional
         True times cuBLAS's algorithms, and our own kernel, for a product that has not been tuned yet, and keeps the
-        quickest: see `interop.autotune`. False passes over what was kept. For device arrays, and not for JAX's.
+        quickest: see `interop.autotune`. False passes over what was kept. Not for JAX's
+        arrays; of host arrays nothing is tuned.
     stream : int handle or stream object, optional
         Where the work is queued and the result is ready; by default the current stream of the library of `a`. Objects
         with ``__cuda_stream__``, ``.cuda_stream`` (torch) or ``.ptr`` (CuPy) are accepted. For device arrays.

@@ -115,13 +115,13 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
     OverflowError, naming the parameter, if the dtype cannot hold the integer; TypeError for a complex number in a real
     dtype.
     """
-    is_integer = isinstance(scalar, int) and not isinstance(scalar, np.generic)
+    is_integer = isinstance(scalar, int | np.integer)
     fits = True
     if dtype.kind in "iu" and is_integer:
         limits = np.iinfo(dtype)
-        fits = limits.min <= scalar <= limits.max
+        fits = limits.min <= int(scalar) <= limits.max
     elif is_integer:
-        fits = abs(scalar) <= sys.float_info.max
+        fits = abs(int(scalar)) <= sys.float_info.max
     elif dtype.kind != "c" and isinstance(scalar, complex | np.complexfloating):
         raise TypeError(f"{function}: {name} is {scalar}, and the result is {dtype}; accepted: a real number")
     if not fits:

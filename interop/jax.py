@@ -131,11 +131,29 @@ def operands_of(
     for name, x in (("out", out), ("aux", aux)):
         if x is not None:
             refuse_output("interop.matmul", name)
-    result = _core.matmul_dtype("jax", name_of(a.dtype), name_of(b.dtype), dtype)
+    result = _core.matmul_dtype("jax", *_dtypes_of(a, b), dtype)
     operands = {"a": a, "b": b}
     if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
         operands |= _terms(result, a, b, c, alpha, beta, bias, epilogue, scale_a, scale_b)
     return result, operands
+
+
+def _dtypes_of(a: Any, b: Any) -> tuple[str, str]:
+    """Return the operands' dtypes; of a weakly typed one, that in which JAX would compute it beside the other."""
+    if a.dtype == b.dtype or not (a.weak_type or b.weak_type):
+        return name_of(a.dtype), name_of(b.dtype)
+    is_wide = any(x.dtype.itemsize >= 8 and not x.weak_type for x in (a, b))
+    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+        common = name_of(jnp.result_type(a, b))
+    first, second = (common if x.weak_type else name_of(x.dtype) for x in (a, b))
+    return first, second
+
+
+def shape_of(a: Any, b: Any, result: str) -> tuple[int, ...]:
+    """Return the shape of a product of that dtype, or raise what `matmul` does of the operands' shapes and dtypes."""
+    dtypes = _dtypes_of(a, b)
+    shape: tuple[int, ...] = _core.matmul_result(a.shape, dtypes[0], b.shape, dtypes[1], result)
+    return shape
 
 
 def matmul_of_arrays(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -181,8 +199,9 @@ def _terms(
     scale_b: Any,
 ) -> dict[str, Any]:
     """Return what stands beside the operands, checked; factors and scales become operands of no dimension."""
+    dtypes = _dtypes_of(a, b)
     _core.check_matmul_terms(
-        a.shape, name_of(a.dtype), b.shape, name_of(b.dtype), result,
+        a.shape, dtypes[0], b.shape, dtypes[1], result,
         None if c is None else (c.shape, name_of(c.dtype)),
         None if bias is None else (bias.shape, name_of(bias.dtype)),
         epilogue,
@@ -192,8 +211,11 @@ def _terms(
     for name, factor in (("alpha", alpha), ("beta", beta)):
         if factor is None:
             continue
-        is_array = isinstance(factor, jax.Array | _Tracer)
-        terms[name] = factor if is_array else factor_of("interop.matmul", name, factor, dtype, kind)
+        if isinstance(factor, jax.Array | _Tracer):
+            _check_factor(name, factor, dtype)
+            terms[name] = factor
+        else:
+            terms[name] = factor_of("interop.matmul", name, factor, dtype, kind)
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         if scale is None:
             continue
@@ -202,8 +224,36 @@ def _terms(
                 f"interop.matmul: {name} is given, and the operands are {a.dtype}; accepted: None, or float8 operands "
                 "(alpha= scales others)"
             )
-        terms[name] = scale if isinstance(scale, jax.Array | _Tracer) else np.float32(scale)
+        terms[name] = _scale_of(name, scale)
     return terms
+
+
+def _check_factor(name: str, factor: Any, dtype: Any) -> None:
+    """Raise where the array is no factor of a product of that dtype; its value is not known here."""
+    if factor.ndim != 0:
+        raise ValueError(
+            f"interop.matmul: {name} has the shape {factor.shape}; accepted: a scalar, or an array of no dimension"
+        )
+    kinds = {"b": "", "i": "biu", "u": "biu", "c": "biufVc"}.get(dtype.kind, "biufV")
+    fits = factor.dtype == dtype or dtype.kind not in "iu" or factor.weak_type or np.can_cast(factor.dtype, dtype)
+    if factor.dtype.kind not in kinds or not fits:
+        accepted = {"b": "1", "i": f"an integer, or an array of {dtype}", "u": f"an integer, or an array of {dtype}"}
+        raise TypeError(
+            f"interop.matmul: {name} is an array of {factor.dtype}, and the product is {dtype}; accepted: "
+            + accepted.get(dtype.kind, "a number" if dtype.kind == "c" else "a real number, or an array of such")
+        )
+
+
+def _scale_of(name: str, scale: Any) -> Any:
+    if isinstance(scale, jax.Array | _Tracer):
+        what = f"an array of {scale.dtype} and shape {scale.shape}"
+        is_scale = scale.dtype == np.float32 and scale.size == 1
+    else:
+        what = f"{scale!r} ({type(scale).__name__})"
+        is_scale = isinstance(scale, int | float | np.integer | np.floating)
+    if not is_scale:
+        raise TypeError(f"interop.matmul: {name} is {what}; accepted: a real number, or one float32")
+    return scale if isinstance(scale, jax.Array | _Tracer) else np.float32(scale)
 
 
 _SQRT_HALF, _GELU_INNER = math.sqrt(0.5), math.sqrt(2 / math.pi)

@@ -112,7 +112,7 @@ def check_producer(
     Raises
     ------
     AssertionError
-        An array was read wrong, raised what is not documented, or was not given back.
+        An array was read wrong, raised what is not documented, or was not given back; or `make` returned none at all.
 
     Notes
     -----
@@ -122,6 +122,8 @@ def check_producer(
     kinds += [("compact", stream) for stream in streams]
     cells = [_check(make, dtype, layout, stream) for dtype in dtypes for layout, stream in kinds]
     wrong = [str(cell) for cell in cells if cell.outcome == "WRONG"]
+    if strict and cells and all(cell.outcome == "none" for cell in cells):
+        wrong = [f"`make` returned no array at all; the first: {cells[0]}"]
     if strict and wrong:
         raise AssertionError("\n".join(["interop.testing.check_producer:", *wrong]))
     return cells

@@ -149,6 +149,18 @@ def test_check_producer_raises_for_wrong_cells():
     assert interop.testing is interop_testing
 
 
+def test_check_producer_raises_where_nothing_is_made():
+    with pytest.raises(AssertionError, match=r"`make` returned no array at all; the first: .*division by zero"):
+        interop_testing.check_producer(lambda x: 1 / 0)
+
+
+def test_the_command_names_a_file_that_cannot_be_written(capsys, tmp_path):
+    with pytest.raises(SystemExit) as exited:
+        _cli.main(["conformance", "--update", str(tmp_path / "no" / "page.md")])
+    assert exited.value.code == 2
+    assert "page.md: No such file or directory" in capsys.readouterr().err
+
+
 def test_check_producer_gives_a_cell_for_each_kind():
     cells = interop_testing.check_producer(np.asarray)
     assert len(cells) == len(interop_testing.DTYPES) * len(interop_testing.LAYOUTS)

@@ -15,7 +15,7 @@ from helpers.dlpack import ABSENT, Cai, Fake, OldFake
 
 import interop
 
-NOT_AN_ARRAY = "accepted: arrays with DLPack, __cuda_array_interface__ or the buffer protocol"
+NOT_AN_ARRAY = "accepted: arrays with DLPack, __cuda_array_interface__, the buffer protocol or __array_interface__"
 DTYPES = (
     "accepted: bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128, "
     "float8_e4m3fn, float8_e5m2"
@@ -345,6 +345,29 @@ def test_refuses_tensors_that_require_grad(torch, tensor):
         with torch.inference_mode():
             assert interop.matmul(x, tensor).tolist() == expected
         assert interop.matmul(x.detach(), tensor).tolist() == expected
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_torch_counts_what_is_written(torch, device):
+    """As its own functions do: a backward pass that needs the old values must not use the new ones."""
+    x = torch.full((2, 2), 2.0, device=device)
+    weight = torch.ones((2, 2), device=device, requires_grad=True)
+    writers = (
+        lambda out: interop.add(x, x, out=out),
+        lambda out: interop.matmul(x, x, out=out),
+        lambda out: interop.matmul(x, x, epilogue="relu", aux=out),
+        lambda out: interop.elementwise("2 * x")(x, out=out),
+    )
+    for write in writers:
+        saved = torch.ones((2, 2), device=device)
+        loss = (weight * saved).sum()
+        before = x._version, saved._version
+        write(saved)
+        assert (x._version, saved._version) == (before[0], before[1] + 1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    with torch.inference_mode():  # whose tensors have no count
+        assert float(interop.add(x, x, out=torch.ones((2, 2), device=device))[0, 0]) == 4
 
 
 def test_refuses_functions_of_torch_func(torch, tensor):

@@ -183,6 +183,26 @@ def test_what_cannot_be_explained(function):
         interop.explain(function, A, B)
 
 
+@pytest.mark.parametrize("make", ["numpy", "jax"])
+def test_scalars_are_checked_as_by_the_call(make, host_jax):
+    asarray = host_jax.numpy.asarray if make == "jax" else np.asarray
+    whole, real = asarray(np.ones((2, 2), "int8")), asarray(A)
+    for function, arguments, options in (
+        (interop.add, (whole, 300), {}),
+        (interop.divide, (real, real), {"where_zero": 1j}),
+        (interop.add, (1, 2), {}),
+        (interop.matmul, (whole, whole), {"alpha": 0.5}),
+        (interop.matmul, (whole, whole), {"alpha": np.int64(300)}),
+        (interop.matmul, (whole,), {}),
+    ):
+        with pytest.raises((TypeError, OverflowError)) as expected:
+            function(*arguments, **options)
+        with pytest.raises(expected.type) as found:
+            interop.explain(function, *arguments, **options)
+        if len(arguments) > 1:
+            assert str(found.value) == str(expected.value)
+
+
 def test_unknown_options_are_type_errors():
     with pytest.raises(TypeError, match="unexpected keyword argument 'size'"):
         explain(A, B, size=3)

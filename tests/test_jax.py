@@ -363,6 +363,43 @@ def test_matmul_promotes_mixed_dtypes(x64):
             assert np.allclose(np.asarray(c), x.astype("float64") @ y, rtol=1e-14, atol=1e-15)
 
 
+def test_matmul_of_weakly_typed_operands():
+    """A weak operand takes the other's dtype, as JAX has it."""
+    weak, whole = jnp.full((2, 2), 2.0), jnp.full((2, 2), 3)
+    assert weak.weak_type
+    for other in (jnp.ones((2, 2), "bfloat16"), jnp.ones((2, 2), "float16"), jnp.ones((2, 2), "int8"), whole):
+        for x, y in ((weak, other), (other, weak)):
+            c = interop.matmul(x, y)
+            assert c.dtype == (x @ y).dtype
+            assert (c == x @ y).all()
+            assert interop.explain(interop.matmul, x, y).result_dtype == str(c.dtype)
+            assert interop.matmul(x, y, alpha=2).dtype == c.dtype
+            assert jax.jit(interop.matmul)(x, y).dtype == c.dtype
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+@pytest.mark.parametrize(
+    ("dtype", "factor", "error", "message"),
+    [
+        ("int8", np.float32(0.5), TypeError, "is an array of float32, and the product is int8; accepted: an integer"),
+        ("int8", np.int32(300), TypeError, "is an array of int32, and the product is int8; accepted: an integer"),
+        ("float32", np.complex64(1j), TypeError, "is an array of complex64, and the product is float32; accepted: a r"),
+        (
+            "float32",
+            np.ones((5, 1, 1)),
+            ValueError,
+            r"has the shape \(5, 1, 1\); accepted: a scalar, or an array of no",
+        ),
+    ],
+)
+def test_matmul_refuses_factors_that_are_arrays_of_another_kind(wrap, dtype, factor, error, message):
+    x = jnp.ones((2, 2), dtype)
+    for name in ("alpha", "beta"):
+        call = wrap(lambda f, name=name: interop.matmul(x, x, c=x, **{name: f}))
+        with pytest.raises(error, match=f"interop.matmul: {name} {message}"):
+            call(jnp.asarray(factor))
+
+
 def test_matmul_refuses_random_keys():
     keys = jax.random.split(jax.random.key(0), 3)
     for f in (interop.matmul, jax.jit(lambda a, b: interop.matmul(a, b))):

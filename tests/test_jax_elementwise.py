@@ -107,6 +107,19 @@ def test_tracers_beside_other_libraries_are_refused():
         jax.jit(lambda x: interop.add(np.ones(3), x))(jnp.ones(3))
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_signed_and_unsigned_integers_are_compared_exactly(wrap):
+    """Without the x64 mode JAX has int32 for them, in which 4294967295 is -1."""
+    for signed, unsigned in (("int8", "uint32"), ("int32", "uint32"), ("int32", "uint16")):
+        x = np.array([-1, 127, np.iinfo(signed).min, 0], signed)
+        y = np.array([np.iinfo(unsigned).max, 127, 1 << 15, 0], unsigned)
+        for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+            compare = wrap(getattr(interop, name))
+            for a, b in ((x, y), (y, x)):
+                expected = getattr(np, name)(a.astype("int64"), b.astype("int64"))
+                assert np.array_equal(compare(jnp.asarray(a), jnp.asarray(b)), expected), (name, signed, unsigned)
+
+
 def test_explain():
     plan = interop.explain(interop.less, jnp.ones((2, 3)), 2)
     assert (plan.result_shape, plan.result_dtype, plan.stream) == ((2, 3), "bool", None)

@@ -59,6 +59,21 @@ def test_mixed_dtypes_are_promoted_as_by_the_library(host_library, first, second
     forms.check(host_library.to_numpy(c), x.astype(kind), y.astype(kind), dtype)
 
 
+@pytest.mark.parametrize(("integer", "narrow", "value"), [("int32", "float16", 70000), ("int64", "bfloat16", 257)])
+def test_integers_beside_16_bit_floats_are_converted_first(host_library, integer, narrow, value):
+    x, y = np.full((1, 1), value, integer), np.full((1, 1), 0.5, forms.numpy_dtype(narrow))
+    a, b = made(host_library, x), made(host_library, y)
+    if isinstance(a, np.ndarray) and narrow == "bfloat16":
+        with pytest.raises(TypeError, match="numpy has no common dtype of int64 and bfloat16"):
+            interop.matmul(a, b)
+        return
+    c = interop.matmul(a, b)
+    kind = forms.numpy_dtype(host_library.dtype(c))  # NumPy's is wider
+    with np.errstate(over="ignore"):
+        expected = float(x.astype(kind).astype("float64")[0, 0]) / 2
+    assert float(host_library.to_numpy(c).astype("float64")[0, 0]) == expected
+
+
 @pytest.mark.parametrize(
     ("given", "dtype"),
     [("int8", "int32"), ("uint8", "int16"), ("bool", "int64"), ("bfloat16", "float32"), ("float16", "float64"),

@@ -108,6 +108,11 @@ def test_matmul_has_every_keyword_of_its_signature():
             interop.matmul(x, x, **{name: object()})
 
 
+def test_classes_have_signatures():
+    for kind in (interop.Kernel, interop.Function, interop.Expression):
+        assert inspect.signature(kind).parameters
+
+
 def test_matmul_refuses_an_unknown_keyword_as_python_does():
     x = np.eye(2)
     for call in (interop.matmul, lambda *arrays, **options: interop.explain(interop.matmul, *arrays, **options)):

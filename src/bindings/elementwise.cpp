@@ -84,7 +84,13 @@ Operands read_operands(const Operation& operation, nb::handle a, nb::handle b) {
     if (operands.place[k] >= 0)
       operands.arrays[operands.array_count++] = {operation.parameters[k], operands.objects[k]};
   }
-  if (operands.array_count == 0) exchange::route_of(a, operation.name, operation.parameters[0]);  // which says so
+  if (operands.array_count == 0) {
+    const std::string first = std::string(operation.name) + ": " + operation.parameters[0];
+    if (operands.count == 1)
+      throw TypeError(first + " is a scalar, " + exchange::type_text(a) + "; accepted: an array");
+    throw TypeError(first + " and b are scalars, " + exchange::type_text(a) + " and " + exchange::type_text(b) +
+                    "; accepted: an array, and an array or a scalar beside it");
+  }
   return operands;
 }
 
@@ -129,7 +135,9 @@ DLDataType common_dtype(const Operation& operation, const Operands& operands, co
   const nb::object name = kPromote.get()(operation.name, call.library(), operation.op == ElementwiseOp::divide,
                                          promoted_of(call, operands, 0), other);
   const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
-  if (!found) throw TypeError(std::string(operation.name) + ": the operands promote to " + exchange::text_of(name));
+  if (!found)
+    throw TypeError(std::string(operation.name) + ": the operands promote to " + exchange::text_of(name) +
+                    kAcceptedPromotions);
   return *found;
 }
 
@@ -204,6 +212,16 @@ void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan,
     work.replaces_zero = true;
     work.where_zero = value_of(operation.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
   }
+}
+
+/// Raises what computing would of the scalars, where `set_inputs` is not to read the arrays.
+void check_scalars(const Operation& operation, const Plan& plan, nb::handle where_zero) {
+  const Operands& operands = plan.operands;
+  for (int k = 0; k < operands.count; ++k) {
+    if (operands.place[k] >= 0) continue;
+    value_of(operation.name, operation.parameters[k], operands.objects[k], operands.kinds[k], plan.dtype);
+  }
+  if (!where_zero.is_none()) value_of(operation.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
 }
 
 /// A tensor of one element, for operands that the kernel has as a value.
@@ -306,6 +324,7 @@ nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle
   auto explained = nb::borrow<nb::dict>(call.explain());
   explained["workspace_bytes"] = 0;
   if (call.on_host()) {
+    check_scalars(operation, plan, where_zero);
     explained["algorithm"] =
         "NumPy's " + std::string(operation.short_name()) + ", on views of the arrays, in " + dtype_name(plan.dtype);
     return explained;

@@ -230,7 +230,8 @@ std::vector<uint64_t> key_of(const Plan& plan) {
 
 DLDataType named_dtype(const ExpressionCalls& self, nb::handle name) {
   const auto dtype = exchange::dtype_from_name(nb::cast<std::string>(name));
-  if (!dtype) throw TypeError(self.function + ": the operands promote to " + exchange::text_of(name));
+  if (!dtype)
+    throw TypeError(self.function + ": the operands promote to " + exchange::text_of(name) + kAcceptedPromotions);
   return *dtype;
 }
 

@@ -200,7 +200,7 @@ nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms
 
 DLDataType dtype_called(const std::string& name) {
   const auto found = exchange::dtype_from_name(name);
-  if (!found) throw TypeError(std::string(kFunction) + ": there is no dtype " + name);
+  if (!found) throw TypeError(std::string(kFunction) + ": dtype is " + name + "; accepted: " + ops::kMatmulDtypes);
   return *found;
 }
 
@@ -304,11 +304,13 @@ struct Product {
   nb::object numpy_of(int place) const { return place < 0 ? nb::none() : call.numpy(place); }
 
   /// The scale of an operand that is not an array; 1 if there is none.
-  static double scale_of(nb::handle scale) {
+  static double scale_of(const char* name, nb::handle scale) {
     if (scale.is_none() || !is_scalar(scale)) return 1;
     const double value = PyFloat_AsDouble(scale.ptr());
-    if (PyErr_Occurred()) nb::raise_python_error();
-    return value;
+    if (!PyErr_Occurred()) return value;
+    PyErr_Clear();
+    throw TypeError(std::string(kFunction) + ": " + name + " is " + exchange::text_of(scale) + " (" +
+                    exchange::type_text(scale) + "); accepted: a real number, or one float32");
   }
 
  private:
@@ -321,7 +323,10 @@ struct Product {
                          dtype_name(call.tensor(0).dtype) +
                          "; accepted: None, or float8 operands (alpha= scales others)");
       }
-      if (place < 0) continue;
+      if (place < 0) {
+        scale_of(name, scale);
+        continue;
+      }
       const DLTensor& tensor = call.tensor(place);
       if (tensor.dtype == kFloat32 && element_count(tensor) == 1) continue;
       throw ValueError(std::string(kFunction) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " +
@@ -498,7 +503,8 @@ class DeviceProduct {
  private:
   /// alpha and beta, and the scales of float8: numbers are part of alpha, arrays are read by the kernel.
   void set_scales(const Product& product) {
-    const double scale = Product::scale_of(product.terms.scale_a) * Product::scale_of(product.terms.scale_b);
+    const double scale =
+        Product::scale_of("scale_a", product.terms.scale_a) * Product::scale_of("scale_b", product.terms.scale_b);
     if (product.has_factors() || scale != 1) {
       const DLDataType dtype = product.result.dtype;
       ScalarValue alpha = factor_value("alpha", product.alpha(), dtype);
@@ -561,6 +567,10 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
   const DLTensor& c = call.output(product.result.shape, product.result.dtype);
   auto explained = nb::borrow<nb::dict>(call.explain());
   if (call.on_host()) {
+    if (product.has_factors()) {
+      factor_value("alpha", product.alpha(), product.result.dtype);
+      factor_value("beta", product.beta(), product.result.dtype);
+    }
     explained["algorithm"] = "numpy.matmul, on views of the arrays";
     explained["workspace_bytes"] = 0;
     return explained;

@@ -14,6 +14,11 @@ Kind kind_of(nanobind::handle x);
 /// The strongest of Python's scalars that takes part in an array's own dtype.
 Kind kind_of(DLDataType dtype);
 
+/// The end of a message about operands that promote to a dtype which is not served.
+inline constexpr const char* kAcceptedPromotions =
+    "; accepted: what promotes to bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64 "
+    "or complex128";
+
 /// A scalar as one element of `dtype`. Throws OverflowError, naming the argument, where the dtype cannot hold an
 /// integer, and TypeError for a complex number in a real dtype.
 ScalarValue value_of(const char* function, const char* name, nanobind::handle x, Kind kind, DLDataType dtype);

@@ -403,6 +403,9 @@ void Call::unstage(int i) {
 
 nb::object Call::hand_over() {
   if (staged_) unstage();
+  for (int i = 0; i < operand_count_; ++i) {
+    if (operands_[i].is_output) operands_[i].route->written(operands_[i]);
+  }
   if (!on_host() && !staged_) {
     for (cudaStream_t theirs : joined_) cuda::wait_stream(theirs, stream_);
     std::vector<Held> held;

@@ -125,6 +125,14 @@ const Route* look_by_protocol(PyTypeObject* type) {
   return nullptr;
 }
 
+/// A protocol on the instance alone, such as a proxy's __getattr__ has: the type says nothing, so nothing is kept.
+const Route* look_at_instance(nb::handle object) {
+  if (nb::hasattr(object, "__cuda_array_interface__")) return &cai_route();
+  if (look_by_name(Py_TYPE(object.ptr()))) return nullptr;  // NumPy's scalars and masked arrays have more
+  if (nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__")) return &dlpack_route();
+  return nb::hasattr(object, "__array_interface__") ? &buffer_route() : nullptr;
+}
+
 const Route* look(PyTypeObject* type) {
   const Route* taught = registered_route(type);
   return taught ? taught : built_in_route(type);
@@ -161,8 +169,8 @@ const Route* find_route(nb::handle object) {
   route = look(type);
   if (route) {
     cache(type, route, before);
-  } else if (!PyType_Check(object.ptr()) && nb::hasattr(object, "__cuda_array_interface__")) {
-    return &cai_route();  // on the instance alone (a proxy's __getattr__): the type says nothing, so nothing is cached
+  } else if (!PyType_Check(object.ptr())) {
+    return look_at_instance(object);
   }
   return route;
 }
@@ -177,7 +185,8 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
         "arrays (pass numpy.asarray(x), or x.filled() of a masked array)";
   } else {
     text +=
-        "; accepted: arrays with DLPack, __cuda_array_interface__ or the buffer protocol (NumPy, torch, JAX, CuPy, "
+        "; accepted: arrays with DLPack, __cuda_array_interface__, the buffer protocol or __array_interface__ (NumPy, "
+        "torch, JAX, CuPy, "
         "Numba, interop.Array, ...), and types given to interop.register";
   }
   throw TypeError(text);

@@ -37,6 +37,9 @@ class Route {
   /// Told after the launch that `stream` now uses the operand's memory.
   virtual void used(Operand& /*operand*/, cudaStream_t /*stream*/) const {}
 
+  /// Told once the operand's memory has been written to, or its writing is queued.
+  virtual void written(const Operand& /*operand*/) const {}
+
   /// Do calls led by such an array run on our own stream of this thread and device?
   virtual bool own_stream() const { return false; }
   /// The stream on which the library itself would work now on `device`; false if it has no such notion.

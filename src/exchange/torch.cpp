@@ -24,10 +24,12 @@ const Lookup kResolveNeg("torch", "resolve_neg");
 const Lookup kResolveConj("torch", "resolve_conj");
 const Lookup kDispatchModes("torch", "_C._len_torch_dispatch_stack");
 const Lookup kIsTracing("torch", "_C._is_tracing");
+const Lookup kCountWrites("torch", "_C._increment_version");
 const Lookup kClone("torch", "clone");
 const Lookup kIsWrapped("torch", "_C._functorch.is_functorch_wrapped_tensor");
 const Lookup kForwardAd("torch.autograd.forward_ad", "__dict__");
 const Lookup kUnpackDual("torch.autograd.forward_ad", "unpack_dual");
+const Lookup kCountWrite("torch.autograd.graph", "increment_version");
 const Lookup kStreamGuard("torch.cuda", "stream");
 const Lookup kExternalStream("torch.cuda", "ExternalStream");
 const Lookup kDefaultStream("torch.cuda", "default_stream");
@@ -81,6 +83,12 @@ class TorchExchangeRoute final : public TorchRoute {
     if (api().current_work_stream(kDLCUDA, device, &current) != 0) nb::raise_python_error();
     *stream = stream_from_handle(static_cast<int64_t>(reinterpret_cast<uintptr_t>(current)));
     return true;
+  }
+
+  void written(const Operand& operand) const override {  // what the public function calls in these versions
+    PyObject* const counted = PyObject_CallOneArg(kCountWrites.get().ptr(), nb::make_tuple(operand.object).ptr());
+    if (!counted) nb::raise_python_error();
+    Py_DECREF(counted);
   }
 
  private:
@@ -159,6 +167,8 @@ Made TorchRoute::empty(const Shape& shape, DLDataType dtype, DLDevice device, cu
   const Within guard(kStreamGuard.get()(own));
   return allocate(shape, dtype, device);
 }
+
+void TorchRoute::written(const Operand& operand) const { kCountWrite.get()(operand.object); }
 
 void TorchRoute::resolve(Operand& operand, const Lookup& function) {
   if (operand.is_output) {

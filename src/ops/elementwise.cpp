@@ -116,7 +116,7 @@ Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count
           text += std::string(j ? " and " : "") + inputs[j].name + " has shape " + shape_text(*inputs[j].tensor);
         }
         throw ValueError(text + ": the sizes " + std::to_string(size) + " and " + std::to_string(tensor.shape[i]) +
-                         " do not broadcast");
+                         " do not broadcast; accepted: equal ones, or 1");
       }
       size = tensor.shape[i];
     }

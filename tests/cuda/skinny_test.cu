@@ -260,7 +260,7 @@ std::vector<Case> cases() {
         }
       }
       for (const int m : {1, 2, 3, 5, 8, 9, 16}) {
-        for (const int64_t more : {-200, -140, 1000}) {  // by each of the kernels, for a short k and for a long one
+        for (const int64_t more : {-200, -140, 1000}) {   // by each of the kernels, for a short k and for a long one
           const int64_t columns = more < 0 ? 1048 : 136;  // of a matrix in a batch; a small one would not be theirs
           add(m, 1000, more + 300, [](Case& x) { x.a = 'o'; });
           add(m, 1000, more + 300, [](Case& x) { x.a = 'm'; });

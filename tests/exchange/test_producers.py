@@ -104,6 +104,19 @@ def test_of_several_protocols_the_first_is_taken():
     assert route(type("Interfaces", (), fields)()) == ("interop", "__cuda_array_interface__")
 
 
+@pytest.mark.parametrize("names", [("__array_interface__",), ("__dlpack__", "__dlpack_device__")], ids=str)
+def test_a_protocol_on_the_instance_alone(names):
+    class Proxy:
+        pass
+
+    proxy, x = Proxy(), np.arange(3.0)
+    for name in names:
+        setattr(proxy, name, getattr(x, name))
+    assert np.shares_memory(np.asarray(interop.asarray(proxy)), x)
+    with pytest.raises(TypeError, match="a is .*Proxy; accepted: arrays with DLPack"):
+        interop.matmul(Proxy(), x)
+
+
 def test_a_type_at_the_address_of_a_dropped_one_has_its_own_route():
     """Routes are known by the type's address, so a type that has one is kept alive."""
     for _ in range(20):
