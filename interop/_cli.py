@@ -40,12 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     conformance.add_argument("--update", metavar="PAGE", help="write the tables into this page instead")
     options = parser.parse_args(arguments)
     try:
-        return _run(options)
+        status = _run(options)
+        sys.stdout.flush()
+        return status
     except BrokenPipeError:  # the reader, `head` say, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter flushes, and complains
         return 1
     except OSError as error:
-        if error.filename is None:
+        given = (getattr(options, name, None) for name in ("csv", "plot", "table", "update"))
+        if error.filename is None or Path(error.filename) not in [Path(path) for path in given if path]:
             raise
         parser.exit(2, f"interop {options.command}: {error.filename}: {error.strerror}\n")
 

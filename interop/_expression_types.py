@@ -11,7 +11,7 @@ import numpy as np
 from interop import _core
 from interop._expression_operations import COPY, PLACES, SQUARE, Operation, accepted_in_words, of_scalars
 from interop._expression_parser import Apply, Literal, Name, Node
-from interop._promotion import configuration, element_of, numpy_dtype, promote
+from interop._promotion import configuration, dtype_of_comparison, element_of, numpy_dtype, promote
 
 __all__ = ["ArrayRef", "Constant", "Reference", "Split", "Step", "StepRef", "Typed", "ValueRef"]
 
@@ -188,7 +188,7 @@ class _Typing:
     def run(self) -> Typed:
         result = self.visit(self.split.root)
         if not isinstance(result.ref, StepRef):
-            self.step(COPY, self.common_dtype(False, [result]), None, [result])
+            self.step(COPY, self.common_dtype(COPY, [result]), None, [result])
         if self.typed.asks:
             self.typed.configuration = configuration(self.library)
         return self.typed
@@ -207,16 +207,21 @@ class _Typing:
         operands = [self.visit(x) for x in node.args]
         operation = node.operation
         promoted = operands[operation.truths :]
-        dtype = self.common_dtype(operation.in_float, promoted) if promoted else "bool"
+        dtype = self.common_dtype(operation, promoted) if promoted else "bool"
         if operation.name == "pow" and _is_two(operands[1]) and kind_of(dtype) in "iuf":
             return self.step(SQUARE, dtype, node, operands[:1])
         return self.step(operation, dtype, node, operands)
 
-    def common_dtype(self, in_float: bool, operands: Sequence[_Operand]) -> str:
+    def common_dtype(self, operation: Operation, operands: Sequence[_Operand]) -> str:
         """Return the dtype that operands share, without asking where they do so themselves."""
         if not any(x.strong_dtype for x in operands):  # one of weak arrays counts as strong
             place = next((i for i, x in enumerate(operands) if x.ref), None)
             operands = [_Operand(x.ref) if i == place else x for i, x in enumerate(operands)]
+        strong = [numpy_dtype(x.strong_dtype) for x in operands if x.strong_dtype]
+        compared = dtype_of_comparison(operation.name, strong) if self.library == "jax" else None
+        if compared:
+            return compared
+        in_float = operation.in_float
         first = next(filter(None, (x.strong_dtype for x in operands)), None)
         if first and all(_joins(x, first) for x in operands) and not (in_float and kind_of(first) in "biu"):
             return first

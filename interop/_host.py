@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from interop._promotion import element_of
+from interop._promotion import COMPARISONS, element_of
 
 __all__ = ["compute"]
 
@@ -84,11 +84,10 @@ def _pow(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -
 
 
 _UFUNCS = {"pow": "power", "abs": "absolute", "remainder": "remainder"}
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 _FUNCTIONS: dict[str, Callable[[str, Any, Any, _Array, Any, Any], None]] = {
     "divide": _divide,
     "pow": _pow,
     "floor_divide": _in_float32,
     "remainder": _in_float32,
-    **dict.fromkeys(_COMPARISONS, _compare),
+    **dict.fromkeys(COMPARISONS, _compare),
 }

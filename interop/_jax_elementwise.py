@@ -14,7 +14,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import _core
-from interop._promotion import element_of, numpy_dtype, promote
+from interop._promotion import dtype_of_comparison, element_of, numpy_dtype, promote
 from interop.jax import (
     check_operands,
     compute,
@@ -34,7 +34,6 @@ _NAMES = _core.elementwise_operations()
 _FUNCTIONS = [f"interop.{name}" for name in _NAMES]
 _PLACES = {name: place for place, name in enumerate(_NAMES)}
 _UNARY = ("negative", "abs")
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 _Tracer = jax.core.Tracer
 
 
@@ -128,18 +127,14 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
         kinds[0] = (str(operands[0].dtype), False)
         arrays = [operands[0]]
     first = arrays[0].dtype
-    if operation in _COMPARISONS and {x.dtype.kind for x in arrays} == {"i", "u"} and _holds_both(arrays):
-        return "int64"  # exact; the 32 bits that JAX has without its x64 mode would wrap
+    if compared := dtype_of_comparison(operation, [x.dtype for x in arrays]):
+        return compared
     strength = _ORDER.index(type(_KINDS[first.kind]))
     weak = _ORDER[: strength + 1]  # not of NumPy, whose scalars have a dtype
     alike = all(x[0] == str(first) if isinstance(x, tuple) else type(x) in weak for x in kinds)
     if alike and not (operation == "divide" and first.kind in "biu"):
         return str(first)
     return promote(function, "jax", operation == "divide", kinds[0], kinds[1] if len(kinds) > 1 else None)
-
-
-def _holds_both(arrays: list[Any]) -> bool:
-    return all(x.dtype.kind == "i" or x.dtype.itemsize < 8 for x in arrays)
 
 
 def is_strong(x: Any) -> bool:

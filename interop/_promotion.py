@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-__all__ = ["configuration", "dtype_name", "element_of", "factor_of", "numpy_dtype", "promote"]
+__all__ = [
+    "COMPARISONS",
+    "configuration",
+    "dtype_name",
+    "dtype_of_comparison",
+    "element_of",
+    "factor_of",
+    "numpy_dtype",
+    "promote",
+]
+
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
 #: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
 Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
@@ -107,6 +119,16 @@ def _jax(divides: bool, *operands: Any) -> str:
 
 
 _RULES = {"torch": _torch, "jax": _jax}
+
+
+def dtype_of_comparison(operation: str, dtypes: Sequence[Any]) -> str | None:
+    """Return int64 where JAX would compare signed and unsigned integers in 32 bits, in which they wrap; else None.
+
+    uint64 beside a signed dtype is JAX's, too: no dtype holds both.
+    """
+    kinds = {x.kind for x in dtypes}
+    is_one = operation in COMPARISONS and kinds == {"i", "u"} and all(x.kind == "i" or x.itemsize < 8 for x in dtypes)
+    return "int64" if is_one else None
 
 
 def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:

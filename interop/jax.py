@@ -23,7 +23,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import CudaError, _core
-from interop._promotion import factor_of, numpy_dtype
+from interop._promotion import element_of, factor_of, numpy_dtype
 
 __all__ = ["matmul"]
 
@@ -234,9 +234,11 @@ def _check_factor(name: str, factor: Any, dtype: Any) -> None:
         raise ValueError(
             f"interop.matmul: {name} has the shape {factor.shape}; accepted: a scalar, or an array of no dimension"
         )
-    kinds = {"b": "", "i": "biu", "u": "biu", "c": "biufVc"}.get(dtype.kind, "biufV")
-    fits = factor.dtype == dtype or dtype.kind not in "iu" or factor.weak_type or np.can_cast(factor.dtype, dtype)
-    if factor.dtype.kind not in kinds or not fits:
+    kinds = {"b": (), "i": tuple("biu"), "u": tuple("biu"), "c": tuple("biufVc")}.get(dtype.kind, tuple("biufV"))
+    fits = getattr(factor.dtype, "kind", None) in kinds  # random keys have none
+    if fits and dtype.kind in "iu":
+        fits = factor.weak_type or np.can_cast(factor.dtype, dtype)
+    if not fits:
         accepted = {"b": "1", "i": f"an integer, or an array of {dtype}", "u": f"an integer, or an array of {dtype}"}
         raise TypeError(
             f"interop.matmul: {name} is an array of {factor.dtype}, and the product is {dtype}; accepted: "
@@ -250,10 +252,12 @@ def _scale_of(name: str, scale: Any) -> Any:
         is_scale = scale.dtype == np.float32 and scale.size == 1
     else:
         what = f"{scale!r} ({type(scale).__name__})"
-        is_scale = isinstance(scale, int | float | np.integer | np.floating)
+        is_scale = isinstance(scale, int | float | np.bool_ | np.integer | np.floating)
     if not is_scale:
         raise TypeError(f"interop.matmul: {name} is {what}; accepted: a real number, or one float32")
-    return scale if isinstance(scale, jax.Array | _Tracer) else np.float32(scale)
+    if isinstance(scale, jax.Array | _Tracer):
+        return scale
+    return element_of("interop.matmul", name, scale, np.dtype(np.float32))
 
 
 _SQRT_HALF, _GELU_INNER = math.sqrt(0.5), math.sqrt(2 / math.pi)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +161,14 @@ def test_the_command_names_a_file_that_cannot_be_written(capsys, tmp_path):
         _cli.main(["conformance", "--update", str(tmp_path / "no" / "page.md")])
     assert exited.value.code == 2
     assert "page.md: No such file or directory" in capsys.readouterr().err
+
+
+def test_the_command_may_be_read_in_part():
+    command = [sys.executable, "-m", "interop", "info"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 1
 
 
 def test_check_producer_gives_a_cell_for_each_kind():

@@ -398,6 +398,9 @@ def test_matmul_refuses_factors_that_are_arrays_of_another_kind(wrap, dtype, fac
         call = wrap(lambda f, name=name: interop.matmul(x, x, c=x, **{name: f}))
         with pytest.raises(error, match=f"interop.matmul: {name} {message}"):
             call(jnp.asarray(factor))
+    for operand, other in ((jnp.ones((2, 2), bool), jnp.asarray(True)), (x, jax.random.key(0))):
+        with pytest.raises(TypeError, match="interop.matmul: alpha is an array of "):
+            interop.matmul(operand, operand, alpha=other)
 
 
 def test_matmul_refuses_random_keys():

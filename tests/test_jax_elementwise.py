@@ -114,10 +114,12 @@ def test_signed_and_unsigned_integers_are_compared_exactly(wrap):
         x = np.array([-1, 127, np.iinfo(signed).min, 0], signed)
         y = np.array([np.iinfo(unsigned).max, 127, 1 << 15, 0], unsigned)
         for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
-            compare = wrap(getattr(interop, name))
+            symbol = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">"}.get(name, ">=")
+            compare, expression = wrap(getattr(interop, name)), wrap(interop.elementwise(f"x {symbol} y"))
             for a, b in ((x, y), (y, x)):
                 expected = getattr(np, name)(a.astype("int64"), b.astype("int64"))
-                assert np.array_equal(compare(jnp.asarray(a), jnp.asarray(b)), expected), (name, signed, unsigned)
+                for f in (compare, expression):
+                    assert np.array_equal(f(jnp.asarray(a), jnp.asarray(b)), expected), (name, signed, unsigned)
 
 
 def test_explain():

@@ -331,3 +331,24 @@ def test_property(data):
     given = {name: library.make(z) if isinstance(z, np.ndarray) else z for name, z in options.items()}
     got = interop.matmul(library.view(base_x, x), library.view(base_y, y), **given)
     forms.check(library.to_numpy(got), x, y, dtype, **options)
+
+
+@pytest.mark.parametrize(
+    ("scale", "error", "message"),
+    [
+        (1j, TypeError, r"scale_a is 1j \(complex\); accepted: a real number, or one float32"),
+        (10**400, OverflowError, "scale_a is "),
+        (
+            np.ones(2, "float32"),
+            (TypeError, ValueError),
+            r"scale_a is .*shape \(2,\); accepted: .*one float32",
+        ),
+    ],
+    ids=["complex", "huge", "two"],
+)
+def test_scales_that_are_none(host_library, scale, error, message):
+    x = made(host_library, np.ones((2, 2)).astype(ml_dtypes.float8_e4m3fn))
+    scale = made(host_library, scale) if isinstance(scale, np.ndarray) else scale
+    for call in (interop.matmul, lambda a, b, **options: interop.explain(interop.matmul, a, b, **options)):
+        with pytest.raises(error, match=f"^interop.matmul: {message}"):
+            call(x, x, scale_a=scale)

@@ -308,7 +308,13 @@ struct Product {
     if (scale.is_none() || !is_scalar(scale)) return 1;
     const double value = PyFloat_AsDouble(scale.ptr());
     if (!PyErr_Occurred()) return value;
+    const bool is_beyond = PyErr_ExceptionMatches(PyExc_OverflowError);
+    if (!is_beyond && !PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
     PyErr_Clear();
+    if (is_beyond) {
+      PyErr_Format(PyExc_OverflowError, "%s: %s is an integer beyond every float", kFunction, name);
+      nb::raise_python_error();
+    }
     throw TypeError(std::string(kFunction) + ": " + name + " is " + exchange::text_of(scale) + " (" +
                     exchange::type_text(scale) + "); accepted: a real number, or one float32");
   }

@@ -1,5 +1,5 @@
-/// What every elementwise kernel is told in the same words. Includes but its like: NVRTC compiles this text as it
-/// stands, with int64_t declared before it.
+/// What every elementwise kernel is told in the same words. Includes nothing but its like: NVRTC compiles this text as
+/// it stands, with int64_t declared before it.
 #pragma once
 
 #include "cuda/divisor.h"

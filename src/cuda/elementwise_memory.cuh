@@ -1,5 +1,5 @@
 // How the elementwise kernels read and write memory: vectors of any dtype, steps and alignment. Device code alone, for
-// NVRTC too: it includes but our own headers, which do the same.
+// NVRTC too: it includes nothing but our own headers, which do the same.
 #pragma once
 
 #include "cuda/elementwise_args.h"

@@ -1,5 +1,5 @@
-/// What the kernel of an expression is told, beside its dtypes, which are compiled in. Includes but its like, for
-/// NVRTC.
+/// What the kernel of an expression is told, beside its dtypes, which are compiled in. Includes nothing but its like,
+/// for NVRTC.
 #pragma once
 
 #include "cuda/elementwise_args.h"

@@ -403,9 +403,6 @@ void Call::unstage(int i) {
 
 nb::object Call::hand_over() {
   if (staged_) unstage();
-  for (int i = 0; i < operand_count_; ++i) {
-    if (operands_[i].is_output) operands_[i].route->written(operands_[i]);
-  }
   if (!on_host() && !staged_) {
     for (cudaStream_t theirs : joined_) cuda::wait_stream(theirs, stream_);
     std::vector<Held> held;
@@ -418,6 +415,9 @@ nb::object Call::hand_over() {
       if (operand.exported.is_valid()) held.push_back({operand.exported});
     }
     if (!held.empty()) hold_for(stream_, device_, std::move(held));
+  }
+  for (int i = 0; i < operand_count_; ++i) {
+    if (operands_[i].is_output) operands_[i].route->written(operands_[i]);
   }
   const auto get = [&](int i) {
     if (is_out(i)) return nb::borrow(operands_[argument_count_].object);

@@ -65,6 +65,11 @@ class RegisteredRoute final : public Route {
     operand.exported_route->used(operand, stream);
   }
 
+  void written(Operand& operand) const override {
+    const AsExported exported(operand);
+    operand.exported_route->written(operand);
+  }
+
   bool current_stream(int device, cudaStream_t* stream) const override {
     if (!current_stream_) return false;
     PyObject* answer = PyObject_CallFunction(current_stream_, "i", device);

@@ -38,7 +38,7 @@ class Route {
   virtual void used(Operand& /*operand*/, cudaStream_t /*stream*/) const {}
 
   /// Told once the operand's memory has been written to, or its writing is queued.
-  virtual void written(const Operand& /*operand*/) const {}
+  virtual void written(Operand& /*operand*/) const {}
 
   /// Do calls led by such an array run on our own stream of this thread and device?
   virtual bool own_stream() const { return false; }

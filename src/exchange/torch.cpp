@@ -85,10 +85,13 @@ class TorchExchangeRoute final : public TorchRoute {
     return true;
   }
 
-  void written(const Operand& operand) const override {  // what the public function calls in these versions
+  void written(Operand& operand) const override {
+    // What the public function calls, from torch 2.6 on; an older one may have this API by a package beside it.
     PyObject* const counted = PyObject_CallOneArg(kCountWrites.get().ptr(), nb::make_tuple(operand.object).ptr());
-    if (!counted) nb::raise_python_error();
-    Py_DECREF(counted);
+    if (counted) return Py_DECREF(counted);
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
+    PyErr_Clear();
+    TorchRoute::written(operand);
   }
 
  private:
@@ -168,7 +171,7 @@ Made TorchRoute::empty(const Shape& shape, DLDataType dtype, DLDevice device, cu
   return allocate(shape, dtype, device);
 }
 
-void TorchRoute::written(const Operand& operand) const { kCountWrite.get()(operand.object); }
+void TorchRoute::written(Operand& operand) const { kCountWrite.get()(operand.object); }
 
 void TorchRoute::resolve(Operand& operand, const Lookup& function) {
   if (operand.is_output) {

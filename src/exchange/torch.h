@@ -13,7 +13,7 @@ class TorchRoute : public Route {
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override;
   nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
   /// Counts the write, as torch's own functions do: a backward pass that kept the old values is then an error.
-  void written(const Operand& operand) const override;
+  void written(Operand& operand) const override;
 
  protected:
   /// Fills the operand from `operand.memory()`, which has no gradient, tangent or negation to lose; conjugation is

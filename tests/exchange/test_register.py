@@ -38,6 +38,13 @@ Y = np.arange(12.0).reshape(3, 4)
 # ---- what is exported ----
 
 
+def test_torch_counts_what_is_written_to_an_exported_tensor(torch):
+    kind = new_box(export=unpack)
+    x = torch.ones(3)
+    interop.add(torch.zeros(3), 1, out=kind(x))
+    assert x._version == 1
+
+
 @pytest.mark.parametrize(
     "export",
     [
