@@ -115,10 +115,12 @@ def cuda_device() -> int:
     return 0
 
 
-@pytest.fixture(scope="session")
-def two_cuda_devices() -> tuple[int, int]:
+@pytest.fixture
+def two_cuda_devices() -> Iterator[tuple[int, int]]:
     machine.need_gpu(2)
-    return 0, 1
+    yield 0, 1
+    if torch := sys.modules.get("torch"):
+        torch.cuda.set_device(0)  # XLA leaves the context of its device current, for later tests
 
 
 def _loaded(request: pytest.FixtureRequest) -> libraries.Library:
