@@ -256,6 +256,19 @@ def test_a_product_is_rounded_once(torch, dtype, order, backend):
                     assert aux is None or torch.equal(aux, exact.to(kind)), (m, k, n, options)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gelu_of_aligned_operands_is_cublas_which_rounds_it_once(torch, dtype):
+    """That rule takes some of cuBLASLt's algorithms, and must leave one; known on Hopper, with cuBLASLt 13."""
+    is_known = interop._core.device_info(0)["compute_capability"] == (9, 0)
+    version = interop._core.cublas_version() or ""
+    for m, k, n in ((128, 1024, 1024), (1024, 1024, 4096), (2048, 2048, 2048)):
+        a, b = (torch.ones(shape, device="cuda", dtype=getattr(torch, dtype)) for shape in ((m, k), (k, n)))
+        options = {"epilogue": "gelu_tanh", "bias": torch.zeros(n, device="cuda", dtype=a.dtype)}
+        algorithm = interop.explain(interop.matmul, a, b, **options).algorithm
+        assert algorithm.startswith("cuBLASLt ") or not (is_known and version.startswith("13.")), algorithm
+        assert bool((interop.matmul(a, b, **options) == k).all())
+
+
 @BACKENDS
 def test_special_values(device_library, dtype, backend):
     tiny = np.finfo(dtype).smallest_subnormal
