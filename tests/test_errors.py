@@ -350,6 +350,8 @@ def test_refuses_tensors_that_require_grad(torch, tensor):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_torch_counts_what_is_written(torch, device):
     """As its own functions do: a backward pass that needs the old values must not use the new ones."""
+    if device == "cuda":
+        machine.need_gpu()
     x = torch.full((2, 2), 2.0, device=device)
     weight = torch.ones((2, 2), device=device, requires_grad=True)
     writers = (
