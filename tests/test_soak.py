@@ -30,7 +30,7 @@ def run(*arguments):
 
 
 def test_calls_of_every_library_here():
-    done = run("calls", "--count", "500")
+    done = run("calls", "--count", "1500")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "numpy-cpu" in done.stdout
     for line in done.stdout.splitlines():
