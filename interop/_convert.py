@@ -134,6 +134,8 @@ def convert(
     try:
         module = importlib.import_module(target.module)
     except ModuleNotFoundError as error:
+        if error.name != target.module.partition(".")[0]:  # the library lacks something itself
+            raise
         raise ModuleNotFoundError(
             f"{_FUNCTION}: library is {library!r}, which is not installed", name=error.name
         ) from error

@@ -181,8 +181,7 @@ def _explain_elementwise(
     from interop import jax as in_jax
     from interop._jax_elementwise import result_of
 
-    if out is not None:
-        in_jax.refuse_output(function, "out")
+    in_jax.refuse_outputs(function, out=out)
     keys = ("a", "b") if len(operands) > 1 else ("x",)
     arrays = {key: x for key, x in zip(keys, operands, strict=True) if isinstance(x, jax.Array | jax.core.Tracer)}
     shape, dtype = result_of(name, a, b, where_zero)
@@ -235,8 +234,7 @@ def _explain_expression(
     from interop import jax as in_jax
     from interop._expression_jax import result_of
 
-    if out is not None:
-        in_jax.refuse_output(repr(function), "out")
+    in_jax.refuse_outputs(repr(function), out=out)
     jax_arrays, shape, dtype = result_of(*found)
     explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "", stream, execution)
     return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")

@@ -16,7 +16,7 @@ from interop._expression_operations import PLACES, ROUNDINGS
 from interop._expression_types import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
 from interop._jax_elementwise import as_scalar, computed, converted, is_strong
 from interop._promotion import configuration, element_of, numpy_dtype
-from interop.jax import check_operands, refuse_in_trace, refuse_output
+from interop.jax import check_operands, refuse_in_trace, refuse_outputs
 from interop.jax import compute as compute_concrete
 
 __all__ = ["compute", "result_of"]
@@ -27,8 +27,7 @@ _Tracer = jax.core.Tracer
 def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None, execution: str | None) -> jax.Array:
     """Compute the expression of JAX arrays, concrete or traced, and scalars, in the order of its parameters."""
     function = split.function
-    if out is not None:
-        refuse_output(function, "out")
+    refuse_outputs(function, out=out)
     arrays, typed, values = _typed(split, arguments)
     operands = [*arrays.values(), *values]
     traced = any(isinstance(x, _Tracer) for x in arrays.values())

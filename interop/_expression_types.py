@@ -11,7 +11,7 @@ import numpy as np
 from interop import _core
 from interop._expression_operations import COPY, PLACES, SQUARE, Operation, accepted_in_words, of_scalars
 from interop._expression_parser import Apply, Literal, Name, Node
-from interop._promotion import configuration, dtype_of_comparison, element_of, numpy_dtype, promote
+from interop._promotion import COMPARISONS, configuration, element_of, numpy_dtype, promote
 
 __all__ = ["ArrayRef", "Constant", "Reference", "Split", "Step", "StepRef", "Typed", "ValueRef"]
 
@@ -217,17 +217,13 @@ class _Typing:
         if not any(x.strong_dtype for x in operands):  # one of weak arrays counts as strong
             place = next((i for i, x in enumerate(operands) if x.ref), None)
             operands = [_Operand(x.ref) if i == place else x for i, x in enumerate(operands)]
-        strong = [numpy_dtype(x.strong_dtype) for x in operands if x.strong_dtype]
-        compared = dtype_of_comparison(operation.name, strong) if self.library == "jax" else None
-        if compared:
-            return compared
         in_float = operation.in_float
         first = next(filter(None, (x.strong_dtype for x in operands)), None)
         if first and all(_joins(x, first) for x in operands) and not (in_float and kind_of(first) in "biu"):
             return first
         self.typed.asks = True
         a, b = [x.for_promotion() for x in operands] if len(operands) > 1 else (operands[0].for_promotion(), None)
-        return promote(self.split.function, self.library, in_float, a, b)
+        return promote(self.split.function, self.library, in_float, a, b, operation.name in COMPARISONS)
 
     def step(self, operation: Operation, dtype: str, node: Apply | None, operands: Sequence[_Operand]) -> _Operand:
         out_dtype = self.result_dtype(operation, dtype, node)

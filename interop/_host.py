@@ -54,12 +54,11 @@ def _divide(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: comp
     if where_zero is None:
         return _by_ufunc(name, a, b, out, dtype, None)
     replacement = element_of("interop.divide", "where_zero", where_zero, np.dtype(dtype))
-    divisor = np.asarray(_operands(name, a, b, dtype)[1]).astype(dtype)  # which of them are 0 there
-    is_zero = np.equal(divisor, 0)
+    dividend, divisor = (x.astype(dtype, copy=False) for x in _operands(name, a, b, dtype))
     with np.errstate(divide="ignore", invalid="ignore"):
         quotient = np.empty_like(out)
-        _by_ufunc(name, a, divisor, quotient, dtype, None)
-    np.copyto(out, np.where(is_zero, replacement, quotient))
+        _by_ufunc(name, dividend, divisor, quotient, dtype, None)
+    np.copyto(out, np.where(divisor == 0, replacement, quotient))
     return None
 
 

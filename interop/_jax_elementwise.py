@@ -14,14 +14,14 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import _core
-from interop._promotion import dtype_of_comparison, element_of, numpy_dtype, promote
+from interop._promotion import COMPARISONS, element_of, numpy_dtype, promote
 from interop.jax import (
     check_operands,
     compute,
     name_of,
     placed_as,
     refuse_in_trace,
-    refuse_output,
+    refuse_outputs,
     require_one_device,
     require_target,
     run,
@@ -45,8 +45,7 @@ def elementwise(
     `b` is None for the unary ones. Raises as the public function does, and NotImplementedError for derivatives.
     """
     function = f"interop.{operation}"
-    if out is not None:
-        refuse_output(function, "out")
+    refuse_outputs(function, out=out)
     operands = {"x": a} if operation in _UNARY else {"a": a, "b": b}
     arrays, inputs = operands, [*operands.values()]
     dtype = _dtype_of_all(operation, inputs)
@@ -127,14 +126,13 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
         kinds[0] = (str(operands[0].dtype), False)
         arrays = [operands[0]]
     first = arrays[0].dtype
-    if compared := dtype_of_comparison(operation, [x.dtype for x in arrays]):
-        return compared
     strength = _ORDER.index(type(_KINDS[first.kind]))
     weak = _ORDER[: strength + 1]  # not of NumPy, whose scalars have a dtype
     alike = all(x[0] == str(first) if isinstance(x, tuple) else type(x) in weak for x in kinds)
     if alike and not (operation == "divide" and first.kind in "biu"):
         return str(first)
-    return promote(function, "jax", operation == "divide", kinds[0], kinds[1] if len(kinds) > 1 else None)
+    other = kinds[1] if len(kinds) > 1 else None
+    return promote(function, "jax", operation == "divide", kinds[0], other, operation in COMPARISONS)
 
 
 def is_strong(x: Any) -> bool:

@@ -109,8 +109,8 @@ def matmul(
         arrays.
     autotune : bool, optional
         True times cuBLAS's algorithms, and our own kernel, for a product that has not been tuned yet, and keeps the
-        quickest: see `interop.autotune`. False passes over what was kept. Not for JAX's
-        arrays; of host arrays nothing is tuned.
+        quickest: see `interop.autotune`. False passes over what was kept. Not for JAX's arrays; of host arrays nothing
+        is tuned.
     stream : int handle or stream object, optional
         Where the work is queued and the result is ready; by default the current stream of the library of `a`. Objects
         with ``__cuda_stream__``, ``.cuda_stream`` (torch) or ``.ptr`` (CuPy) are accepted. For device arrays.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -12,9 +11,10 @@ import numpy as np
 
 __all__ = [
     "COMPARISONS",
+    "REAL",
+    "accepted_factor",
     "configuration",
     "dtype_name",
-    "dtype_of_comparison",
     "element_of",
     "factor_of",
     "numpy_dtype",
@@ -29,21 +29,29 @@ Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
 _known: dict[tuple[Any, ...], str] = {}  # bounded: dtypes, flags and a few configurations
 
 
-def promote(function: str, library: str, divides: bool, a: Operand, b: Operand) -> str:
+def promote(function: str, library: str, divides: bool, a: Operand, b: Operand, compares: bool = False) -> str:
     """Return the name of the dtype in which `function` computes operands `a` and `b` (None: it has one operand).
 
     Scalars of Python are weak: they count by their kind alone. With `divides`, integers give the library's default
-    float. Raises TypeError where the library has no answer, in its own words.
+    float; with `compares`, JAX's signed and unsigned ones give int64, where that holds both: what JAX itself takes
+    without its x64 mode would wrap. Raises TypeError where the library has no answer, in its own words.
     """
     rules = _RULES.get(library, _numpy)
-    key = (library, divides, _key(a), _key(b), configuration(library))
+    key = (library, divides, compares, _key(a), _key(b), configuration(library))
     if key not in _known:
         try:
-            _known[key] = rules(divides, *(x for x in (a, b) if x is not None))
+            is_mixed = compares and library == "jax" and _are_mixed(a, b)
+            _known[key] = "int64" if is_mixed else rules(divides, *(x for x in (a, b) if x is not None))
         except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
             names = " and ".join(_describe(x) for x in (a, b) if x is not None)
             raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
     return _known[key]
+
+
+def _are_mixed(*operands: Operand) -> bool:
+    """Tell whether these are a signed and an unsigned array, both of which int64 holds."""
+    dtypes = [numpy_dtype(x[0]) for x in operands if isinstance(x, tuple)]
+    return {x.kind for x in dtypes} == {"i", "u"} and all(x.kind == "i" or x.itemsize < 8 for x in dtypes)
 
 
 def _first_line(error: Exception) -> str:
@@ -121,16 +129,6 @@ def _jax(divides: bool, *operands: Any) -> str:
 _RULES = {"torch": _torch, "jax": _jax}
 
 
-def dtype_of_comparison(operation: str, dtypes: Sequence[Any]) -> str | None:
-    """Return int64 where JAX would compare signed and unsigned integers in 32 bits, in which they wrap; else None.
-
-    uint64 beside a signed dtype is JAX's, too: no dtype holds both.
-    """
-    kinds = {x.kind for x in dtypes}
-    is_one = operation in COMPARISONS and kinds == {"i", "u"} and all(x.kind == "i" or x.itemsize < 8 for x in dtypes)
-    return "int64" if is_one else None
-
-
 def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
     """Return a scalar as a 0-d NumPy array.
 
@@ -161,18 +159,22 @@ def factor_of(function: str, name: str, factor: Any, dtype: Any, kind: Any) -> A
     """
     if dtype.kind == "b" and isinstance(factor, bool | int | np.bool_ | np.integer) and factor == 1:
         return np.ones((), kind)
-    kinds = {"i": _INTEGRAL, "u": _INTEGRAL, "c": _REAL | complex | np.complexfloating}.get(dtype.kind, _REAL)
+    kinds = {"i": _INTEGRAL, "u": _INTEGRAL, "c": REAL | complex | np.complexfloating}.get(dtype.kind, REAL)
     if dtype.kind == "b" or not isinstance(factor, kinds):
-        accepted = {"b": "1", "i": "an integer", "u": "an integer", "c": "a number"}.get(dtype.kind, "a real number")
         raise TypeError(
             f"{function}: {name} is {' '.join(repr(factor).split())} ({type(factor).__name__}), and the product is "
-            f"{dtype}; accepted: {accepted}"
+            f"{dtype}; accepted: {accepted_factor(dtype)}"
         )
     return element_of(function, name, factor, dtype if dtype.kind in "iu" else kind).astype(kind)
 
 
 _INTEGRAL = bool | int | np.bool_ | np.integer
-_REAL = _INTEGRAL | float | np.floating
+REAL = _INTEGRAL | float | np.floating
+
+
+def accepted_factor(dtype: Any) -> str:
+    """Say what scalars are factors of a product of that dtype."""
+    return {"b": "1", "i": "an integer", "u": "an integer", "c": "a number"}.get(dtype.kind, "a real number")
 
 
 def dtype_name(function: str, dtype: Any) -> str:

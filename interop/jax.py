@@ -23,7 +23,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import CudaError, _core
-from interop._promotion import element_of, factor_of, numpy_dtype
+from interop._promotion import REAL, accepted_factor, element_of, factor_of, numpy_dtype
 
 __all__ = ["matmul"]
 
@@ -128,13 +128,12 @@ def operands_of(
     scale_b: Any = None,
 ) -> tuple[str, dict[str, Any]]:
     """Return the dtype of a product and what it is made of, by name, or raise what `matmul` does of these arguments."""
-    for name, x in (("out", out), ("aux", aux)):
-        if x is not None:
-            refuse_output("interop.matmul", name)
-    result = _core.matmul_dtype("jax", *_dtypes_of(a, b), dtype)
+    refuse_outputs("interop.matmul", out=out, aux=aux)
+    dtypes = _dtypes_of(a, b)
+    result = _core.matmul_dtype("jax", *dtypes, dtype)
     operands = {"a": a, "b": b}
     if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
-        operands |= _terms(result, a, b, c, alpha, beta, bias, epilogue, scale_a, scale_b)
+        operands |= _terms(result, a, b, dtypes, c, alpha, beta, bias, epilogue, scale_a, scale_b)
     return result, operands
 
 
@@ -190,6 +189,7 @@ def _terms(
     result: str,
     a: Any,
     b: Any,
+    dtypes: tuple[str, str],
     c: Any,
     alpha: Any,
     beta: Any,
@@ -199,7 +199,6 @@ def _terms(
     scale_b: Any,
 ) -> dict[str, Any]:
     """Return what stands beside the operands, checked; factors and scales become operands of no dimension."""
-    dtypes = _dtypes_of(a, b)
     _core.check_matmul_terms(
         a.shape, dtypes[0], b.shape, dtypes[1], result,
         None if c is None else (c.shape, name_of(c.dtype)),
@@ -239,25 +238,22 @@ def _check_factor(name: str, factor: Any, dtype: Any) -> None:
     if fits and dtype.kind in "iu":
         fits = factor.weak_type or np.can_cast(factor.dtype, dtype)
     if not fits:
-        accepted = {"b": "1", "i": f"an integer, or an array of {dtype}", "u": f"an integer, or an array of {dtype}"}
+        arrays = "" if dtype.kind == "b" else f", or an array of {dtype if dtype.kind in 'iu' else 'such'}"
         raise TypeError(
             f"interop.matmul: {name} is an array of {factor.dtype}, and the product is {dtype}; accepted: "
-            + accepted.get(dtype.kind, "a number" if dtype.kind == "c" else "a real number, or an array of such")
+            f"{accepted_factor(dtype)}{arrays}"
         )
 
 
 def _scale_of(name: str, scale: Any) -> Any:
+    if isinstance(scale, REAL):
+        return element_of("interop.matmul", name, scale, np.dtype(np.float32))
+    what = f"{scale!r} ({type(scale).__name__})"
     if isinstance(scale, jax.Array | _Tracer):
+        if scale.dtype == np.float32 and scale.size == 1:
+            return scale
         what = f"an array of {scale.dtype} and shape {scale.shape}"
-        is_scale = scale.dtype == np.float32 and scale.size == 1
-    else:
-        what = f"{scale!r} ({type(scale).__name__})"
-        is_scale = isinstance(scale, int | float | np.bool_ | np.integer | np.floating)
-    if not is_scale:
-        raise TypeError(f"interop.matmul: {name} is {what}; accepted: a real number, or one float32")
-    if isinstance(scale, jax.Array | _Tracer):
-        return scale
-    return element_of("interop.matmul", name, scale, np.dtype(np.float32))
+    raise TypeError(f"interop.matmul: {name} is {what}; accepted: a real number, or one float32")
 
 
 _SQRT_HALF, _GELU_INNER = math.sqrt(0.5), math.sqrt(2 / math.pi)
@@ -509,9 +505,11 @@ def run(function: str, compiled: Callable[..., jax.Array], a: jax.Array, b: jax.
         raise_as_ours(function, error, {"x": a} if b is None else {"a": a, "b": b})
 
 
-def refuse_output(function: str, name: str) -> NoReturn:
-    """Raise for an array to write to."""
-    raise TypeError(f"{function}: {name}= cannot be used with JAX arrays, which are immutable; use the result")
+def refuse_outputs(function: str, **outputs: object) -> None:
+    """Refuse arrays to write to."""
+    for name, x in outputs.items():
+        if x is not None:
+            raise TypeError(f"{function}: {name}= cannot be used with JAX arrays, which are immutable; use the result")
 
 
 def refuse_devices(function: str, arrays: dict[str, jax.Array]) -> NoReturn:

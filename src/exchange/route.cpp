@@ -186,8 +186,7 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
   } else {
     text +=
         "; accepted: arrays with DLPack, __cuda_array_interface__, the buffer protocol or __array_interface__ (NumPy, "
-        "torch, JAX, CuPy, "
-        "Numba, interop.Array, ...), and types given to interop.register";
+        "torch, JAX, CuPy, Numba, interop.Array, ...), and types given to interop.register";
   }
   throw TypeError(text);
 }
