@@ -338,7 +338,9 @@ def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | No
 def refuse_backend_on_host(backend: str | None) -> None:
     """Raise ValueError where kernels are named for arrays that JAX computes on the CPU."""
     if backend is not None:
-        raise ValueError(f"interop.matmul: backend={backend!r} is for device arrays; JAX computes these on the CPU")
+        raise ValueError(
+            f"interop.matmul: backend={backend!r} is for device arrays; JAX computes these on the CPU; accepted: None"
+        )
 
 
 def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
@@ -547,7 +549,7 @@ def check_placement(function: str, arrays: dict[str, jax.Array], stream: object,
             f"where they are; move them first, with jax.device_put({next(iter(arrays))}, jax.devices('cuda')[0])"
         )
     if stream is not None and not on_gpu:
-        raise ValueError(f"{function}: stream= is for device arrays, but {those} on {device}")
+        raise ValueError(f"{function}: stream= is for device arrays, but {those} on {device}; accepted: None")
 
 
 def make_wait(stream: int, c: Any) -> None:

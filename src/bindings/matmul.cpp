@@ -312,7 +312,8 @@ struct Product {
     if (!is_beyond && !PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
     PyErr_Clear();
     if (is_beyond) {
-      PyErr_Format(PyExc_OverflowError, "%s: %s is an integer beyond every float", kFunction, name);
+      PyErr_Format(PyExc_OverflowError,
+                   "%s: %s is an integer beyond every float; accepted: a real number, or one float32", kFunction, name);
       nb::raise_python_error();
     }
     throw TypeError(std::string(kFunction) + ": " + name + " is " + exchange::text_of(scale) + " (" +
