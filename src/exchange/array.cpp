@@ -21,6 +21,7 @@ class ArrayRoute final : public Route {
 
   void inspect(Operand& operand) const override {
     const Array& array = array_of(operand.object);
+    array.check_address();
     operand.tensor = array.tensor();
     std::copy(array.shape.begin(), array.shape.end(), operand.shape);
     std::copy(array.strides.begin(), array.strides.end(), operand.strides);
@@ -67,7 +68,12 @@ cudaStream_t Array::producer_stream() const {
   return producer && gpu >= 0 && producer->current_stream(gpu, &current) ? current : nullptr;
 }
 
+void Array::check_address() const {
+  if (owner_route && data) owner_route->check_address(owner, data);
+}
+
 void Array::make_wait(cudaStream_t waiter) const {
+  check_address();
   if (gpu < 0) return;
   if (const cudaStream_t theirs = producer_stream()) {
     const cuda::DeviceGuard guard(gpu);
@@ -93,6 +99,7 @@ void Array::make_wait_for_uses(cudaStream_t waiter) const {
 }
 
 void Array::make_host_wait() const {
+  check_address();
   if (gpu < 0) return;
   const cuda::DeviceGuard guard(gpu);
   const cudaStream_t streams[] = {producer_stream(), lent};
