@@ -21,7 +21,6 @@ class ArrayRoute final : public Route {
 
   void inspect(Operand& operand) const override {
     const Array& array = array_of(operand.object);
-    array.check_address();
     operand.tensor = array.tensor();
     std::copy(array.shape.begin(), array.shape.end(), operand.shape);
     std::copy(array.strides.begin(), array.strides.end(), operand.strides);
@@ -37,6 +36,7 @@ class ArrayRoute final : public Route {
   void acquire(Operand& operand, cudaStream_t stream) const override {
     const Array& array = array_of(operand.object);
     if (stream) {
+      array.check_address();
       array.make_wait_for_uses(stream);
     } else {
       array.make_host_wait();

@@ -26,13 +26,13 @@ struct Array {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  ///< in elements
   bool read_only = false;
-  int gpu = -1;                      ///< the CUDA device that may work on the memory; -1 for plain host memory
-  cudaStream_t stream = nullptr;     ///< where it was last used; null if no stream ever did
-  cuda::Event last_use;              ///< passed when that use is done; empty if there was none
-  const Route* producer = nullptr;   ///< of a view: whose current stream is to be waited for
-  cudaStream_t bound = nullptr;      ///< of a view: the stream that the producer's array itself names
-  cudaStream_t lent = nullptr;       ///< of interop's own; lives for ever
-  nb::handle owner;                  ///< of a view: what keeps its memory, alive as long as `memory` is
+  int gpu = -1;                     ///< the CUDA device that may work on the memory; -1 for plain host memory
+  cudaStream_t stream = nullptr;    ///< where it was last used; null if no stream ever did
+  cuda::Event last_use;             ///< passed when that use is done; empty if there was none
+  const Route* producer = nullptr;  ///< of a view: whose current stream is to be waited for
+  cudaStream_t bound = nullptr;     ///< of a view: the stream that the producer's array itself names
+  cudaStream_t lent = nullptr;      ///< of interop's own; lives for ever
+  nb::handle owner;                 ///< of a view: what keeps its memory, alive as long as `memory` is
   const Route* owner_route = nullptr;
   std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
 

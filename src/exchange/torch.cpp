@@ -192,7 +192,8 @@ void TorchRoute::count_write(nb::handle tensor) const { kCountWrite.get()(tensor
 
 void TorchRoute::check_write(const Operand& operand, nb::handle tensor) const {
   if (is_true(kIsInference(tensor)) && !is_true(call0(kIsInferenceMode.get()))) {
-    throw TypeError(operand.label() + " is memory of a torch inference tensor, which torch lets nobody write to here; " +
+    throw TypeError(operand.label() +
+                    " is memory of a torch inference tensor, which torch lets nobody write to here; " +
                     "accepted: a plain tensor (x.clone()), or the call under torch.inference_mode()");
   }
 }

@@ -17,7 +17,8 @@ class TorchRoute : public Route {
   bool counts_writes() const override { return true; }
   void count_write(nb::handle tensor) const override;
   void check_write(const Operand& operand, nb::handle tensor) const override;
-  /// Another tensor on the same storage, which counts with this one: the storage of this one can be taken from under it.
+  /// Another tensor on the same storage, which counts with this one: the storage of this one can be taken from under
+  /// it.
   nb::object owner(nb::handle tensor) const override;
   /// Moreover, storage in host memory cannot be resized from then on, as after `Tensor.numpy`.
   nb::object view_owner(nb::handle tensor) const override;

@@ -89,8 +89,8 @@ bool find_shim(Shim& shim, int minor) {
   int32_t (*cuda_type)() = nullptr;
   const bool allocates =
       cpu.find(shim.empty_strided, "aoti_torch_empty_strided") && cpu.find(shim.data_ptr, "aoti_torch_get_data_ptr") &&
-      cpu.find(shim.destroy, "aoti_torch_delete_tensor_object") &&
-      cpu.find(cpu_type, "aoti_torch_device_type_cpu") && cpu.find(cuda_type, "aoti_torch_device_type_cuda");
+      cpu.find(shim.destroy, "aoti_torch_delete_tensor_object") && cpu.find(cpu_type, "aoti_torch_device_type_cpu") &&
+      cpu.find(cuda_type, "aoti_torch_device_type_cuda");
   if (!allocates) return false;
   shim.cpu = cpu_type();
   shim.cuda = cuda_type();
