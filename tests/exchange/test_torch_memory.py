@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -167,8 +168,7 @@ def gradient_after(torch, write):
     try:
         z.backward()
     except RuntimeError as error:
-        assert "modified by an inplace operation" in str(error)
-        return "noticed"
+        return "noticed" if "modified by an inplace operation" in str(error) else str(error)
     return w.grad.tolist()
 
 
@@ -195,12 +195,17 @@ def test_a_write_through_a_view_is_counted(torch, name):
     assert gradient_after(torch, WRITES[name]) == "noticed"
 
 
+def _refused(y):
+    with pytest.raises(ValueError, match="out has shape"):
+        interop.add(np.ones(4), 1.0, out=interop.asarray(y))
+
+
 READS = {
     "nothing": lambda y: None,
     "a read": lambda y: interop.add(interop.asarray(y), 1.0),
     "of another tensor": lambda y: interop.add(FIVES, 1.0, out=interop.asarray(y.clone())),
     "beside it": lambda y: interop.add(FIVES, 1.0, out=np.empty(3, "f4")),
-    "refused": lambda y: pytest.raises(ValueError, interop.add, np.ones(4), 1.0, out=interop.asarray(y)),
+    "refused": _refused,
 }
 
 
@@ -337,7 +342,7 @@ def test_results_by_the_other_way(torch, request):
     """The tests of results, of values and of refusals again, in a process whose tensors are made in the other way."""
     if "INTEROP_TORCH_RESULTS" in os.environ:
         return  # this is that process
-    files = [os.path.join(os.path.dirname(__file__), name) for name in ("test_torch.py", "test_torch_results.py")]
+    files = [Path(__file__).with_name(name) for name in ("test_torch.py", "test_torch_results.py")]
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     environment = {**os.environ, "INTEROP_TORCH_RESULTS": "python"}
     done = subprocess.run(

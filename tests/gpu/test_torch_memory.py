@@ -125,8 +125,9 @@ OUT_OF_MEMORY = """
     r, w = os.pipe()
     before = os.dup(2)
     os.dup2(w, 2)
-    for call in (lambda: interop.add(a, a), lambda: interop.less(a[:, None], a[:8]), lambda: interop.add(a, a, stream=1),
-                 lambda: interop.elementwise("x * 2 + 1")(a)):
+    f = interop.elementwise("x * 2 + 1")
+    for call in (lambda: interop.add(a, a), lambda: interop.less(a[:, None], a[:8]), lambda: f(a),
+                 lambda: interop.add(a, a, stream=1)):
         try:
             call()
             raise SystemExit("nothing was raised")
