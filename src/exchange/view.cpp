@@ -118,6 +118,7 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   };
   if (nb::isinstance<Array>(x)) {
     const Array& array = nb::cast<const Array&>(x);
+    array.check_address();
     if (stream && array.gpu < 0) refuse_stream();
     if (stream) array.make_wait(stream);
     return nb::borrow(x);

@@ -165,12 +165,13 @@ def test_record_stream_holds_a_result(torch, way, size):
         n, side = {size}, torch.cuda.Stream()
         a = torch.ones(n, device="cuda")
         interop.add(a, a)
+        torch.full((n,), 7.0, device="cuda") * 1  # loads the kernels, which waits
         torch.cuda.synchronize()
         for _ in range(5):
             c = interop.add(a, a)
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                torch.cuda._sleep(2 * 10**7)
+                torch.cuda._sleep(2 * 10**8)
                 d = c * 1
             c.record_stream(side)
             pointer = c.data_ptr()
@@ -180,6 +181,7 @@ def test_record_stream_holds_a_result(torch, way, size):
             torch.cuda.synchronize()
             assert (d == 2).all()
             del d, taken
+        torch.cuda.empty_cache()
         # Not recorded, it is: the test can tell.
         c = interop.add(a, a)
         pointer = c.data_ptr()
