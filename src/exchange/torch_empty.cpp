@@ -167,9 +167,17 @@ nb::handle torch_dtype(DLDataType dtype) {
 }
 
 nb::object torch_device(DLDevice device) {
-  if (device.device_type == kDLCPU) return kTorchDevice.get()("cpu");
-  return kTorchDevice.get()("cuda", device.device_id);
+  constexpr int kMost = 64;
+  static PyObject* known[kMost + 1];  // the host's last
+  const bool on_cpu = device.device_type == kDLCPU;
+  const auto make = [&] { return on_cpu ? kTorchDevice.get()("cpu") : kTorchDevice.get()("cuda", device.device_id); };
+  if (!on_cpu && device.device_id >= kMost) return make();
+  PyObject*& object = known[on_cpu ? kMost : device.device_id];
+  if (!object) object = make().release().ptr();
+  return nb::borrow(object);
 }
+
+void* data_of(nb::handle tensor) { return reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(kDataPtr(tensor)))); }
 
 Made make_by_python(const Shape& shape, const int64_t* strides, DLDataType dtype, DLDevice device) {
   // A mode would see a call of torch's that the user has not made.
@@ -180,8 +188,14 @@ Made make_by_python(const Shape& shape, const int64_t* strides, DLDataType dtype
   PyObject* arguments[] = {sizes.ptr(), steps.ptr(), torch_dtype(dtype).ptr(), where.ptr()};
   PyObject* tensor = PyObject_Vectorcall(kEmptyStrided.get().ptr(), arguments, 2, names);
   if (!tensor) nb::raise_python_error();
-  const nb::object object = unwrapped(nb::steal(tensor));
-  return {object, reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(kDataPtr(object))))};
+  Made made{nb::steal(tensor), nullptr};
+  try {
+    made.data = data_of(made.object);
+  } catch (const nb::python_error&) {  // torch.func's wrapper has no memory
+    made.object = unwrapped(std::move(made.object));
+    made.data = data_of(made.object);
+  }
+  return made;
 }
 
 // ---- by the C functions ----
