@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-
 import pytest
-from helpers import alone, results
+from helpers import alone, results, user_functions
 
 import interop
 
-SOURCE = "void twice(const float* a, float* c, int n) { for (int i = 0; i < n; ++i) c[i] = 2 * a[i]; }"
-
 
 @pytest.fixture(scope="module")
-def twice(tmp_path_factory):
-    """A user's C function: c = 2 * a."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("results")
-    (folder / "twice.c").write_text(SOURCE)
-    command = [*compiler.split(), "-shared", "-fPIC", folder / "twice.c", "-o", folder / "twice.so"]
-    subprocess.run(command, check=True)
-    declaration = "void twice(host const float* a, host float* c, int n);"
-    return interop.load(folder / "twice.so", declaration).twice.returning(c="a")
+def c_function(tmp_path_factory):
+    return user_functions.c_function(tmp_path_factory.mktemp("results"), on_gpu=False)
 
 
 @pytest.fixture
 def make(torch, request):
     """Make a new tensor by one way of interop; or by torch itself, which shows that the checks are fair."""
     way = request.param
-    function = request.getfixturevalue("twice") if way == "function" else None
+    function = request.getfixturevalue("c_function") if way == "C function" else None
     return lambda: results.produce(torch, way, "cpu", function)
 
 

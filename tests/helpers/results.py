@@ -245,7 +245,7 @@ CHECKS = {
 
 
 def produce(torch: Any, name: str, device: str, function: Any = None) -> Any:
-    """Make one new tensor by this way of interop, or by torch's own; `function` is a user's: c = 2 * a, n."""
+    """Make one new tensor by this way of interop, or by torch's own; `function` is one of `helpers.user_functions`."""
     options = {"dtype": torch.float32, "device": device}  # whatever the defaults are
     three, ones = torch.full(SHAPE, 3.0, **options), torch.ones(SHAPE, **options)
     rows, columns, bias = ones[:, :5], ones[:5], ones[0]
@@ -261,11 +261,21 @@ def produce(torch: Any, name: str, device: str, function: Any = None) -> Any:
         "bias": lambda: interop.matmul(rows, columns, bias=bias),
         "epilogue": lambda: interop.matmul(rows, columns, bias=bias, epilogue="relu"),
         "beta": lambda: interop.matmul(rows, columns, c=ones),
-        "function": lambda: function(three, three.numel()),
+        "C function": lambda: function(three + three, three.numel()),
+        "kernel": lambda: function(three + three, three.numel()),
     }[name]()
 
 
 WAYS = (
-    "add", "add a scalar", "abs", "where it is transposed", "mixed dtypes", "expression", "matmul", "bias", "epilogue",
-    "beta", "function",
-)  # fmt: skip
+    "add",
+    "add a scalar",
+    "abs",
+    "where it is transposed",
+    "mixed dtypes",
+    "expression",
+    "matmul",
+    "bias",
+    "epilogue",
+    "beta",
+    "C function",
+)
