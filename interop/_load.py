@@ -188,6 +188,11 @@ def _statements(declarations: str) -> list[str]:
         raise ValueError(
             f"interop.load: {found[0].strip()!r} is for the preprocessor; accepted: C declarations of functions"
         )
+    if re.search(r'extern\s*"C"\s*\{', text):
+        raise ValueError(
+            'interop.load: declarations has a block extern "C" { ... }, which is not read; accepted: the declarations '
+            'in it, each as it is or with extern "C" before it'
+        )
     *statements, rest = (" ".join(part.split()) for part in text.split(";"))
     if rest:
         raise ValueError(f"interop.load: {rest!r} has no ';' behind it")

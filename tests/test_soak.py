@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,15 @@ def test_threads_over_every_library_here():
     done = run("threads", "--seconds", "1", "--threads", "4", "--streams", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 wrong, 0 threads hung" in done.stdout
+
+
+def test_streams_over_every_function_here():
+    done = run("streams", "--count", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("add", "matmul", "expression", "view"):
+        assert re.search(rf"^numpy-cpu +{name} ", done.stdout, re.MULTILINE)
+    for line in done.stdout.splitlines():
+        assert line.endswith(": ok") or "skipped: " in line or line.startswith("no GPU")
 
 
 # ---- it notices ----
@@ -107,3 +117,50 @@ def test_threads_notice(soak, monkeypatch, capsys, fault):
     assert soak.soak_threads(places, 0.2, 2) == 1
     out = capsys.readouterr().out
     assert "made up" in out if fault == "exception" else " is wrong in " in out
+
+
+STREAMS_OF_ADD = ["streams", "--library", "numpy-cpu", "--function", "add", "--count", "100"]
+
+
+def test_streams_notice_a_wrong_value(soak, monkeypatch, capsys):
+    monkeypatch.setattr(interop, "add", lambda a, b: a - b)
+    assert soak.main(STREAMS_OF_ADD) == 1
+    assert "after 0 results values from " in capsys.readouterr().out
+
+
+def test_streams_notice_a_single_wrong_element(soak, monkeypatch, capsys):
+    def add(a, b):
+        c = a + b
+        c[0, 3] += 1
+        return c
+
+    monkeypatch.setattr(interop, "add", add)
+    assert soak.main(STREAMS_OF_ADD) == 1
+    assert " instead of " in capsys.readouterr().out
+
+
+def test_streams_notice_memory_that_is_given_out_again(soak, monkeypatch, capsys):
+    memory = np.empty(1 << 20, "f4")
+    monkeypatch.setattr(interop, "add", lambda a, b: np.add(a, b, out=memory[: a.size].reshape(a.shape)))
+    assert soak.main(STREAMS_OF_ADD) == 1
+    assert " instead of " in capsys.readouterr().out
+
+
+def test_streams_notice_an_exception(soak, monkeypatch, capsys):
+    monkeypatch.setattr(interop, "add", lambda a, b: 1 / 0)
+    assert soak.main(STREAMS_OF_ADD) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_streams_of_no_function(soak, capsys):
+    assert soak.main(["streams", "--library", "numpy-cpu", "--function", "none"]) == 1
+    assert "no such function" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_streams_notice_a_result_that_is_not_recorded(soak, monkeypatch, capsys):
+    """Without `record_stream` a block is given out again while the side stream still reads it."""
+    torch = libraries.by_name("torch", "cuda").module
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    assert soak.main(["streams", "--library", "torch-cuda", "--function", "add", "--count", "2000"]) == 1
+    assert " instead of " in capsys.readouterr().out

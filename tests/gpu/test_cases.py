@@ -1,28 +1,29 @@
 """Inputs that broke other libraries (`B..`: the ids of the project's list), each with the right value.
 
-The entries are threads of other projects; the comment over a test says what went wrong there. Those that were found
-with an elementwise operation are put as a matrix product here, on the same kind of memory. Those in host memory (B46,
-B48, B50, B53, B54) are in tests/test_cases.py. What waits for a later issue, while the exchange of its arrays is here:
+The entries are threads of other projects; the comment over a test says what went wrong there. Those of B01 to B89 that
+were found with an elementwise operation are put as a matrix product here, on the same kind of memory. Where each is:
 
-    entry                                                 issue
-    B50 products of bool; B60 integer division by zero    4, elementwise operations
-    B51 bfloat16; B53 float8; B56, B57 integers;
-    B62 conjugated operands                               5, other dtypes of matmul: they are refused so far
-    B40 user kernels see views                            6, own kernels
-    B82 host time of a call                               none: `interop bench overhead`; no timing decides a test
+    B01 to B89                            here, but for those below
+    B46, B48, B54                         in host memory: tests/test_cases.py, where B50 and B53 are, too
+    B82 host time of a call               `interop bench overhead`: no timing decides a test
+    B91 to B140                           in host memory: tests/test_cases.py
+    B91, B92, B98, B100, B105, B112, B116 on the device: here, too
+    B142 to B157                          here
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
 import textwrap
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import device, libraries
+from helpers import alone, device, libraries, machine
 from helpers.dlpack import Cai, Fake
 
 import interop
@@ -36,6 +37,26 @@ def cp(cupy):
 @pytest.fixture
 def jnp(jax):
     return jax.numpy
+
+
+TWICE = """
+__global__ void twice(const float* a, float* c, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) c[i] = 2 * a[i];
+}
+"""
+
+
+@pytest.fixture
+def compiler(nvrtc):
+    """What compiles kernels and expressions at run time."""
+    return machine.need("cuda_core")
+
+
+@pytest.fixture
+def twice(compiler):
+    """A user's kernel: c = 2 * a."""
+    return interop.kernel(TWICE, "twice", threads="a").returning(c="a")
 
 
 # ---- streams and graph capture ----
@@ -335,6 +356,25 @@ def test_b38_transposed_operands(torch, jnp):
     assert bool(((c + 1)[2] == jnp.array([3.0, 6.0])).all())
 
 
+# cupy/cupy#7267: a kernel that is given a pointer read a slice as if it were contiguous.
+def test_b40_kernels_see_views(cp, twice):
+    source = """
+    #include <interop/view.cuh>
+    __global__ void copy(interop::View<const float, 2> x, interop::View<float, 2> y) {
+      const int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+      if (i < x.size(0) && j < x.size(1)) y(i, j) = x(i, j);
+    }
+    """
+    copy = interop.kernel(source, "copy", threads=lambda x, y: x.shape, block=(16, 16))
+    x = cp.arange(10, dtype="f4").reshape(2, 5)[:, :4]
+    y = cp.zeros((2, 4), "f4")
+    copy(x, y)
+    assert (y == x).all()
+    for view in (x, x.T, cp.broadcast_to(cp.ones(1, "f4"), (1000,))):
+        with pytest.raises(ValueError, match="a is .*accepted: a C-contiguous"):
+            twice(view, view.size)
+
+
 # cupy/cupy#3095: a broadcast operand was read out of bounds.
 def test_b41_stride_0(cp):
     x = cp.broadcast_to(cp.ones(1, "f4"), (1000, 1000))
@@ -389,6 +429,17 @@ def test_b47_read_only_operands_and_out(cp):
 # ---- dtypes ----
 
 
+# jax-ml/jax#19352: boolean arrays became uint8 on the way.
+def test_b50_bool_stays_bool(jnp, cp):
+    m = jnp.array([True, False])
+    c = interop.multiply(m, m)
+    assert c.dtype == bool
+    assert c.tolist() == [True, False]
+    mixed = interop.multiply(cp.array([True, False]), m)
+    assert mixed.dtype == bool
+    assert mixed.tolist() == [True, False]
+
+
 # cupy/cupy#7874: what the array interface cannot express fell through to a host path.
 def test_b51_no_host_path_for_unknown_dtypes(torch):
     t = torch.ones(4, 4, device="cuda", dtype=torch.bfloat16)
@@ -428,6 +479,14 @@ def test_b59_float32_is_float32(cp, backend):
     for n in (64, 512):
         a = cp.full((n, n), 1 + 2**-12, "f4")
         assert (interop.matmul(a, cp.eye(n, dtype="f4"), backend=backend) == a).all()
+
+
+# pytorch/pytorch#135330: integers divided by zero gave undefined bits on the GPU.
+def test_b60_integer_division_by_zero(cp):
+    c = interop.divide(cp.array([1, 0, -1], "i4"), cp.array([0, 0, 0], "i4"))
+    assert c[0] == cp.inf
+    assert cp.isnan(c[1])
+    assert c[2] == -cp.inf
 
 
 # ---- PyTorch and shape semantics ----
@@ -651,3 +710,360 @@ def test_b89_an_earlier_fault(tmp_path, torch, cupy):
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert "refused: CudaError" in done.stdout, done.stderr
+
+
+# ---- gradients and storages of PyTorch ----
+
+
+def saved_value_changed_by(torch, write):
+    """Change a value that autograd has saved, then ask for the gradient."""
+    w = torch.ones(3, device="cuda", requires_grad=True)
+    y = torch.full((3,), 2.0, device="cuda")
+    z = (w * y).sum()
+    write(y)
+    z.backward()
+
+
+# pytorch/pytorch#96852: a kernel wrote by a pointer, and autograd used the new values in silence.
+@pytest.mark.parametrize("what", ["add", "a part", "aux of matmul", "expression", "kernel"])
+def test_b91_writes_are_noticed_by_autograd(torch, twice, what):
+    ones = torch.ones(3, device="cuda")
+    write = {
+        "add": lambda y: interop.add(y, 4.0, out=y),
+        "a part": lambda y: interop.add(ones[:2], 1.0, out=y[:2]),
+        "aux of matmul": lambda y: interop.matmul(torch.eye(3, device="cuda"), ones, epilogue="relu", aux=y),
+        "expression": lambda y: interop.elementwise("x + 4")(y, out=y),
+        "kernel": lambda y: twice(ones, 3, c=y),
+    }[what]
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        saved_value_changed_by(torch, write)
+
+
+# pytorch/pytorch#14571: a write by a way that did not count as one gave a wrong gradient without an error.
+@pytest.mark.parametrize("what", ["add", "a part", "matmul", "expression", "kernel"])
+def test_b92_writes_through_a_view_are_noticed_by_autograd(torch, cp, twice, what):
+    ones = cp.ones(3, "f4")
+    write = {
+        "add": lambda y: interop.add(ones, 1.0, out=interop.asarray(y)),
+        "a part": lambda y: interop.add(ones[:2], 1.0, out=interop.asarray(y[1:])),
+        "matmul": lambda y: interop.matmul(cp.eye(3, dtype="f4"), ones, out=interop.asarray(y)),
+        "expression": lambda y: interop.elementwise("x + 4")(ones, out=interop.asarray(y)),
+        "kernel": lambda y: twice(ones, 3, c=interop.asarray(y)),
+    }[what]
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        saved_value_changed_by(torch, write)
+
+
+# zdevito/ATen#84: a storage was resized while another library looked at it: its memory belonged to others then. The
+# view keeps the memory that it was made from, or such a tensor refuses to be resized.
+@pytest.mark.parametrize("way", ["resize_", "the storage", "no bytes", "set_", "data"])
+def test_b98_a_storage_resized_under_a_view(torch, cp, way):
+    n = 1 << 22
+    t = torch.full((n,), 3.0, device="cuda")
+    view = interop.asarray(t)
+    change = {
+        "resize_": lambda: t.resize_(4 * n),
+        "the storage": lambda: t.untyped_storage().resize_(16 * n),
+        "no bytes": lambda: t.untyped_storage().resize_(0),
+        "set_": lambda: t.set_(torch.zeros(4, device="cuda")),
+        "data": lambda: setattr(t, "data", torch.zeros(4, device="cuda")),
+    }[way]
+    with contextlib.suppress(RuntimeError):  # refused
+        change()
+    gc.collect()
+    junk = [torch.full((n,), 9.0, device="cuda") for _ in range(4)]
+    assert (cp.asarray(view) == 3).all()
+    del junk
+
+
+# wjakob/nanobind#930: an object that held an ndarray, kept on what the ndarray belonged to, was never collected.
+def test_b100_a_cycle_of_a_tensor_and_its_view(torch):
+    t = torch.ones(3, device="cuda")
+    alive = weakref.ref(t)
+    t.view_ = interop.asarray(t)
+    del t
+    gc.collect()
+    assert alive() is None
+
+
+# ---- numbers, on the device ----
+
+
+# pytorch/pytorch#178723, a cousin of it: a wide 0-d integer was cast to the dtype of the array, and wrapped.
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_b105_a_wide_integer_of_no_dimensions_beside_a_narrow_array(torch, compiler, where):
+    a, s = torch.tensor([44, 1], dtype=torch.int8, device="cuda"), torch.tensor(300, device=where)
+    assert interop.equal(a, s).tolist() == [False, False]
+    assert interop.less(a, s).tolist() == [True, True]
+    assert interop.elementwise("x < y")(a, s).tolist() == [True, True]
+    if where == "cuda":  # on the host it cannot lead
+        assert interop.greater_equal(s, a).tolist() == [True, True]
+
+
+# pydata/numexpr#415: constants of one value and two types were merged.
+def test_b112_equal_constants_of_two_types_are_not_merged(cp, compiler):
+    x, y = cp.array([1], "i1"), cp.array([100], "i1")
+    got = interop.elementwise("x * (a * 1) + y * (a * 1.0)")(x, 3, y)
+    want = interop.add(interop.multiply(x, 3), interop.multiply(y, 3.0))
+    assert got.dtype == want.dtype
+    assert got.tolist() == want.tolist() == [303.0]
+
+
+# IntelPython/dpctl#1652: x // x of floats was 0 where the division is not correctly rounded.
+def test_b116_x_floor_divided_by_x(torch, compiler):
+    x = torch.arange(1.0, 4097.0, device="cuda")
+    assert (interop.floor_divide(x, x) == 1).all()
+    assert (interop.remainder(x * 3, x) == 0).all()
+    assert (interop.elementwise("x // y")(x, x) == 1).all()
+
+
+# cupy/cupy#9757: mixed integers were compared by C's conversions, wrong in silence.
+def test_b157_mixed_comparisons(torch, cp, compiler):
+    u, n = cp.array([1, 2**31], "u4"), cp.array([-1, -1], "i4")
+    assert interop.less(u, n).tolist() == [False] * 2
+    assert interop.greater(u, n).tolist() == [True] * 2
+    assert interop.elementwise("x < y")(u, n).tolist() == [False] * 2
+    wide, minus = cp.array([1, 2**63], "u8"), cp.array([-1, -(2**63)], "i8")
+    assert interop.less(wide, minus).tolist() == [False] * 2
+    assert interop.equal(wide, minus).tolist() == [False] * 2
+    assert interop.elementwise("x <= y")(wide, minus).tolist() == [False] * 2
+    t, z = torch.tensor([1, 200], dtype=torch.uint8, device="cuda"), torch.tensor(-19, dtype=torch.int8)
+    for number in (z, z.cuda()):
+        assert interop.less_equal(t, number).tolist() == [False] * 2
+        assert interop.greater(t, number).tolist() == [True] * 2
+
+
+# numpy/numpy#21506, on the device: the least integer by -1, and a division by 0, trapped or gave anything.
+def test_b157_special_integers(cp):
+    least = cp.array([-(2**31)], "i4")
+    assert interop.floor_divide(least, -1).tolist() == [-(2**31)]
+    assert interop.remainder(least, -1).tolist() == [0]
+    assert interop.floor_divide(least, 0).tolist() == [0]
+
+
+# ---- outputs and addresses ----
+
+
+# PowerGridModel/power-grid-model#722: an output of another size was written beyond its end.
+def test_b142_outputs_of_another_shape(cp, twice):
+    for given in (cp.zeros(8, "f4")[:2], cp.zeros(8, "f4"), cp.zeros((4, 1), "f4")):
+        whole = given if given.base is None else given.base
+        with pytest.raises(ValueError, match=r"^interop.kernel\('twice'\): c\b.*\(4,\)"):
+            twice(cp.ones(4, "f4"), 4, c=given)
+        assert not whole.any()
+    right = cp.zeros(4, "f4")
+    assert twice(cp.ones(4, "f4"), 4, c=right) is right
+    assert right.tolist() == [2] * 4
+
+
+# dmlc/dlpack#99: an address that is no multiple of the element's size was used as it is, and the context was lost. It
+# is refused, or the values are right, and the next call works.
+def test_b143_addresses_that_are_not_aligned(cp, compiler, tmp_path):
+    out = alone.run(
+        f"""
+        import cupy as cp
+        from helpers.dlpack import Cai, Fake
+
+        twice = interop.kernel({TWICE!r}, "twice", threads="a").returning(c="a")
+        b = cp.zeros(64, "u1")[1:33].view("f4")
+        assert b.data.ptr % 4
+        good, square = cp.ones(8, "f4"), b.reshape(2, 4)
+        calls = {{
+            "add": (lambda: interop.add(b, 1.0), 1),
+            "add, second": (lambda: interop.add(good, b), 1),
+            "add, of the interface": (lambda: interop.add(Cai(b), good), 1),
+            "add, of DLPack": (lambda: interop.add(Fake(good, data=b.data.ptr), good), 1),
+            "add, by an offset": (lambda: interop.add(Fake(good, data=b.data.ptr - 1, byte_offset=1), good), 1),
+            "add, out": (lambda: interop.add(good, 0.0, out=b), 1),
+            "matmul": (lambda: interop.matmul(square, b.reshape(4, 2)), 0),
+            "matmul, tiled": (lambda: interop.matmul(square, b.reshape(4, 2), backend="tiled"), 0),
+            "matmul, out": (lambda: interop.matmul(good[:2, None], good[None, :4], out=square), 1),
+            "kernel": (lambda: twice(b, 8), 0),
+            "kernel, out": (lambda: twice(good, 8, c=b), 2),
+            "expression": (lambda: interop.elementwise("x + 1")(b), 1),
+            "asarray": (lambda: interop.add(interop.asarray(b), 1.0), 1),
+        }}
+        for name, (call, value) in calls.items():
+            b.fill(0)
+            try:
+                result = call()
+            except (ValueError, BufferError, TypeError) as error:
+                assert str(error).startswith("interop"), (name, error)
+            else:
+                assert (cp.asarray(result) == value).all(), name
+            cp.cuda.Device().synchronize()
+            assert interop.add(cp.ones(2, "f4"), 1.0).tolist() == [2, 2], name
+            print(name)
+        """,
+        tmp_path,
+    )
+    assert "asarray" in out
+
+
+# ---- compilation, contexts, allocators, processes ----
+
+
+# NVIDIA/Fuser#635: a first compilation inside a capture was not permitted.
+def test_b145_first_compiled_inside_a_capture(torch, twice):
+    a = torch.ones(64, device="cuda")
+    f = interop.elementwise("x * 3 + y - 41")  # which no other test has compiled
+    torch.cuda.synchronize()
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        c = f(a, a)
+        e = twice(a, 64)
+    a.fill_(20)
+    g.replay()
+    torch.cuda.synchronize()
+    assert (c == 39).all()
+    assert (e == 40).all()
+
+
+# openmm/openmm-torch#78: another context was current: invalid resource handle.
+def test_b147_another_context_is_current(torch, compiler):
+    from cuda.bindings import driver
+
+    def checked(answer):
+        status, *values = answer
+        assert int(status) == 0
+        return values[0] if values else None
+
+    a = torch.ones(4, device="cuda")
+    torch.cuda.synchronize()
+    try:
+        created = driver.cuCtxCreate(None, 0, 0)  # of CUDA 13
+    except TypeError:
+        created = driver.cuCtxCreate(0, 0)
+    context = checked(created)
+    try:
+        c = interop.add(a, a)
+        assert int(checked(driver.cuCtxGetCurrent())) == int(context)
+    finally:
+        checked(driver.cuCtxPopCurrent())
+        checked(driver.cuCtxDestroy(context))
+    torch.cuda.synchronize()
+    assert (c == 2).all()
+
+
+# pytorch/pytorch#24078: record_stream did nothing for memory that the allocator does not know by that tensor, and the
+# block was given out again. (Other results: tests/gpu/test_results.py.)
+@pytest.mark.parametrize("size", [1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 24])
+@pytest.mark.parametrize("make", [lambda a: interop.add(a, a), lambda a: a + a], ids=["ours", "torchs"])
+def test_b148_record_stream(torch, size, make):
+    n = size // 4
+    a = torch.ones(n, device="cuda")
+    torch.mul(make(a), 1).fill_(7)  # loads the kernels: that may wait for the device
+    torch.cuda.empty_cache()
+    spares = [torch.empty(n, device="cuda") for _ in range(4)]  # so that no block is asked of the driver below
+    d = torch.empty(n, device="cuda")
+    del spares
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    c = make(a)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        device.delay(side.cuda_stream)
+        torch.mul(c, 1, out=d)
+    c.record_stream(side)
+    taken = c.data_ptr()
+    del c
+    others = [torch.empty(n, device="cuda").fill_(7) for _ in range(3)]
+    assert not side.query()
+    assert taken not in [other.data_ptr() for other in others]
+    torch.cuda.synchronize()
+    assert (d == 2).all()
+
+
+# ai-dynamo/nixl#1754: memory of CUDA's virtual memory management was refused, or took the slow path.
+def test_b150_expandable_segments(torch, cp, tmp_path):
+    alone.run(
+        """
+        import torch
+
+        a = torch.ones(1 << 24, device="cuda")
+        assert any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
+        b = a[3:]
+        square = a[: 1 << 20].view(1024, 1024)
+        assert (interop.add(b, b) == 2).all()
+        assert (interop.add(b, interop.convert(b, "cupy")) == 2).all()
+        assert interop.matmul(square, square)[5, 5] == 1024
+        assert interop.asarray(b).device == "cuda:0"
+        """,
+        tmp_path,
+        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
+    )
+
+
+# pytorch/pytorch#13751: after running out of memory, the next, innocent launch reported the old error.
+def test_b152_out_of_memory_and_the_call_after_it(torch, tmp_path):
+    alone.run(
+        """
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(0.02)
+        n = int(0.012 * torch.cuda.get_device_properties(0).total_memory) // 4
+        a = torch.ones(n, device="cuda")
+        for call in (lambda: interop.add(a, a), lambda: interop.matmul(a[: n // 2, None], a[None, :64])):
+            try:
+                call()
+            except torch.OutOfMemoryError as error:
+                assert "out of memory" in str(error), error
+            else:
+                raise AssertionError("there is no room for the result")
+        x = torch.ones(n // 4, device="cuda")
+        assert (interop.add(x, x) == 2).all()
+        del x
+        torch.cuda.empty_cache()
+        # Cached blocks that are too small, and no room beside them: they are given back, and tried first.
+        blocks = [torch.empty(n // 8, device="cuda") for _ in range(4)]
+        del blocks
+        assert torch.cuda.memory_reserved() > 1.4 * 4 * n
+        assert (interop.add(a[: n // 2], a[: n // 2])[::1000] == 2).all()
+        """,
+        tmp_path,
+    )
+
+
+# numba/numba#7248: a cache that could not be written was an error at the first kernel.
+def test_b154_a_cache_folder_that_cannot_be_written(torch, compiler, monkeypatch):
+    monkeypatch.setenv("INTEROP_CACHE_DIR", "/proc/no/such")
+    x = torch.ones(8, device="cuda")
+    assert (interop.elementwise("x * 7 + 2")(x) == 9).all()
+    source = TWICE.replace("2 * a[i]", "2 * a[i] + 5")  # which no other test has compiled
+    assert (interop.kernel(source, "twice", threads="a").returning(c="a")(x, 8) == 7).all()
+
+
+# NVIDIA/DALI#3671: a fork after CUDA was used: initialization errors, or a hang.
+def test_b155_a_fork_after_cuda_was_used(torch, tmp_path):
+    alone.run(
+        """
+        import os
+        import time
+        import warnings
+
+        import torch
+
+        warnings.simplefilter("ignore")  # of forking beside threads
+        x = torch.ones(4, device="cuda")
+        interop.add(x, x)
+        torch.cuda.synchronize()
+        child = os.fork()
+        if child == 0:
+            right = interop.add(np.ones(2), 1)[0] == 2
+            try:
+                interop.matmul(np.eye(2), np.eye(2), execution="cuda")
+            except RuntimeError:
+                os._exit(7 if right else 2)
+            os._exit(1)
+        ended = status = 0
+        for _ in range(600):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                break
+            time.sleep(0.05)
+        assert ended, "the child hangs"
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert (interop.add(x, x) == 2).all()
+        """,
+        tmp_path,
+    )

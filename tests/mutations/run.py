@@ -1,16 +1,25 @@
 """Prove that the tests guard the rules of exchange: take each rule out, and require the test that must notice to fail.
 
-    python tests/mutations/run.py            every patch that this machine can prove
+    python tests/mutations/run.py            every mutation that this machine can prove
     python tests/mutations/run.py --host     those that need no GPU, on a build without CUDA
     python tests/mutations/run.py --only join-after --only join-before
     python tests/mutations/run.py --list
 
-Each `*.patch` beside this file says which rule it takes out of src/ and which tests must fail then. The tree is copied
-and built elsewhere, once for each patch, and the folder is kept for the next run; the installed package is not touched.
-Then each patch's tests must pass with the rule and fail without it, `--jobs` patches at a time. `--build-only` and
-`--test-only` do one half each: a machine with a GPU can test in the `--folder` that another machine has built.
-Building needs what the build needs (cmake, ninja, nanobind, apache-tvm-ffi, jaxlib) and git, testing the tests'
-packages.
+Each `*.mutation` beside this file says which rule it takes out, which tests must fail then, and how:
+
+    @@
+     a line before, where the lines alone stand at several places
+    -  the lines to be found, one after the other
+    +  the lines to put in their place: indented as the first one found, or none
+
+The lines are looked for in all files of src/ and interop/, whatever white space is around each, and must stand at one
+place only; so code may move and a mutation still finds it.
+
+The tree is copied and built elsewhere, once for each mutation, and the folder is kept for the next run; the installed
+package is not touched. Then each mutation's tests must pass with the rule and fail without it, `--jobs` mutations at a
+time. `--build-only` and `--test-only` do one half each: a machine with a GPU can test in the `--folder` that another
+machine has built. Building needs what the build needs (cmake, ninja, nanobind, apache-tvm-ffi, jaxlib), testing the
+tests' packages.
 """
 
 from __future__ import annotations
@@ -20,7 +29,6 @@ import contextlib
 import ctypes
 import filecmp
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -33,30 +41,127 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+SOURCES = ("src", "interop")  # where the lines of a mutation are looked for
 COPIED = ("src", "interop", "tests", "docs", "CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE")
-TIMEOUT = 600  # seconds for the named tests of one patch: a hang is a failure, too
+TIMEOUT = 600  # seconds for the named tests of one mutation: a hang is a failure, too
+
+
+class MutationError(Exception):
+    """A mutation that is not written as it must be, or that does not fit the sources."""
+
+
+@dataclass(frozen=True)
+class Hunk:
+    lines: tuple[tuple[str, str], ...]  # each the mark (" ", "-" or "+") and the text behind it
+
+    @property
+    def sought(self) -> list[str]:
+        return [text.strip() for mark, text in self.lines if mark != "+"]
+
+    def apply_at(self, place: int, source: list[str]) -> list[str]:
+        """Return the source's lines with the change made at this line."""
+        added = [text for mark, text in self.lines if mark == "+" and text.strip()]
+        own_indent = _indent(added[0]) if added else ""
+        changed, indent = source[:place], None
+        for mark, text in self.lines:
+            if mark == "+":
+                changed.append((indent or "") + text.removeprefix(own_indent).rstrip() if text.strip() else "")
+                continue
+            if mark == "-":
+                indent = _indent(source[place]) if indent is None else indent
+            else:
+                changed.append(source[place])
+            place += 1
+        return changed + source[place:]
 
 
 @dataclass(frozen=True)
 class Mutation:
-    path: Path
+    name: str
     rule: str
     tests: tuple[str, ...]
     gpus: int
+    hunks: tuple[Hunk, ...]
 
-    @property
-    def name(self) -> str:
-        return self.path.stem
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def read(path: Path) -> Mutation:
+    head, *bodies = ("\n" + path.read_text()).split("\n@@\n")
     fields: dict[str, list[str]] = {"Takes out": [], "Then fails": [], "Needs": []}
-    for line in path.read_text().split("\n--- ")[0].splitlines():
-        key, _, value = line.partition(": ")
-        if value:
-            fields[key].append(value)
-    gpus = {"nothing": 0, "a GPU": 1, "two GPUs": 2}[fields["Needs"][0]]
-    return Mutation(path, fields["Takes out"][0], tuple(fields["Then fails"]), gpus)
+    for line in filter(str.strip, head.splitlines()):
+        key, colon, value = line.partition(": ")
+        if not colon or key not in fields:
+            raise MutationError(f"{path.name}: {line!r} is none of 'Takes out: ', 'Then fails: ', 'Needs: '")
+        fields[key].append(value.strip())
+    gpus = {"nothing": 0, "a GPU": 1, "two GPUs": 2}
+    if [len(fields["Takes out"]), len(fields["Needs"])] != [1, 1] or not fields["Then fails"]:
+        raise MutationError(f"{path.name}: needs one line 'Takes out: ', one 'Needs: ', and a 'Then fails: ' or more")
+    if fields["Needs"][0] not in gpus:
+        raise MutationError(f"{path.name}: needs {fields['Needs'][0]!r}; known: {', '.join(gpus)}")
+    hunks = []
+    for number, body in enumerate(bodies, 1):
+        lines = tuple((line[0], line[1:]) for line in body.splitlines() if line)
+        if strange := [mark + text for mark, text in lines if mark not in " -+"]:
+            raise MutationError(f"{path.name}: hunk {number}: {strange[0]!r} begins with none of '-', '+' and a space")
+        marks = [mark for mark, _ in lines]
+        if "-" not in marks or "+" in marks[: marks.index("-")]:
+            raise MutationError(f"{path.name}: hunk {number}: lines to be found ('-') come first")
+        hunks.append(Hunk(lines))
+    if not hunks:
+        raise MutationError(f"{path.name}: no line '@@', so no change")
+    return Mutation(
+        path.stem, fields["Takes out"][0], tuple(fields["Then fails"]), gpus[fields["Needs"][0]], tuple(hunks)
+    )
+
+
+def read_sources(root: Path) -> dict[Path, str]:
+    """All text files of src/ and interop/, with their contents."""
+    texts = {}
+    for path in sorted(path for folder in SOURCES for path in (root / folder).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            with contextlib.suppress(UnicodeDecodeError):  # what is no text
+                texts[path] = path.read_bytes().decode()
+    return texts
+
+
+def mutate(mutation: Mutation, sources: dict[Path, str]) -> dict[Path, str]:
+    """Return the files that the mutation changes, with their new contents."""
+    changed: dict[Path, str] = {}
+    for number, hunk in enumerate(mutation.hunks, 1):
+        path, place = _find(f"{mutation.name}: hunk {number}", hunk.sought, {**sources, **changed})
+        changed[path] = "\n".join(hunk.apply_at(place, changed.get(path, sources[path]).split("\n")))
+    return changed
+
+
+def _find(what: str, sought: list[str], sources: dict[Path, str]) -> tuple[Path, int]:
+    """Find these lines, one after the other; the file that has them and the index of the first line."""
+    found = _places(sought, sources)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise MutationError(
+            f"{what} is found {len(found)} times: {_name(found)}; add a line around it, with a space before"
+        )
+    alone = _name(_places(sought[:1], sources)[:5]) if len(sought) > 1 else ""
+    where = f"; its first line alone stands at {alone}" if alone else ""
+    raise MutationError(f"{what} is not found in {' or '.join(SOURCES)}: {sought[0]!r}{where}")
+
+
+def _places(sought: list[str], sources: dict[Path, str]) -> list[tuple[Path, int]]:
+    found = []
+    for path, text in sources.items():
+        if sought[0] not in text:  # most files
+            continue
+        lines = [line.strip() for line in text.split("\n")]
+        found += [(path, place) for place in range(len(lines)) if lines[place : place + len(sought)] == sought]
+    return found
+
+
+def _name(places: list[tuple[Path, int]]) -> str:
+    return ", ".join(f"{'/'.join(path.parts[-3:])}:{place + 1}" for path, place in places)
 
 
 def gpu_count() -> int:
@@ -72,7 +177,7 @@ INTACT = "intact"  # the name of the build with every rule in place
 
 
 class Workshop:
-    """A copy of the tree, its build, and for each patch the package laid out for Python to find first."""
+    """A copy of the tree, its build, and for each mutation the package laid out for Python to find first."""
 
     def __init__(self, folder: Path, cuda: bool, cmake_options: list[str]) -> None:
         self.tree, self.build, self.sites = folder / "tree", folder / "build", folder / "sites"
@@ -110,15 +215,16 @@ class Workshop:
 
     @contextlib.contextmanager
     def without_rule(self, mutation: Mutation) -> Iterator[None]:
-        """Apply the patch, then put the files back: a patch without context cannot be applied backwards safely."""
-        files = [self.tree / name for name in re.findall(r"^--- a/(.+)$", mutation.path.read_text(), re.MULTILINE)]
-        originals = [file.read_bytes() for file in files]
-        _run(["git", "apply", "--unidiff-zero", "--recount", mutation.path], cwd=self.tree)
+        """Make the change, then put the files back."""
+        sources = read_sources(self.tree)
+        changed = mutate(mutation, sources)
         try:
+            for path, text in changed.items():
+                path.write_bytes(text.encode())
             yield
         finally:
-            for file, original in zip(files, originals, strict=True):
-                file.write_bytes(original)
+            for path in changed:
+                path.write_bytes(sources[path].encode())
 
     def test(self, name: str, test: str) -> tuple[int, str]:
         """Run a test on this build; pytest's exit status (1: some failed), or the signal, and the last lines."""
@@ -158,24 +264,31 @@ def prove(workshop: Workshop, mutation: Mutation) -> str:
 
 
 def main() -> int:
+    try:
+        return _main()
+    except MutationError as error:
+        raise SystemExit(f"{error}") from None
+
+
+def _main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="print the patches, and do nothing")
-    parser.add_argument("--only", action="append", metavar="NAME", help="this patch only; may be given again")
+    parser.add_argument("--list", action="store_true", help="print the mutations, and do nothing")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this mutation only; may be given again")
     parser.add_argument("--host", action="store_true", help="only what needs no GPU, on a build without CUDA")
     parser.add_argument("--folder", type=Path, help="where to copy and build (default: one in the temporary folder)")
     parser.add_argument(
         "--cmake", action="append", default=[], metavar="OPTION", help="passed to cmake, as -DNAME=VALUE"
     )
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="patches whose tests run at a time (1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutations whose tests run at a time (1)")
     half = parser.add_mutually_exclusive_group()
-    half.add_argument("--build-only", action="store_true", help="build for every patch, whatever this machine has")
+    half.add_argument("--build-only", action="store_true", help="build for every mutation, whatever this machine has")
     half.add_argument("--test-only", action="store_true", help="test what --folder holds already")
     options = parser.parse_args()
 
-    mutations = [read(path) for path in sorted(HERE.glob("*.patch"))]
+    mutations = [read(path) for path in sorted(HERE.glob("*.mutation"))]
     unknown = set(options.only or []) - {mutation.name for mutation in mutations}
     if unknown:
-        parser.error(f"no such patch: {', '.join(sorted(unknown))}")
+        parser.error(f"no such mutation: {', '.join(sorted(unknown))}")
     if options.only:
         mutations = [mutation for mutation in mutations if mutation.name in options.only]
     if options.host:
@@ -184,6 +297,10 @@ def main() -> int:
         for mutation in mutations:
             print(f"{mutation.name:34}{('host', 'GPU', '2 GPUs')[mutation.gpus]:8}{mutation.rule}")
         return 0
+
+    sources = read_sources(ROOT)
+    for mutation in mutations:  # before the first build, which takes minutes
+        mutate(mutation, sources)
 
     gpus = max(mutation.gpus for mutation in mutations) if options.build_only else gpu_count()
     possible = [mutation for mutation in mutations if mutation.gpus <= gpus]
