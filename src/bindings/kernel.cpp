@@ -93,8 +93,13 @@ struct Kernel {
 
 /// As Python shows it; of a tuple each part, since one may be an integer of too many digits to be shown.
 std::string value_text(nb::handle x) {
-  if (PyLong_Check(x.ptr())) return exchange::number_text(x);
-  if (!PyTuple_CheckExact(x.ptr())) return nb::cast<std::string>(nb::repr(x));
+  if (PyLong_Check(x.ptr()) && !PyBool_Check(x.ptr())) return exchange::number_text(x);
+  if (!PyTuple_CheckExact(x.ptr())) {
+    const nb::object shown = nb::steal(PyObject_Repr(x.ptr()));
+    if (shown.is_valid()) return exchange::text_of(shown);
+    PyErr_Clear();
+    return exchange::type_text(x);
+  }
   std::string text;
   for (const nb::handle part : nb::borrow<nb::tuple>(x)) text += (text.empty() ? "" : ", ") + value_text(part);
   return "(" + text + (nb::len(x) == 1 ? ",)" : ")");

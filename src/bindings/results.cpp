@@ -46,9 +46,10 @@ void check_given_result(const char* function, const char* name, nb::handle rule,
 void require_gpu(const char* function, const char* name, const Call& call, int i) {
   if (!call.on_host()) return;
   const DLTensor& tensor = call.tensor(i);
-  throw TypeError(std::string(function) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " +
-                  shape_text(tensor) + " on " + device_text(tensor.device) +
-                  "; accepted: an array on a CUDA device, or execution=\"cuda\" with it, which copies there and back");
+  throw TypeError(
+      std::string(function) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " + shape_text(tensor) +
+      " on " + device_text(tensor.device) +
+      "; accepted: an array on a CUDA device, or execution=\"cuda\", which copies host arrays there and back");
 }
 
 }  // namespace interop::bindings
