@@ -78,12 +78,12 @@ def kernel(
         another dtype, read-only where it is written, or in host memory.
     ValueError
         The source declares no such kernel, or its parameters are not understood; a launch option is none. In a call:
-        the array of a pointer is not C-contiguous, or that of a view has other dimensions; the launch is larger than
-        the device or the kernel allows.
+        the array of a pointer is not C-contiguous, or that of a view has other dimensions; an array for a result of
+        `returning` has another shape than that; the launch is larger than the device or the kernel allows.
     OSError
         The file `source` cannot be read.
     OverflowError
-        In a call: a number does not fit its parameter.
+        In a call: a number does not fit its parameter, or would become infinite in it.
     CudaError
         In a call: the kernel does not compile, in the compiler's words; `cuda.core` or NVRTC is missing, which the
         message says how to install; CUDA fails.
@@ -200,7 +200,7 @@ class Kernel(ArrayFunction):
         **named: Any,
     ) -> Any:
         """Launch the kernel; see the class."""
-        results: dict[str, Any] = {}
+        results: dict[str, Any] = _NONE
         if named or len(args) != self._count:
             args, results = self._bind(args, named)
         launch = None
@@ -245,7 +245,7 @@ class Kernel(ArrayFunction):
         return Kernel, (*self._made_of, self._shapes)
 
 
-_NONE: dict[int, Any] = {}  # of the results none is given
+_NONE: dict[Any, Any] = {}  # of the results none is given
 _KEYWORDS = ("grid", "threads", "block", "shared", "cluster", "cooperative", "stream", "execution")
 
 
