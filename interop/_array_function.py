@@ -43,8 +43,10 @@ class ArrayFunction:
         self._like: dict[int, Any] = {
             self._places[name]: self._places[rule] for name, rule in self._shapes.items() if isinstance(rule, str)
         }
+        #: The other rules, which are functions of the arguments.
+        self._called = [(name, rule) for name, rule in self._shapes.items() if not isinstance(rule, str)]
         #: Are these all? Then `_run`, for so many arguments and no results by keyword, is core(args, self._like).
-        self._is_direct, self._count = len(self._like) == len(self._shapes), len(self._given)
+        self._is_direct, self._count = not self._called, len(self._given)
         self.__signature__ = self._make_signature()  # of the object; the class has its own
 
     def returning(self, **shapes: ShapeRule) -> Self:
@@ -88,13 +90,11 @@ class ArrayFunction:
             if isinstance(rule, str) and rule not in arrays:
                 raise ValueError(f"{self._label}: returning: the shape of {name} is {rule!r}; {known}")
         made = self._with(shapes)
-        for name, rule in made._shapes.items():
+        for name, rule in made._called:
             made._check_rule(name, rule)
         return made
 
-    def _check_rule(self, name: str, rule: ShapeRule) -> None:
-        if isinstance(rule, str):
-            return
+    def _check_rule(self, name: str, rule: Callable[..., Any]) -> None:
         try:
             signature = inspect.signature(rule)
         except (TypeError, ValueError):  # of a built-in that has none
@@ -115,8 +115,8 @@ class ArrayFunction:
 
         `named` are both by name. Throws the TypeError of a call that does not fit.
         """
-        if len(args) == self._count and not named:
-            return args, named
+        if len(args) == self._count and (not named or named.keys() <= self._shapes.keys()):
+            return args, {name: x for name, x in named.items() if x is not None}
         values = dict(zip(self._given, args, strict=False))
         for name, x in named.items():
             if name not in self._places:
@@ -148,15 +148,14 @@ class ArrayFunction:
 
         `looks`: return what `core` does.
         """
-        rules = self._like
+        shapes = self._like
         if not self._is_direct:
-            called = {name: rule for name, rule in self._shapes.items() if not isinstance(rule, str)}
-            rules = rules | {self._places[name]: self._shape_of(name, rule, args) for name, rule in called.items()}
+            shapes = shapes | {self._places[name]: self._shape_of(name, rule, args) for name, rule in self._called}
         if not results:
-            return core(args, rules, {})
+            return core(args, shapes, {})
         values = dict(zip(self._given, args, strict=True)) | results
-        given = {self._places[name]: rules[self._places[name]] for name in results}
-        shapes = {place: rule for place, rule in rules.items() if place not in given}
+        shapes = shapes.copy()
+        given = {place: shapes.pop(place) for place in [self._places[name] for name in results]}
         made = core(tuple(values[name] for name in self._places if name in values), shapes, given)
         if looks:
             return made
@@ -164,30 +163,28 @@ class ArrayFunction:
         both = tuple(results[name] if name in results else next(new) for name in self._shapes)
         return both if len(both) > 1 else both[0]
 
-    def _shape_of(self, name: str, rule: Callable[..., Any], args: tuple[Any, ...]) -> tuple[int, ...]:
-        returned = self._ask(rule, f"the shape of {name}", args)
+    def _shape_of(self, name: str, rule: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            return (operator.index(returned),)
-        except TypeError:
-            pass
+            returned = rule(*args)
+        except Exception as error:
+            self._add_note(error, f"the shape of {name}")
+            raise
+        if type(returned) is tuple:  # whose sizes C++ reads and checks
+            return returned
         try:
-            return tuple(map(operator.index, returned))
+            if isinstance(returned, int):
+                return (returned,)
+            is_number = not hasattr(returned, "__iter__") or getattr(returned, "ndim", 1) == 0
+            return (operator.index(returned),) if is_number else tuple(returned)
         except TypeError:
-            what = f"({', '.join(type(x).__name__ for x in returned)})" if isinstance(returned, tuple) else ""
             raise TypeError(
-                f"{self._label}: the shape of {name}, as its function returns it, is "
-                f"{what or type(returned).__name__}; accepted: a tuple of ints, or an int"
+                f"{self._label}: the shape of {name}, as its function returns it, is {type(returned).__name__}; "
+                "accepted: a tuple of ints, or an int"
             ) from None
 
-    def _ask(self, function: Callable[..., Any], what: str, args: tuple[Any, ...]) -> Any:
-        """Call a user's function with the arguments of a call; its errors are its own."""
-        try:
-            return function(*args)
-        except Exception as error:
-            error.add_note(
-                f"{self._label}: raised by the function for {what}, of {', '.join(self._given) or 'nothing'}"
-            )
-            raise
+    def _add_note(self, error: Exception, what: str) -> None:
+        """Say where an error of a user's function comes from; it is raised as it is."""
+        error.add_note(f"{self._label}: raised by the function for {what}, of {', '.join(self._given) or 'nothing'}")
 
     def _make_signature(self) -> inspect.Signature:
         kinds = inspect.Parameter

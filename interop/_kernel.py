@@ -215,10 +215,15 @@ class Kernel(ArrayFunction):
     def _launch(self, args: tuple[Any, ...], given: Launch) -> Launch:
         """Return the options of a call with what they are functions of put in."""
         grid, threads = given[:2] if given[0] is not None or given[1] is not None else self._extents
-        if callable(grid):
-            grid = self._ask(grid, "grid", args)
-        if callable(threads):
-            threads = self._ask(threads, "threads", args)
+        what = "grid" if callable(grid) else "threads"
+        try:
+            if callable(grid):
+                grid = grid(*args)
+            if callable(threads):
+                threads = threads(*args)
+        except Exception as error:
+            self._add_note(error, what)
+            raise
         return (grid, threads, *given[2:])
 
     def _call(

@@ -26,6 +26,10 @@ Shape result_shape(const char* function, const char* name, nb::handle rule, cons
   for (int i = 0; i < shape.ndim; ++i) {
     int overflow = 0;
     const long long size = PyLong_AsLongLongAndOverflow(sizes[i].ptr(), &overflow);
+    if (size == -1 && !overflow && PyErr_Occurred()) {
+      PyErr_Clear();
+      throw TypeError(label + " has the size " + exchange::type_text(sizes[i]) + "; accepted: an int");
+    }
     if (overflow || size < 0) {
       throw ValueError(label + " has the size " + exchange::number_text(sizes[i]) +
                        "; accepted: 0 to 9223372036854775807");
