@@ -65,7 +65,7 @@ class SharedLibrary:
             raise ValueError(f"interop.load: path is {given!r}; accepted: a string without null characters")
         if not isinstance(path, str) or "/" in given:
             #: What was loaded: absolute for a file, so that it is the same one in another folder.
-            self.path = str(Path.cwd() / given)
+            self.path = str(Path(given).absolute())
             self._library = _load(given, self.path)
         else:
             self.path = given

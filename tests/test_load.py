@@ -348,7 +348,8 @@ def test_what_is_no_shape(lib, returned, error, message):
 
 
 @pytest.mark.parametrize(
-    "returned", [5, np.int64(5), (5,), [5], (np.int32(5),), np.array(5), np.array([5]), OwnInt(5), Level.three.value + 2]
+    "returned",
+    [5, np.int64(5), (5,), [5], (np.int32(5),), np.array(5), np.array([5]), OwnInt(5), Level.three.value + 2],
 )
 def test_what_is_a_shape(lib, returned):
     made = lib.sum.returning(c=lambda a, b, n: returned)
