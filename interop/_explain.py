@@ -191,9 +191,9 @@ def _explain_elementwise(
 
 
 def _explain_c(
-    function: Function, /, *args: Any, stream: Any = None, execution: str | None = None, **results: Any
+    function: Function, /, *args: Any, stream: Any = None, execution: str | None = None, **named: Any
 ) -> Explanation:
-    found = function._call(args, results, stream, execution, True)
+    found = function._call(args, named, stream, execution, True)
     if found is None:
         raise TypeError(f"interop.explain: {function!r} takes no arrays; accepted: C functions that do")
     found |= {"workspace_bytes": 0, "algorithm": f"the C function {function.__doc__}"}
@@ -212,8 +212,9 @@ def _explain_kernel(
     cooperative: Any = None,
     stream: Any = None,
     execution: str | None = None,
-    **results: Any,
+    **named: Any,
 ) -> Explanation:
+    args, results = function._bind(args, named)
     launch = function._launch(args, (grid, threads, block, shared, cluster, cooperative))
     found = function._call(args, results, launch, stream, execution, True)
     found |= {"workspace_bytes": 0, "algorithm": f"{function.__doc__}, {found['algorithm']}"}

@@ -49,8 +49,8 @@ def kernel(
         The kernel's parameters as in C++, ``"const float* x, float* y, int n"``, where they cannot be read from the
         source: for a kernel that a macro or a header declares, or types that have other names there.
     grid : int, tuple of up to three, or callable, optional
-        The blocks along x, y, z, of all clusters together. A callable is called with the arguments of the call, as they
-        were passed.
+        The blocks along x, y, z, of all clusters together. A callable is called with the arguments of the call, in the
+        declared order.
     threads : str, int, tuple of up to three, or callable, optional
         In the place of `grid`: the threads to be launched in all, rounded up to whole blocks and clusters. The name of
         a parameter stands for as many as its array has elements.
@@ -78,12 +78,12 @@ def kernel(
         another dtype, read-only where it is written, or in host memory.
     ValueError
         The source declares no such kernel, or its parameters are not understood; a launch option is none. In a call:
-        the array of a pointer is not C-contiguous, or that of a view has other dimensions; the launch is larger than
-        the device or the kernel allows.
+        the array of a pointer is not C-contiguous, or that of a view has other dimensions; an array for a result of
+        `returning` has another shape than that; the launch is larger than the device or the kernel allows.
     OSError
         The file `source` cannot be read.
     OverflowError
-        In a call: a number does not fit its parameter.
+        In a call: a number does not fit its parameter, or would become infinite in it.
     CudaError
         In a call: the kernel does not compile, in the compiler's words; `cuda.core` or NVRTC is missing, which the
         message says how to install; CUDA fails.
@@ -139,7 +139,7 @@ Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cl
 class Kernel(ArrayFunction):
     """A kernel that is called with arrays of any library; `interop.kernel` makes it, and says how it is launched.
 
-    The call takes one argument for each parameter, in the declared order, and the keywords ``stream`` and
+    The call takes one argument for each parameter, in the declared order or by name, and the keywords ``stream`` and
     ``execution``, as in `interop.matmul`. The launch options of `interop.kernel` may be given in the call, too, and
     count for that call alone. The arrays are ordered on the call's stream and kept alive as in any call of this
     package; nothing is copied, unless ``execution="cuda"`` has host arrays computed on the GPU.
@@ -187,6 +187,7 @@ class Kernel(ArrayFunction):
 
     def __call__(
         self,
+        /,
         *args: Any,
         grid: Extent | None = None,
         threads: str | Extent | None = None,
@@ -196,25 +197,33 @@ class Kernel(ArrayFunction):
         cooperative: bool | None = None,
         stream: StreamLike | None = None,
         execution: str | None = None,
-        **results: Any,
+        **named: Any,
     ) -> Any:
         """Launch the kernel; see the class."""
+        results: dict[str, Any] = _NONE
+        if named or len(args) != self._count:
+            args, results = self._bind(args, named)
         launch = None
         if not (grid is threads is block is shared is cluster is cooperative is None) or self._has_extent:
             launch = (grid, threads, block, shared, cluster, cooperative)
             if self._has_extent or callable(grid) or callable(threads):
                 launch = self._launch(args, launch)
-        if self._is_direct and not results and len(args) == self._count:
-            return self._core(args, self._like, launch, stream, execution, False)
+        if self._is_direct and not results:
+            return self._core(args, self._like, _NONE, launch, stream, execution, False)
         return self._call(args, results, launch, stream, execution, False)
 
     def _launch(self, args: tuple[Any, ...], given: Launch) -> Launch:
         """Return the options of a call with what they are functions of put in."""
         grid, threads = given[:2] if given[0] is not None or given[1] is not None else self._extents
-        if callable(grid):
-            grid = grid(*args)
-        if callable(threads):
-            threads = threads(*args)
+        what = "grid" if callable(grid) else "threads"
+        try:
+            if callable(grid):
+                grid = grid(*args)
+            if callable(threads):
+                threads = threads(*args)
+        except Exception as error:
+            self._add_note(error, what)
+            raise
         return (grid, threads, *given[2:])
 
     def _call(
@@ -226,8 +235,8 @@ class Kernel(ArrayFunction):
         execution: Any,
         looks: bool,
     ) -> Any:
-        def core(given: tuple[Any, ...], shapes: dict[int, Any]) -> Any:
-            return self._core(given, shapes, launch, stream, execution, looks)
+        def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:
+            return self._core(args, shapes, given, launch, stream, execution, looks)
 
         return self._run(core, args, results, looks)
 
@@ -241,6 +250,7 @@ class Kernel(ArrayFunction):
         return Kernel, (*self._made_of, self._shapes)
 
 
+_NONE: dict[Any, Any] = {}  # of the results none is given
 _KEYWORDS = ("grid", "threads", "block", "shared", "cluster", "cooperative", "stream", "execution")
 
 

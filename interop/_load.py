@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from collections.abc import Callable
@@ -13,25 +12,40 @@ from interop import _core
 from interop._array_function import ArrayFunction, ShapeRule
 from interop._declarations import ELEMENTS, QUALIFIERS, SCALARS, Parameter, parts_of, without_comments
 from interop._matmul import StreamLike
+from interop._shared_library import SharedLibrary
 
 __all__ = ["Function", "Library", "load"]
 
 Memory = Literal["device", "host"]
+Streams = Literal["default", "own"]
 
 
-def load(path: str | os.PathLike[str], declarations: str, /, *, memory: Memory | None = None) -> Library:
+def load(
+    path: str | os.PathLike[str],
+    declarations: str,
+    /,
+    *,
+    memory: Memory | None = None,
+    streams: Streams = "default",
+) -> Library:
     """Load a shared library, and make its C functions callable with arrays of any library.
 
     Parameters
     ----------
     path : str or path
-        The library, as for `ctypes.CDLL`: with a slash a file, without one a name that the system's loader looks for.
+        The library's file: a path object, or a string with a slash. A string without one is a name that the system's
+        loader looks for.
     declarations : str
         The C declarations of the functions that are to be called, as in the library's header, without the
         preprocessor's lines. What a header does not say stands before each pointer: ``device`` for memory that the GPU
         uses, ``host`` for memory that the CPU does. A pointer that is not to ``const`` is written to.
     memory : "device" or "host", optional
         What all pointers without either word are.
+    streams : "default" or "own", optional
+        Where functions with ``device`` pointers and no ``cudaStream_t`` put their work on the GPU. "default": on CUDA's
+        default streams (legacy or per thread), or on streams of ``cudaStreamCreate``; the call's stream and they wait
+        for each other. "own": on streams that do not wait for the default one (``cudaStreamNonBlocking``); the host
+        waits for the call's stream before the function runs, and the function's work must be done when it returns.
 
     Returns
     -------
@@ -41,11 +55,11 @@ def load(path: str | os.PathLike[str], declarations: str, /, *, memory: Memory |
     Raises
     ------
     ValueError
-        A declaration is not understood: the message quotes it.
+        A declaration is not understood: the message quotes it. An option or the path is none.
     OSError
-        The library cannot be loaded, in the loader's own words.
+        The library cannot be loaded, in the loader's own words; or its file was overwritten after it had been loaded.
     AttributeError
-        The library has no such function. In C++, functions need ``extern "C"``.
+        The library itself has no such function, whatever other libraries have. In C++, functions need ``extern "C"``.
 
     Notes
     -----
@@ -53,6 +67,9 @@ def load(path: str | os.PathLike[str], declarations: str, /, *, memory: Memory |
     of arrays also ``__half``, ``__nv_bfloat16``, ``cuComplex``, ``cuDoubleComplex`` and ``void``, which is any.
     A parameter of type ``cudaStream_t`` is given the call's stream, and stands nowhere in the call from Python. A
     returned ``cudaError_t`` that is not 0 is raised as `interop.CudaError`.
+
+    A function without a ``cudaStream_t`` cannot be captured into a CUDA graph: that is a ValueError. A library stays
+    loaded until the process ends. One that was built anew at its path, as a new file, is loaded beside the old one.
 
     As with `ctypes`, a declaration that is not that of the library, or a size beyond an array, is undefined behaviour.
 
@@ -66,36 +83,35 @@ def load(path: str | os.PathLike[str], declarations: str, /, *, memory: Memory |
     for name, x, kinds in (("path", path, str | os.PathLike), ("declarations", declarations, str)):
         if not isinstance(x, kinds):
             accepted = "a string" if kinds is str else "a string, or a path"
-            raise TypeError(f"interop.load: {name} is {x!r} ({type(x).__name__}); accepted: {accepted}")
-    if memory not in (None, "device", "host"):
-        raise ValueError(f"interop.load: memory is {memory!r}; accepted: None, 'device', 'host'")
+            raise TypeError(f"interop.load: {name} is {type(x).__name__}; accepted: {accepted}")
+    _check_option("memory", memory, (None, "device", "host"))
+    _check_option("streams", streams, ("default", "own"))
     parsed = [_parse(text, memory) for text in _statements(declarations)]
     if not parsed:
         raise ValueError("interop.load: declarations has none; accepted: at least one C declaration")
-    try:
-        library = ctypes.CDLL(os.fspath(path))
-    except OSError as error:
-        raise OSError(f"interop.load: {os.fspath(path)!r} cannot be loaded: {error}") from None
-    return Library(library, os.fspath(path), declarations, memory, parsed)
+    library = SharedLibrary(path)
+    return Library(library, (library.path, declarations, memory, streams), parsed)
+
+
+def _check_option(name: str, x: object, known: tuple[str | None, ...]) -> None:
+    accepted = ", ".join(map(repr, known))
+    if not (x is None or isinstance(x, str)):
+        raise TypeError(f"interop.load: {name} is {type(x).__name__}; accepted: {accepted}")
+    if x not in known:
+        raise ValueError(f"interop.load: {name} is {x!r}; accepted: {accepted}")
 
 
 class Library:
     """The declared functions of a shared library: attributes, each a `Function`. `interop.load` makes it."""
 
     def __init__(
-        self, library: ctypes.CDLL, path: str, declarations: str, memory: Memory | None, parsed: list[_Declaration]
+        self, library: SharedLibrary, made_of: tuple[str, str, Memory | None, Streams], parsed: list[_Declaration]
     ) -> None:
-        self._path, self._declarations, self._memory = path, declarations, memory
+        self._library, self._made_of = library, made_of
         self._functions: dict[str, Function] = {}
         for declaration in parsed:
-            try:
-                symbol = getattr(library, declaration.name)
-            except AttributeError:
-                raise AttributeError(
-                    f"interop.load: {path!r} has no function {declaration.name!r}; functions of C++ need "
-                    'extern "C", and a library may hide what it does not export'
-                ) from None
-            self._functions[declaration.name] = Function(self, declaration, symbol, {})
+            address = library.address_of(declaration.name)
+            self._functions[declaration.name] = Function(self, declaration, address, {})
 
     def __getattr__(self, name: str) -> Function:
         functions = self.__dict__.get("_functions", {})
@@ -108,53 +124,58 @@ class Library:
         return [*super().__dir__(), *self._functions]
 
     def __repr__(self) -> str:
-        return f"interop.load({self._path!r})"
+        return f"interop.load({self._library.path!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load_again, (self._path, self._declarations, self._memory)
+        return _load_again, self._made_of
 
 
-def _load_again(path: str, declarations: str, memory: Memory | None) -> Library:
-    return load(path, declarations, memory=memory)
+def _load_again(path: str, declarations: str, memory: Memory | None, streams: Streams = "default") -> Library:
+    return load(path, declarations, memory=memory, streams=streams)
 
 
 class Function(ArrayFunction):
     """A C function of a `Library`, called with arrays of any library.
 
-    The call takes one argument for each parameter but the stream, in the declared order, and the keywords ``stream``
-    and ``execution``, as in `interop.matmul`. Pointers take C-contiguous arrays of exactly the declared dtype, on a GPU
-    or on the host as declared; nothing is copied, unless ``execution="cuda"`` has host arrays computed on the GPU. The
-    arrays are ordered on the call's stream and kept alive as in any call of this package. The GIL is released.
+    The call takes one argument for each parameter but the stream, in the declared order or by name; and, if there is a
+    ``device`` pointer, the keywords ``stream`` and ``execution``, as in `interop.matmul`. Pointers take C-contiguous
+    arrays of exactly the declared dtype, on a GPU or on the host as declared; nothing is copied, unless
+    ``execution="cuda"`` has host arrays computed on the GPU. The
+    arrays are ordered on the call's stream and kept alive as in any call of this package; a C function that is given no
+    stream is ordered with it, as `interop.load` says. Host memory is the C function's until it returns. The GIL is
+    released.
 
     It returns what the C function does, None for ``void``; or, after `returning`, arrays.
     """
 
-    def __init__(self, library: Library, declaration: _Declaration, symbol: Any, shapes: dict[str, ShapeRule]) -> None:
-        label = f"{Path(library._path).name.split('.')[0]}.{declaration.name}"
+    def __init__(self, library: Library, declaration: _Declaration, address: int, shapes: dict[str, ShapeRule]) -> None:
+        path, _, _, streams = library._made_of
+        label = f"{Path(path).name.split('.')[0]}.{declaration.name}"
         value = "" if declaration.result in ("", "status") else declaration.text
-        super().__init__(label, declaration.parameters, ("device", "host"), ("stream", "execution"), shapes, value)
-        self._library, self._declaration, self._symbol = library, declaration, symbol
+        keywords = ("stream", "execution") if any(p.kind == "device" for p in declaration.parameters) else ()
+        super().__init__(label, declaration.parameters, ("device", "host"), keywords, shapes, value)
+        self._library, self._declaration, self._address = library, declaration, address
         self.__name__ = self.__qualname__ = declaration.name
         self.__doc__ = declaration.text
-        address = ctypes.cast(symbol, ctypes.c_void_p).value or 0
         declared = [(p.kind, p.name, p.dtype, p.written) for p in declaration.parameters]
-        self._core = _core.CFunction(label, address, declared, declaration.result)
+        self._core = _core.CFunction(label, address, declared, declaration.result, streams == "own")
 
     def __call__(
-        self, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **results: Any
+        self, /, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
     ) -> Any:
         """Call the C function; see the class."""
-        if self._is_direct and not results and len(args) == self._count:
-            return self._core(args, self._like, stream, execution, False)
-        return self._call(args, results, stream, execution, False)
+        if self._is_direct and not named and len(args) == self._count:
+            return self._core(args, self._like, _NONE, stream, execution, False)
+        return self._call(args, named, stream, execution, False)
 
-    def _call(self, args: tuple[Any, ...], results: dict[str, Any], stream: Any, execution: Any, looks: bool) -> Any:
-        return self._run(
-            lambda given, shapes: self._core(given, shapes, stream, execution, looks), args, results, looks
-        )
+    def _call(self, args: tuple[Any, ...], named: dict[str, Any], stream: Any, execution: Any, looks: bool) -> Any:
+        def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:
+            return self._core(args, shapes, given, stream, execution, looks)
+
+        return self._run(core, *self._bind(args, named), looks)
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Function:
-        return Function(self._library, self._declaration, self._symbol, shapes)
+        return Function(self._library, self._declaration, self._address, shapes)
 
     def __repr__(self) -> str:
         return f"<C function {self._label}: {self._declaration.text}>"
@@ -166,6 +187,9 @@ class Function(ArrayFunction):
 def _function_again(library: Library, name: str, shapes: dict[str, ShapeRule]) -> Function:
     function: Function = getattr(library, name)
     return function.returning(**shapes) if shapes else function
+
+
+_NONE: dict[int, Any] = {}  # of the results none is given
 
 
 # ---- declarations ----

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
+from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import elements
 
 import interop
 from interop import _kernel, _nvrtc
@@ -22,6 +24,18 @@ extern "C" __global__ void __launch_bounds__(256) scale(const float* __restrict_
 }
 """
 X = np.arange(5, dtype="float32")
+
+
+class OwnInt(int):
+    pass
+
+
+class OwnFloat(float):
+    pass
+
+
+class Level(IntEnum):
+    three = 3
 
 
 def scale_rows(*extents):
@@ -40,9 +54,9 @@ def parameters(declared, **options):
 def test_what_tools_expect():
     scale = interop.kernel(SCALE, "scale", threads="x")
     options = "grid=None, threads=None, block=None, shared=None, cluster=None, cooperative=None"
-    assert str(inspect.signature(scale)) == f"(x, y, by, n, /, *, {options}, stream=None, execution=None)"
+    assert str(inspect.signature(scale)) == f"(x, y, by, n, *, {options}, stream=None, execution=None)"
     made = scale.returning(y="x")
-    assert str(inspect.signature(made)).startswith("(x, by, n, /, *, y=None, grid=None")
+    assert str(inspect.signature(made)).startswith("(x, by, n, *, y=None, grid=None")
     assert repr(made) == "<kernel scale(const float* __restrict__ x, float* y, float by, long long n)>"
     assert scale.__name__ == "scale"
 
@@ -220,12 +234,17 @@ def scale():
         ((X, X, 5), TypeError, r"takes 4 arguments \(x, y, by, n\), 3 were given"),
         ((X, X, 1, 2, 3), TypeError, "5 were given"),
         ((X.astype("float64"), X, 1.0, 5), TypeError, "x is float64 .*; accepted: a C-contiguous float32 array"),
-        ((X, X.copy(), 1.0, 5), TypeError, "x is float32 .* on cpu; accepted: .* on a CUDA device"),
+        (
+            (X, X.copy(), 1.0, 5),
+            TypeError,
+            'x is float32 .* on cpu; accepted: .* on a CUDA device, or execution="cuda"',
+        ),
         (([1.0], X, 1.0, 5), TypeError, "x is list"),
         ((X, X, "1", 5), TypeError, "by is str; accepted: a number, as it is float32"),
         ((X, X, X, 5), TypeError, "by is numpy.ndarray; accepted: a number"),
         ((X, X, 1.0, 5.0), TypeError, "n is float; accepted: an integer, as it is int64"),
         ((X, X, 1.0, 2**63), OverflowError, "n is 9223372036854775808, which int64 cannot hold"),
+        ((X, X, 1e39, 5), OverflowError, r"by is 1e\+39, which float32 cannot hold"),
     ],
 )
 def test_arguments_that_do_not_fit(scale, arguments, error, message):
@@ -239,17 +258,68 @@ def test_numbers_of_every_type_are_checked():
         "__global__ void f(float* x, unsigned char a, bool b, __half c, cuDoubleComplex d) {}", "f", grid=1
     )
     good = (X, 255, True, np.float16(1.5), 1 + 2j)
-    with pytest.raises(TypeError, match="x is float32 .* on cpu"):  # the numbers, which are read first, are taken
-        made(*good)
+    others = (
+        (X, np.True_, np.False_, 65519.9, complex("inf")),
+        (X, OwnInt(3), OwnInt(1), float("-inf"), np.complex64(complex("inf+nanj"))),
+        (X, Level.three, 0, True, np.True_),
+    )
+    for numbers in (good, *others):
+        with pytest.raises(TypeError, match="x is float32 .* on cpu"):  # the numbers, which are read first, are taken
+            made(*numbers)
     for place, value, error, message in (
         (1, 256, OverflowError, "a is 256, which uint8 cannot hold"),
         (2, 2, OverflowError, "b is 2, which bool cannot hold"),
+        (1, 10**5000, OverflowError, "a is an integer of 16610 bits, which uint8 cannot hold"),
+        (1, OwnFloat(1), TypeError, "a is .*OwnFloat; accepted: an integer"),
+        (3, 65520, OverflowError, "c is 65520, which float16 cannot hold"),
+        (3, -1e300, OverflowError, r"c is -1e\+300, which float16 cannot hold"),
+        (3, 10**400, OverflowError, "c is an integer of 1329 bits, which float16 cannot hold"),
+        (4, 10**400, OverflowError, "d is an integer of 1329 bits, which complex128 cannot hold"),
+        (4, np.clongdouble(np.longdouble("1e4000")), OverflowError, "d is .*, which complex128 cannot hold"),
+        (3, np.ma.masked, TypeError, "c is numpy.ma.core.MaskedConstant; accepted: a number"),
         (3, 1j, TypeError, "c is complex; accepted: a number, as it is float16"),
         (4, "1", TypeError, "d is str; accepted: a number, as it is complex128"),
         (4, X, TypeError, "d is numpy.ndarray"),
     ):
         with pytest.raises(error, match=message):
             made(*good[:place], value, *good[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("c_type", "dtype", "taken", "refused"),
+    [
+        ("float", "float32", float.fromhex("0x1.fffffefffffffp127"), float.fromhex("0x1.ffffffp127")),
+        ("__half", "float16", float.fromhex("0x1.ffdffffffffffp15"), float.fromhex("0x1.ffep15")),
+        ("__nv_bfloat16", "bfloat16", float.fromhex("0x1.fefffefffffffp127"), float.fromhex("0x1.fefffffp127")),
+        ("__nv_fp8_e4m3", "float8_e4m3fn", 464.0, 464.1),
+        ("__nv_fp8_e5m2", "float8_e5m2", 61439.0, 61440.0),
+        ("cuComplex", "complex64", float.fromhex("0x1.fffffefffffffp127"), float.fromhex("0x1.ffffffp127")),
+    ],
+)
+def test_floats_to_the_end_of_their_range(c_type, dtype, taken, refused):
+    made = interop.kernel(f"__global__ void f(float* x, {c_type} a) {{}}", "f", grid=1)
+    with np.errstate(over="ignore"):
+        assert np.isfinite(np.array(taken).astype(elements.dtype_of(dtype)))
+        as_it_would_be = np.array(refused).astype(elements.dtype_of(dtype))
+    assert not np.isfinite(as_it_would_be) or as_it_would_be == 448  # float8_e4m3fn stays at its largest number
+    for sign in (1, -1):
+        with pytest.raises(TypeError, match="x is float32 .* on cpu"):
+            made(X, sign * taken)
+        with pytest.raises(OverflowError, match=rf"^interop.kernel\('f'\): a is .*, which {dtype} cannot hold"):
+            made(X, sign * refused)
+    with pytest.raises(TypeError, match="x is float32 .* on cpu"):
+        made(X, float("nan"))
+    infinity = (OverflowError, "a is inf, which") if dtype == "float8_e4m3fn" else (TypeError, "x is float32 .* on cpu")
+    with pytest.raises(infinity[0], match=infinity[1]):
+        made(X, float("inf"))
+
+
+@pytest.mark.parametrize("option", ["grid", "threads", "block", "shared", "cluster", "cooperative"])
+def test_options_of_any_size_are_named(option):
+    for value in (10**5000, (1, 10**5000), [10**5000]):
+        with pytest.raises(ValueError, match=rf"^interop.kernel\('scale'\): {option} is .*; accepted: ") as caught:
+            interop.kernel(SCALE, "scale", **{option: value})
+        assert "Exceeds the limit" not in str(caught.value)
 
 
 def test_a_read_only_array_is_not_written(scale):
@@ -260,7 +330,9 @@ def test_a_read_only_array_is_not_written(scale):
 
 
 def test_an_immutable_array_is_not_written(scale, host_jax):
-    with pytest.raises(TypeError, match=r"interop.kernel\('scale'\): y is .*, which is immutable"):
+    with pytest.raises(
+        TypeError, match=r"interop.kernel\('scale'\): y is .*, which is immutable; accepted: a writable"
+    ):
         scale(X, host_jax.numpy.zeros(5, "float32"), 1.0, 5)
 
 
@@ -280,14 +352,60 @@ def test_rules_of_results(scale):
         scale.returning(x="y")
     with pytest.raises(ValueError, match="returning: the shape of y is 'by'; accepted: a function, or one of x"):
         scale.returning(y="by")
+    with pytest.raises(TypeError, match="returning: the shape of y is int; accepted: a function, or one of x"):
+        scale.returning(y=5)
+    with pytest.raises(TypeError, match=r"cannot be called: .*; accepted: one that takes 3 by position \(x, by, n\)"):
+        scale.returning(y=lambda x: 5)
+    for returned, error in ((1.5, TypeError), (None, TypeError)):
+        with pytest.raises(error, match=r"^interop.kernel\('scale'\): the shape of y, as its function returns it, is "):
+            scale.returning(y=lambda x, by, n: returned)(X, 1.0, 5)  # noqa: B023
     made = interop.kernel("__global__ void f(float* y) {}", "f", grid=1).returning(y=lambda: (1,))
     with pytest.raises(ValueError, match=r"interop.kernel\('f'\): all its arrays are to be made, and no array"):
         made()
 
 
 def test_unknown_keywords(scale):
-    with pytest.raises(TypeError, match="has no keyword out; accepted: grid, threads, block, .*, execution"):
-        scale(X, X, 1.0, 5, out=X)
+    for given, suggested in (("out", ""), ("thread", "did you mean 'threads'[?] "), ("bye", "did you mean 'by'[?] ")):
+        message = f"{given!r}; {suggested}accepted: x, y, by, n, grid, threads, block, .*, execution$"
+        with pytest.raises(TypeError, match=r"^interop.kernel\('scale'\) has no keyword " + message):
+            scale(X, X, 1.0, 5, **{given: X})
+
+
+def test_parameters_may_be_named(scale):
+    for args, named in (((X,), {"n": 5, "y": X.copy(), "by": 1e39}), ((), {"n": 5, "y": X, "by": 1e39, "x": X})):
+        with pytest.raises(OverflowError, match="by is 1e"):  # the numbers, which are read first, are in their places
+            scale(*args, **named)
+        with pytest.raises(OverflowError, match="by is 1e"):
+            interop.explain(scale, *args, **named)
+    for args, named, message in (
+        ((X, X), {"n": 5}, r"takes 4 arguments \(x, y, by, n\), 3 were given, without by$"),
+        ((X, X, 1.0, 5), {"n": 5}, "n is given twice, by position and by name"),
+        ((X, X, 1.0, 5, 6), {}, r"takes 4 arguments \(x, y, by, n\), 5 were given$"),
+    ):
+        for call in (scale, lambda *x, **named: interop.explain(scale, *x, **named)):
+            with pytest.raises(TypeError, match=r"^interop.kernel\('scale'\):? " + message):
+                call(*args, **named)
+
+
+def test_arguments_are_counted_before_functions_of_them_are_called():
+    made = interop.kernel(SCALE, "scale", grid=lambda x, y, by, n: n)
+    with pytest.raises(TypeError, match=r"takes 4 arguments \(x, y, by, n\), 3 were given"):
+        made(X, X, 5)
+    with pytest.raises(TypeError, match=r"takes 4 arguments \(x, y, by, n\), 3 were given"):
+        interop.explain(made, X, X, 5)
+    with pytest.raises(ZeroDivisionError) as caught:
+        made(X, X, 1.0, 5, grid=lambda *args: 1 // 0)
+    assert caught.value.__notes__ == ["interop.kernel('scale'): raised by the function for grid, of x, y, by, n"]
+
+
+def test_functions_of_named_arguments_are_called_with_them_in_order():
+    seen = []
+    made = interop.kernel(SCALE, "scale", threads=lambda *args: seen.append(args) or 1).returning(y="x")
+    with pytest.raises(TypeError, match="on cpu"):
+        made(n=5, x=X, by=2.0)
+    ((x, by, n),) = seen
+    assert x is X
+    assert (by, n) == (2.0, 5)
 
 
 def test_a_function_of_the_arguments_is_called_with_them():

@@ -91,10 +91,22 @@ struct Kernel {
   std::vector<Compiled> compiled;
 };
 
-std::string repr_text(nb::handle x) { return nb::cast<std::string>(nb::repr(x)); }
+/// As Python shows it; of a tuple each part, since one may be an integer of too many digits to be shown.
+std::string value_text(nb::handle x) {
+  if (PyLong_Check(x.ptr()) && !PyBool_Check(x.ptr())) return exchange::number_text(x);
+  if (!PyTuple_CheckExact(x.ptr())) {
+    const nb::object shown = nb::steal(PyObject_Repr(x.ptr()));
+    if (shown.is_valid()) return exchange::text_of(shown);
+    PyErr_Clear();
+    return exchange::type_text(x);
+  }
+  std::string text;
+  for (const nb::handle part : nb::borrow<nb::tuple>(x)) text += (text.empty() ? "" : ", ") + value_text(part);
+  return "(" + text + (nb::len(x) == 1 ? ",)" : ")");
+}
 
 [[noreturn]] void refuse(const Kernel& kernel, const char* option, nb::handle value, const std::string& accepted) {
-  throw ValueError(std::string(kernel.label) + ": " + option + " is " + repr_text(value) + "; accepted: " + accepted);
+  throw ValueError(std::string(kernel.label) + ": " + option + " is " + value_text(value) + "; accepted: " + accepted);
 }
 
 /// An int of at least `least`, or a ValueError for another one; no such value for what is no int.
@@ -270,10 +282,11 @@ class Values {
 };
 
 /// Is argument `k` of the call what the parameter takes?
-void check_array(const Parameter& parameter, const Call& call, int k) {
+void check_array(const char* label, const Parameter& parameter, const Call& call, int k) {
   const bool is_view = parameter.kind == Kind::view;
-  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, kDLCUDA, is_view ? '\0' : 'C',
-                 static_cast<uint8_t>(parameter.written)});
+  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, call.on_host() ? 0 : kDLCUDA,
+                 is_view ? '\0' : 'C', static_cast<uint8_t>(parameter.written)});
+  require_gpu(label, parameter.name.c_str(), call, k);
 }
 
 std::string sizes_text(const unsigned (&sizes)[3]) {
@@ -291,9 +304,9 @@ nb::object explain(const Call& call, const cuda::Launch& launch) {
 }
 
 /// `arguments` has one for each parameter but those of `shapes`, the results that are made, by place among the
-/// parameters: see `result_shape`.
-nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb::handle options, nb::handle stream,
-                       nb::handle execution, bool only_looks) {
+/// parameters: see `result_shape`. `given` are the rules of those results that are not made but among `arguments`.
+nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb::dict given, nb::handle options,
+                       nb::handle stream, nb::handle execution, bool only_looks) {
   const exchange::CallGuard guard;
   const int count = static_cast<int>(kernel.parameters.size());
   const bool makes = nb::len(shapes) > 0;
@@ -327,8 +340,16 @@ nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb:
   call_options.may_overlap = true;  // as kernels do: their authors know
   Call call(kernel.label, arrays, array_count, call_options);
   for (int k = 0; k < array_count; ++k) {
-    check_array(kernel.parameters[static_cast<size_t>(places[k])], call, k);
+    check_array(kernel.label, kernel.parameters[static_cast<size_t>(places[k])], call, k);
     tensors[places[k]] = &call.tensor(k);
+  }
+  if (nb::len(given) > 0) {
+    for (int i = 0; i < count; ++i) {
+      const nb::int_ place(i);
+      if (!given.contains(place)) continue;
+      const Parameter& parameter = kernel.parameters[static_cast<size_t>(i)];
+      check_given_result(kernel.label, parameter.name.c_str(), given[place], tensors, *tensors[i]);
+    }
   }
   Values values;
   for (int i = 0; i < count; ++i) {
@@ -377,10 +398,11 @@ void bind_kernel(nb::module_& m) {
       .def(nb::init<const std::string&, const std::vector<Declared>&, nb::object, nb::tuple>(),
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "
                    "load: typing.Callable[[str], LoadedKernel], options: tuple[typing.Any, ...], /) -> None"))
-      .def("__call__", &call_kernel, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-           nb::arg(),
+      .def("__call__", &call_kernel, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+           nb::arg().none(), nb::arg(),
            nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
-                   "options: tuple[typing.Any, ...] | None, stream: typing.Any, execution: str | None, "
+                   "given: dict[int, int | tuple[int, ...]], options: tuple[typing.Any, ...] | None, stream: "
+                   "typing.Any, execution: str | None, "
                    "only_looks: bool, /) -> typing.Any"),
            "Launch it: with an argument for each parameter but the results that are made, and grid, threads, block, "
            "shared, cluster, cooperative where they are not those of the construction.");

@@ -111,9 +111,17 @@ DLDataType dtype_called(const std::string& name) {
   return *known;
 }
 
+/// Where a C function queues its work on the GPU.
+enum class Streams {
+  given,           ///< on the stream that it is given; or it takes no device pointer
+  default_stream,  ///< on the legacy default stream, the per-thread one, or blocking streams of its own
+  own              ///< on others of its own; its work is done when it returns
+};
+
 /// A C function and its declaration, which interop/_load.py has parsed.
 struct CFunction {
-  CFunction(std::string function_label, uintptr_t address, const std::vector<Declared>& declared, std::string returned)
+  CFunction(std::string function_label, uintptr_t address, const std::vector<Declared>& declared, std::string returned,
+            bool has_own_streams)
       : label(std::move(function_label)), symbol(reinterpret_cast<void*>(address)), result(std::move(returned)) {
     if (kIntegerRegisters == 0) {
       throw std::runtime_error("interop.load: C functions are called on Linux, on x86-64 and 64-bit ARM");
@@ -127,6 +135,10 @@ struct CFunction {
       parameters.push_back({known, name, dtype_called(dtype), written});
       ++(known == Kind::scalar && parameters.back().dtype.code == kDLFloat ? floats : integers);
     }
+    const auto has = [&](Kind kind) {
+      return std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return p.kind == kind; });
+    };
+    if (has(Kind::device) && !has(Kind::stream)) streams = has_own_streams ? Streams::own : Streams::default_stream;
     const int on_stack = std::max(0, integers - kIntegerRegisters) + std::max(0, floats - kFloatRegisters);
     if (on_stack > kStackWords) {
       throw ValueError(label + " has " + std::to_string(declared.size()) + " parameters; accepted: up to " +
@@ -138,6 +150,7 @@ struct CFunction {
   void* symbol;
   std::string result;  // "", "status" (a cudaError_t), or the dtype of a scalar
   std::vector<Parameter> parameters;
+  Streams streams = Streams::given;
 };
 
 Word word_of(const CFunction& function, const Parameter& parameter, nb::handle value) {
@@ -161,8 +174,46 @@ struct Side {
 void check_pointers(const CFunction& function, const Side& side) {
   for (size_t k = 0; k < side.places.size(); ++k) {
     const Parameter& parameter = function.parameters[static_cast<size_t>(side.places[k])];
-    side.call->check(static_cast<int>(k), {nullptr, parameter.dtype, -1, side.kind == Kind::device ? kDLCUDA : kDLCPU,
-                                           'C', static_cast<uint8_t>(parameter.written)});
+    const bool for_gpu = side.kind == Kind::device;
+    const int i = static_cast<int>(k), device = !for_gpu ? kDLCPU : side.call->on_host() ? 0 : kDLCUDA;
+    side.call->check(i, {nullptr, parameter.dtype, -1, device, 'C', static_cast<uint8_t>(parameter.written)});
+    if (for_gpu) require_gpu(function.label.c_str(), parameter.name.c_str(), *side.call, i);
+  }
+}
+
+// ---- streams that the function chooses itself ----
+
+void refuse_capture(const CFunction& function, const Call& call) {
+  if (function.streams == Streams::given || !cuda::is_capturing(call.stream())) return;
+  throw ValueError(function.label + ": the call's stream is being captured into a CUDA graph, and the C function " +
+                   (function.streams == Streams::own ? "has streams of its own" : "launches on the default stream") +
+                   ", which cannot be captured; accepted: a call outside the capture, or a C function with a " +
+                   "parameter of type cudaStream_t");
+}
+
+/// Runs the function behind all that is queued on the call's stream, which then waits for what the function has queued.
+/// What is queued on the legacy stream waits for all blocking streams of the context, the per-thread one included, and
+/// they for it. Without the GIL.
+template <class Run>
+void run_in_order(const CFunction& function, const Call& call, Run&& run) {
+  const cudaStream_t stream = call.stream();
+  if (function.streams == Streams::own) cuda::synchronize(stream);
+  const bool joins = function.streams == Streams::default_stream && stream != cuda::kLegacyStream;
+  if (joins) cuda::wait_stream(cuda::kLegacyStream, stream);
+  run();
+  if (!joins) return;
+  const cuda::DeviceGuard guard(call.device());  // the function may have made another device current
+  cuda::wait_stream(stream, cuda::kLegacyStream);
+}
+
+/// The same in words.
+void explain_order(const CFunction& function, const Call& call, nb::dict& explained) {
+  nb::list waits = nb::borrow<nb::list>(explained["waits"]);
+  if (function.streams == Streams::own) {
+    waits.append("the host waits for the call's stream, as the C function has streams of its own");
+  } else if (function.streams == Streams::default_stream && call.stream() != cuda::kLegacyStream) {
+    waits.append(
+        "the legacy default stream, where the C function works, waits for the call's, which then waits for it");
   }
 }
 
@@ -223,9 +274,10 @@ nb::list hand_over(const CFunction& function, Side (&sides)[2], const nb::dict& 
 }
 
 /// `arguments` has one for each parameter but the stream and those of `shapes`, the results that are made, by place
-/// among the parameters: see `result_shape`.
-nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::handle stream,
-                  nb::handle execution, bool only_looks) {
+/// among the parameters: see `result_shape`. `given_results` are the rules of those results that are not made but among
+/// `arguments`.
+nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
+                  nb::handle stream, nb::handle execution, bool only_looks) {
   const exchange::CallGuard guard;
   Side sides[] = {{Kind::device, {}, {}, {}}, {Kind::host, {}, {}, {}}};
   std::vector<nb::handle> given;  // by parameter
@@ -253,8 +305,18 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
     }
     side.call.emplace(function.label.c_str(), side.arguments.data(), static_cast<int>(side.arguments.size()), options);
     check_pointers(function, side);
+    if (side.kind == Kind::device) refuse_capture(function, *side.call);
     for (size_t k = 0; k < side.places.size(); ++k) {
       tensors[static_cast<size_t>(side.places[k])] = &side.call->tensor(static_cast<int>(k));
+    }
+  }
+  if (nb::len(given_results) > 0) {
+    for (int i = 0; i < static_cast<int>(given.size()); ++i) {
+      const nb::int_ place(i);
+      if (!given_results.contains(place)) continue;
+      const char* const name = function.parameters[static_cast<size_t>(i)].name.c_str();
+      const DLTensor& tensor = *tensors[static_cast<size_t>(i)];
+      check_given_result(function.label.c_str(), name, given_results[place], tensors.data(), tensor);
     }
   }
   if (!sides[0].call && !(stream.is_none() && execution.is_none())) {
@@ -287,16 +349,21 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
   }
   if (only_looks) {
     const std::optional<Call>& call = sides[sides[0].call ? 0 : 1].call;
-    return call ? call->explain() : nb::none();
+    if (!call) return nb::none();
+    auto explained = nb::borrow<nb::dict>(call->explain());
+    if (sides[0].call) explain_order(function, *call, explained);
+    return explained;
   }
 
   Returned returned;
-  const auto run = [&](cudaStream_t) { returned = call_symbol(function, registers); };
-  if (sides[0].call || sides[1].call) {
-    sides[sides[0].call ? 0 : 1].call->launch(run);
-  } else {
+  const auto run = [&] { returned = call_symbol(function, registers); };
+  {
     const nb::gil_scoped_release no_gil;
-    run(nullptr);
+    if (sides[0].call) {
+      run_in_order(function, *sides[0].call, run);
+    } else {
+      run();
+    }
   }
   const nb::list made = hand_over(function, sides, shapes);
   check_status(function, returned);  // whatever has been queued is in order by now
@@ -308,11 +375,12 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
 
 void bind_load(nb::module_& m) {
   nb::class_<CFunction>(m, "CFunction", "A C function and its declaration.")
-      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string>(), nb::arg("label"), nb::arg("address"),
-           nb::arg("parameters"), nb::arg("result"))
-      .def("__call__", &call_c, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool>(), nb::arg("label"),
+           nb::arg("address"), nb::arg("parameters"), nb::arg("result"), nb::arg("has_own_streams"))
+      .def("__call__", &call_c, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
-                   "stream: typing.Any, execution: str | None, only_looks: bool, /) -> typing.Any"),
+                   "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "
+                   "bool, /) -> typing.Any"),
            "Call it: with an argument for each parameter but the stream and the results that are made.");
 }
 

@@ -18,13 +18,42 @@ Shape result_shape(const char* function, const char* name, nb::handle rule, cons
   }
   const nb::tuple sizes = nb::borrow<nb::tuple>(rule);
   const std::string label = std::string(function) + ": the shape of " + name;
-  if (nb::len(sizes) > kMaxDims) throw ValueError(label + " is too long");
+  if (nb::len(sizes) > kMaxDims) {
+    throw ValueError(label + " has " + std::to_string(nb::len(sizes)) + " sizes; accepted: up to " +
+                     std::to_string(kMaxDims));
+  }
   shape.ndim = static_cast<int>(nb::len(sizes));
   for (int i = 0; i < shape.ndim; ++i) {
-    shape.sizes[i] = exchange::to_int64(sizes[i]);
-    if (shape.sizes[i] < 0) throw ValueError(label + " has a negative size");
+    int overflow = 0;
+    const long long size = PyLong_AsLongLongAndOverflow(sizes[i].ptr(), &overflow);
+    if (size == -1 && !overflow && PyErr_Occurred()) {
+      PyErr_Clear();
+      throw TypeError(label + " has the size " + exchange::type_text(sizes[i]) + "; accepted: an int");
+    }
+    if (overflow || size < 0) {
+      throw ValueError(label + " has the size " + exchange::number_text(sizes[i]) +
+                       "; accepted: 0 to 9223372036854775807");
+    }
+    shape.sizes[i] = size;
   }
   return shape;
+}
+
+void check_given_result(const char* function, const char* name, nb::handle rule, const DLTensor* const* tensors,
+                        const DLTensor& given) {
+  const Shape shape = result_shape(function, name, rule, tensors);
+  if (given.ndim == shape.ndim && std::equal(shape.sizes, shape.sizes + shape.ndim, given.shape)) return;
+  throw ValueError(std::string(function) + ": " + name + " has shape " + shape_text(given) +
+                   "; accepted: the shape that returning() says, " + shape_text(shape));
+}
+
+void require_gpu(const char* function, const char* name, const Call& call, int i) {
+  if (!call.on_host()) return;
+  const DLTensor& tensor = call.tensor(i);
+  throw TypeError(
+      std::string(function) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " + shape_text(tensor) +
+      " on " + device_text(tensor.device) +
+      "; accepted: an array on a CUDA device, or execution=\"cuda\", which copies host arrays there and back");
 }
 
 }  // namespace interop::bindings

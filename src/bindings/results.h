@@ -1,6 +1,7 @@
 /// The results that a C function or a kernel makes, by the shape rules of `interop._array_function`.
 #pragma once
 
+#include <interop/call.h>
 #include <interop/tensor.h>
 #include <nanobind/nanobind.h>
 
@@ -9,5 +10,14 @@ namespace interop::bindings {
 /// The shape of the result `name`, by its rule: a tuple is the shape itself, an int the place of the argument of the
 /// same shape among `tensors`. Throws ValueError for what is no shape.
 Shape result_shape(const char* function, const char* name, nanobind::handle rule, const DLTensor* const* tensors);
+
+/// Throws ValueError where the array that a caller gives for the result `name` has another shape than its rule says:
+/// the function would write beyond it, or leave a part of it.
+void check_given_result(const char* function, const char* name, nanobind::handle rule, const DLTensor* const* tensors,
+                        const DLTensor& given);
+
+/// Throws TypeError where argument `i`, for a pointer or a view of the GPU's, is in host memory, and nothing asks for a
+/// copy of it.
+void require_gpu(const char* function, const char* name, const Call& call, int i);
 
 }  // namespace interop::bindings

@@ -2,6 +2,7 @@
 #include "bindings/scalars.h"
 
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "exchange/numpy.h"
@@ -18,8 +19,12 @@ using exchange::Name;
 const Lookup kElementOf("interop._promotion", "element_of");
 const Lookup kNumpyArray("numpy", "array");
 const Lookup kNumpyGeneric("numpy", "generic");
+const Lookup kNumpyBool("numpy", "bool_");
+const Lookup kNumpyNdarray("numpy", "ndarray");
 const Name kAstype("astype");
 const Name kTobytes("tobytes");
+const Name kReal("real");
+const Name kImag("imag");
 
 [[noreturn]] void out_of_range(const char* function, const char* name, nb::handle value, DLDataType dtype) {
   PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold; accepted: a value in its range, or an array",
@@ -65,15 +70,56 @@ void put_integer(ScalarValue& value, const char* function, const char* name, nb:
 }
 
 [[noreturn]] void beyond_c_type(const char* function, const char* name, nb::handle value, DLDataType dtype) {
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold", function, name, value.ptr(),
+  const std::string text = exchange::number_text(value);
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %s, which %s cannot hold", function, name, text.c_str(),
                dtype_name(dtype).c_str());
   nb::raise_python_error();
+}
+
+/// The least number that a type has no finite value for, once it is rounded.
+double least_beyond(DLDataType dtype) {
+  if (dtype == kFloat32) return 0x1.ffffffp127;
+  if (dtype == kBfloat16) return 0x1.ffp127;
+  if (dtype.code == kDLFloat && dtype.bits == 16) return 0x1.ffep15;
+  if (dtype.code == kDLFloat8_e4m3fn) return 0x1.d00002p8;
+  if (dtype.code == kDLFloat8_e5m2) return 0x1.ep15;
+  return HUGE_VAL;
+}
+
+/// Can `dtype`, a type of real numbers, hold `value`, which is `wide` as a double? An infinite one is held as it is.
+bool holds(DLDataType dtype, nb::handle value, double wide) {
+  if (std::isfinite(wide)) {
+    const bool by_float = dtype == kBfloat16 || dtype.bits == 8;  // as ml_dtypes rounds
+    const double rounded = by_float ? static_cast<float>(wide) : wide;
+    return std::fabs(rounded) < least_beyond(dtype);
+  }
+  if (std::isnan(wide)) return true;
+  if (dtype.code == kDLFloat8_e4m3fn) return false;  // it has no infinity
+  if (PyFloat_Check(value.ptr()) || PyComplex_Check(value.ptr())) return true;
+  // NumPy's long double and Decimal become infinite in silence.
+  const int same = PyObject_RichCompareBool(value.ptr(), nb::float_(wide).ptr(), Py_EQ);
+  if (same < 0) nb::raise_python_error();
+  return same != 0;
+}
+
+/// Is it an array? Its value would be waited for, or its mask or unit be lost.
+bool is_array(nb::handle value) { return exchange::find_route(value) || nb::isinstance(value, kNumpyNdarray.get()); }
+
+/// Python's error of a value that is no double, with the names.
+[[noreturn]] void no_float(const char* function, const char* name, nb::handle value, DLDataType dtype) {
+  const bool is_beyond = PyErr_ExceptionMatches(PyExc_OverflowError);
+  if (!is_beyond && !PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
+  PyErr_Clear();
+  if (is_beyond) beyond_c_type(function, name, value, dtype);
+  no_number(function, name, value, dtype);
 }
 
 uint64_t c_integer(const char* function, const char* name, nb::handle value, DLDataType dtype) {
   nb::object owner;
   if (!PyLong_Check(value.ptr())) {
-    if (exchange::find_route(value) || !PyIndex_Check(value.ptr())) no_number(function, name, value, dtype);
+    if (is_array(value)) no_number(function, name, value, dtype);
+    if (nb::isinstance(value, kNumpyBool.get())) return static_cast<uint64_t>(PyObject_IsTrue(value.ptr()));
+    if (!PyIndex_Check(value.ptr())) no_number(function, name, value, dtype);
     owner = nb::steal(PyNumber_Index(value.ptr()));
     if (!owner.is_valid()) nb::raise_python_error();
     value = owner;
@@ -100,21 +146,21 @@ uint64_t c_integer(const char* function, const char* name, nb::handle value, DLD
 
 double c_float(const char* function, const char* name, nb::handle value, DLDataType dtype) {
   const double wide = PyFloat_AsDouble(value.ptr());
-  if (wide == -1.0 && PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
-    PyErr_Clear();
-    no_number(function, name, value, dtype);
-  }
+  if (wide == -1.0 && PyErr_Occurred()) no_float(function, name, value, dtype);
+  if (!holds(dtype, value, wide)) beyond_c_type(function, name, value, dtype);
   return wide;
 }
 
 Py_complex c_complex(const char* function, const char* name, nb::handle value, DLDataType dtype) {
   const Py_complex wide = PyComplex_AsCComplex(value.ptr());
-  if (wide.real == -1.0 && PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
-    PyErr_Clear();
-    no_number(function, name, value, dtype);
+  if (wide.real == -1.0 && PyErr_Occurred()) no_float(function, name, value, dtype);
+  const DLDataType part{kDLFloat, static_cast<uint8_t>(dtype.bits / 2), 1};
+  nb::object real = nb::borrow(value), imaginary = real;
+  if (!PyComplex_Check(value.ptr()) && (std::isinf(wide.real) || std::isinf(wide.imag))) {
+    real = attribute(value, kReal);
+    imaginary = attribute(value, kImag);
   }
+  if (!holds(part, real, wide.real) || !holds(part, imaginary, wide.imag)) beyond_c_type(function, name, value, dtype);
   return wide;
 }
 
@@ -126,7 +172,7 @@ ScalarValue c_argument(const char* function, const char* name, nb::handle x, DLD
     put(value, c_integer(function, name, x, dtype));
     return value;
   }
-  if (!PyFloat_Check(x.ptr()) && !PyLong_Check(x.ptr()) && exchange::find_route(x)) no_number(function, name, x, dtype);
+  if (!PyFloat_Check(x.ptr()) && !PyLong_Check(x.ptr()) && is_array(x)) no_number(function, name, x, dtype);
   if (dtype.code == kDLComplex) {
     const Py_complex parts = c_complex(function, name, x, dtype);
     if (dtype.bits == 64) {

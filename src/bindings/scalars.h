@@ -27,7 +27,7 @@ ScalarValue value_by_numpy(nanobind::handle x, DLDataType dtype);
 
 /// A number of Python or NumPy as an argument of a C type; of an integer all 64 bits are set. No array is one, as its
 /// value would be waited for. Throws TypeError for what is no number, or no integer where the type is one, and
-/// OverflowError for an integer that the type cannot hold; both name the argument.
+/// OverflowError for a number that the type cannot hold, as one that would become infinite; both name the argument.
 ScalarValue c_argument(const char* function, const char* name, nanobind::handle x, DLDataType dtype);
 
 }  // namespace interop::bindings

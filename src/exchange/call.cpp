@@ -91,6 +91,12 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
   acquire();
   if (staged_) {
     if (has_out_ && !may_overlap_) check_overlap(operands_[argument_count_]);  // of the host arrays themselves
+    if (stream_given_ && cuda::is_capturing(stream_)) {  // the host would wait for the copies, which are not run
+      throw ValueError(
+          std::string(function_) +
+          ": execution is given, and stream is being captured into a CUDA graph; accepted: a call outside " +
+          "the capture, or device arrays");
+    }
     if (!only_looks_) stage();
   }
 }
@@ -107,7 +113,8 @@ void Call::inspect(const InteropArgument* arguments, int count, nb::handle out) 
     const Route& route = route_of(object, function_, argument.name);
     if ((argument.flags & INTEROP_WRITTEN) && !route.writable()) {
       throw TypeError(std::string(function_) + ": " + argument.name + " is " + type_text(object) +
-                      ", which is immutable; accepted: None, or a writable array");
+                      ", which is immutable; accepted: " +
+                      (argument.flags & INTEROP_READ_TOO ? "a writable array" : "None, or a writable array"));
     }
     Operand& operand = operands_.add();
     ++operand_count_;

@@ -54,6 +54,16 @@ std::string text_of(nb::handle object) {
   return nb::cast<nb::bytes>(nb::steal(bytes)).c_str();
 }
 
+std::string number_text(nb::handle number) {
+  if (PyLong_Check(number.ptr())) {
+    static const Name bit_length("bit_length");
+    const int64_t bits = to_int64(attribute(nb::handle(number), bit_length)());
+    if (bits > 128) return "an integer of " + std::to_string(bits) + " bits";
+  }
+  const std::string text = text_of(number);
+  return text.size() <= 60 ? text : text.substr(0, 60) + "...";
+}
+
 std::string type_text(nb::handle object) {
   const nb::handle type = object.type();
   const std::string name = nb::cast<std::string>(type.attr("__qualname__"));

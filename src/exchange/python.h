@@ -73,6 +73,9 @@ class Fact {
 /// str(object).
 std::string text_of(nb::handle object);
 
+/// A number as a message shows it: one of many digits by its size, as Python refuses to write those out.
+std::string number_text(nb::handle number);
+
 /// "numpy.ndarray", "list": a type as a message names it.
 std::string type_text(nb::handle object);
 

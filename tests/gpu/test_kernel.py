@@ -251,6 +251,59 @@ def test_host_arrays_are_computed_on_the_gpu_when_asked(add):
     assert not y[13:].any()
 
 
+def test_a_given_result_has_the_shape_of_its_rule(add, device_view_library):
+    whole = np.zeros(2 * N, "float32")
+    a, b = device_view_library.make(A), device_view_library.make(B)
+    for rule in ("a", lambda a, b, n: n, lambda a, b, n: (np.int64(n),)):
+        made = add.returning(c=rule)
+        for view in (whole[: N // 2], whole[: N + 1], whole[:N].reshape(N, 1), whole[:1]):
+            c = device_view_library.view(whole, view)
+            for call in (made, lambda *args, **results: interop.explain(made, *args, **results)):  # noqa: B023
+                with pytest.raises(
+                    ValueError, match=r"^interop.kernel\('add'\): c has shape .*; accepted: .*\(1000,\)"
+                ):
+                    call(a, b, N, c=c)
+            assert not device_view_library.to_numpy(c).any()
+        with pytest.raises(ValueError, match=r"c is .*strides \(2,\).*accepted: a C-contiguous"):
+            made(a, b, N, c=device_view_library.view(whole, whole[::2]))
+        with pytest.raises(TypeError, match="c is float64 .*accepted: a C-contiguous float32"):
+            made(a, b, N, c=device_view_library.make(np.zeros(N)))
+        c = device_view_library.view(whole, whole[N:])
+        assert made(a, n=N, c=c, b=b) is c
+        np.testing.assert_array_equal(device_view_library.to_numpy(c), A + B)
+
+
+def test_a_given_result_has_the_shape_of_its_rule_on_the_host(add):
+    made = add.returning(c="a")
+    whole = np.zeros(2 * N, "float32")
+    for c in (whole[: N // 2], whole, whole[:N].reshape(1, N)):
+        with pytest.raises(ValueError, match=r"c has shape .*; accepted: .*\(1000,\)"):
+            made(A, B, N, c=c, execution="cuda")
+    assert not whole.any()
+    made(A, B, N, c=whole[N:], execution="cuda")
+    np.testing.assert_array_equal(whole, [0] * N + [*(A + B)])
+
+
+def test_a_given_view_has_the_shape_of_its_rule(cupy):
+    transpose = interop.kernel(TRANSPOSE, "transpose<float>", threads=lambda x: x.shape, block=(16, 8))
+    made = transpose.returning(y=lambda x: x.shape[::-1])
+    x = cupy.arange(12, dtype="float32").reshape(3, 4)
+    whole = cupy.zeros((8, 8), "float32")
+    for y in (whole[:3, :4], whole[:4, :2], whole):
+        with pytest.raises(ValueError, match=r"y has shape .*; accepted: the shape that returning\(\) says, \(4, 3\)"):
+            made(x, y=y)
+    assert not whole.any()
+    y = whole[::2, 1:7:2]  # any strides
+    assert made(x, y=y) is y
+    assert (y == x.T).all()
+    assert whole.sum() == x.sum()
+
+
+def test_host_arrays_are_told_of_execution(add):
+    with pytest.raises(TypeError, match=r'a is float32 .* on cpu; accepted: .* or execution="cuda"'):
+        add(A, B, A.copy(), N)
+
+
 # ---- the launch ----
 
 
