@@ -13,7 +13,17 @@ import numpy as np
 
 from interop import _core
 
-__all__ = ["BINARY", "COMPARISONS", "COMPARISONS_BY_NAME", "FUNCTIONS", "PLACES", "ROUNDINGS", "UNARY", "Operation", "of_scalars"]
+__all__ = [
+    "BINARY",
+    "COMPARISONS",
+    "COMPARISONS_BY_NAME",
+    "FUNCTIONS",
+    "PLACES",
+    "ROUNDINGS",
+    "UNARY",
+    "Operation",
+    "of_scalars",
+]
 
 #: The places of those that are functions of this package, too.
 ROUNDINGS = ("floor", "ceil", "trunc", "round")  # which leave integers as they are

@@ -133,7 +133,9 @@ def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
 def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:
     """Do what `promote` does, without asking where both have one dtype, or a scalar is beside an array of its kind."""
     if operation in COMPARISONS:
-        exact = comparison_dtype(*((str(x.dtype), False) if isinstance(x, jax.Array | _Tracer) else x for x in operands))
+        exact = comparison_dtype(
+            *((str(x.dtype), False) if isinstance(x, jax.Array | _Tracer) else x for x in operands)
+        )
         if exact is not None:
             return exact
     # Weakly typed arrays take part as scalars of Python do.
