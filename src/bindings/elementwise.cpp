@@ -130,9 +130,12 @@ nb::object promoted_of(const Call& call, const Operands& operands, int k) {
 
 bool are_integral(const Operands& operands, const Call& call) {
   for (int k = 0; k < operands.count; ++k) {
-    const int place = operands.place[k];
-    if (place < 0 ? !is_integral_scalar(operands.objects[k], operands.kinds[k]) : !is_integral(call.tensor(place).dtype))
-      return false;
+    if (operands.place[k] < 0) {
+      if (!is_integral_scalar(operands.objects[k], operands.kinds[k])) return false;
+    } else {
+      const DLDataType dtype = call.tensor(operands.place[k]).dtype;
+      if (!is_integral(dtype) || !is_served(dtype)) return false;
+    }
   }
   return true;
 }
@@ -207,10 +210,8 @@ void plan_call(Plan& plan, const Operation& operation, const CallOptions& option
   plan.shape = ops::broadcast_shape(operation.name, inputs, operands.array_count);
 }
 
-/// A scalar operand as an element. `op` becomes the comparison that answers for it where the dtype cannot hold it.
-ScalarValue scalar_of(ElementwiseOp& op, const Operation& operation, const Plan& plan, int k) {
-  const nb::handle x = plan.operands.objects[k];
-  const Kind kind = plan.operands.kinds[k];
+/// Operand `k`, a scalar, as an element. `op` becomes the comparison that answers for it if the dtype cannot hold it.
+ScalarValue scalar_of(ElementwiseOp& op, const Operation& operation, const Plan& plan, int k, nb::handle x, Kind kind) {
   const char* parameter = operation.parameters[k];
   if (!ops::is_comparison(op) || fits(x, kind, plan.dtype)) {
     return value_of(operation.name, parameter, x, kind, plan.dtype);
@@ -223,13 +224,13 @@ ScalarValue scalar_of(ElementwiseOp& op, const Operation& operation, const Plan&
 
 /// What of the work is known without reading an array. Throws what computing would of the scalars.
 void set_scalars(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
+  const Operands& operands = plan.operands;
   work.op = operation.op;
   work.dtype = plan.dtype;
   work.out_dtype = plan.out_dtype;
-  for (int k = 0; k < plan.operands.count; ++k) {
-    if (plan.operands.place[k] >= 0) continue;
-    work.inputs[k].value = scalar_of(work.op, operation, plan, k);
-    work.inputs[k].dtype = plan.dtype;
+  for (int k = 0; k < operands.count; ++k) {
+    if (operands.place[k] >= 0) continue;
+    work.inputs[k].value = scalar_of(work.op, operation, plan, k, operands.objects[k], operands.kinds[k]);
   }
   if (!where_zero.is_none()) {
     work.replaces_zero = true;
@@ -246,11 +247,14 @@ void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan,
     if (place < 0) continue;
     ElementwiseInput& input = work.inputs[k];
     const DLTensor& tensor = call.tensor(place);
-    input.dtype = tensor.dtype;
-    if (!call.staged() && tensor.device.device_type == kDLCPU) {
-      input.value = value_by_numpy(call.numpy(place), plan.dtype);
-    } else {
+    if (call.staged() || tensor.device.device_type != kDLCPU) {
       input.data = tensor.data;
+      input.dtype = tensor.dtype;
+    } else if (ops::is_comparison(operation.op)) {  // a number, which the common dtype need not hold
+      const nb::object number = call.numpy(place)[nb::make_tuple()];
+      input.value = scalar_of(work.op, operation, plan, k, number, Kind::numpy_scalar);
+    } else {
+      input.value = value_by_numpy(call.numpy(place), plan.dtype);
     }
   }
 }
@@ -491,7 +495,8 @@ void bind_elementwise(nb::module_& m) {
         nb::sig("def elementwise_result_dtype(operation: int, dtype: str, /) -> str"),
         "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
   m.def("comparison_dtype", &comparison_dtype, nb::sig("def comparison_dtype(a: str, b: str, /) -> str"),
-        "The dtype in which integers or bools of two dtypes are compared exactly; in uint64 signed ones keep their sign.");
+        "The dtype in which integers or bools of two dtypes are compared exactly; in uint64 signed ones keep their "
+        "sign.");
   m.def("elementwise_layout", &plan_layout,
         nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
                 "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),

@@ -138,7 +138,8 @@ class Launcher {
     args_.op = static_cast<int>(kernel_op(operation_.op));
     args_.signs = 0;
     for (int k = 1; k < loop.operand_count; ++k) {
-      if (operation_.inputs[k - 1].dtype.code == kDLInt) args_.signs |= 1 << slots_[k - 1];
+      const ElementwiseInput& input = operation_.inputs[k - 1];
+      if (input.data && input.dtype.code == kDLInt) args_.signs |= 1 << slots_[k - 1];
     }
     args_.replaces_zero = operation_.replaces_zero;
     args_.where_zero = operation_.where_zero;

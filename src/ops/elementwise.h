@@ -17,8 +17,8 @@ Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count
 /// Is it one of those that give bool?
 bool is_comparison(ElementwiseOp op);
 
-/// The dtype in which integers and bools of these dtypes are compared exactly. None holds uint64 beside signed integers:
-/// those are compared in uint64, where a signed operand keeps its sign.
+/// The dtype in which integers and bools of these dtypes are compared exactly. None holds uint64 beside signed
+/// integers: those are compared in uint64, where a signed operand keeps its sign.
 DLDataType comparison_dtype(DLDataType a, DLDataType b);
 
 /// The dtype of the result of `op` computed in `dtype`. Throws TypeError, naming the function, where it has no meaning:

@@ -62,12 +62,12 @@ struct Loop {
 /// An input: an array, or one value for all elements.
 struct ElementwiseInput {
   const void* data = nullptr;  ///< null for a value
-  DLDataType dtype{};          ///< in memory; converted to the operation's dtype as it is read. Of a value: before that
+  DLDataType dtype{};          ///< in memory; converted to the operation's dtype as it is read
   ScalarValue value{};         ///< already of the operation's dtype
 };
 
-/// out = op(a, b) over `loop`, computed in `dtype`. Unary operations have one input. A comparison in uint64 is exact for
-/// signed inputs, too, which no dtype holds beside it.
+/// out = op(a, b) over `loop`, computed in `dtype`. Unary operations have one input. A comparison in uint64 is exact
+/// for signed inputs, too, which no dtype holds beside it.
 struct Elementwise {
   ElementwiseOp op = ElementwiseOp::copy;
   DLDataType dtype{};      ///< of both operands once read
