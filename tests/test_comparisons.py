@@ -86,12 +86,12 @@ def test_literals_of_any_size(host_library, name, scalar):
         assert np.array_equal(host_library.to_numpy(result), answer), text
 
 
-def test_the_library_of_a_0d_array_does_not_matter(torch, jax):
+def test_the_library_of_a_0d_array_does_not_matter(torch, host_jax):
     wide_0d = np.array(300)
     x = np.array([44, 1], "int8")
     for array, scalar in itertools.product(
-        (x, torch.from_numpy(x), interop.asarray(x), jax.numpy.asarray(x)),
-        (wide_0d, torch.tensor(300), interop.asarray(wide_0d), jax.numpy.asarray(300), np.int64(300), 300),
+        (x, torch.from_numpy(x), interop.asarray(x), host_jax.numpy.asarray(x)),
+        (wide_0d, torch.tensor(300), interop.asarray(wide_0d), host_jax.numpy.asarray(300), np.int64(300), 300),
     ):
         for less, equal in ((interop.less, interop.equal), (EXPRESSIONS["less"], EXPRESSIONS["equal"])):
             assert np.asarray(less(array, scalar)).tolist() == [True, True]
