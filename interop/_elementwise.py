@@ -127,7 +127,7 @@ _COMPARISON = _BINARY.replace(
     """Two dtypes are promoted as
     the library of the first array does, where scalars of Python count by their kind alone.""",
     """Integers and bools are
-    compared exactly, whatever their dtypes, and a scalar may have any size; floats are promoted as by `interop.add`.""",
+    compared exactly, whatever their dtypes, and a scalar may have any size. Floats are promoted as by `add`.""",
 ).replace("OverflowError\n    An integer scalar does not fit the dtype of the array.\n", "")
 
 _WHERE_ZERO = """where_zero : scalar, optional

@@ -172,7 +172,7 @@ def side_of(scalar: Any, dtype: Any) -> int:
         return 0
     if dtype.kind in "biu" and isinstance(scalar, _INTEGRAL):
         least, largest = _range_of(dtype)
-        return (int(scalar) > largest) - (int(scalar) < least)
+        return int(int(scalar) > largest) - int(int(scalar) < least)
     try:
         real = float(scalar)
     except OverflowError:
@@ -189,7 +189,7 @@ def _range_of(dtype: Any) -> tuple[Any, Any]:
         return 0, 1
     if dtype.kind in "iu":
         return np.iinfo(dtype).min, np.iinfo(dtype).max
-    largest = float(ml_dtypes.finfo(dtype).max)
+    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
     return -largest, largest
 
 
