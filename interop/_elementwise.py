@@ -123,6 +123,13 @@ CudaError
     CUDA fails, or there is no GPU or no driver."""
 )
 
+_COMPARISON = _BINARY.replace(
+    """Two dtypes are promoted as
+    the library of the first array does, where scalars of Python count by their kind alone.""",
+    """Integers and bools are
+    compared exactly, whatever their dtypes, and a scalar may have any size. Floats are promoted as by `add`.""",
+).replace("OverflowError\n    An integer scalar does not fit the dtype of the array.\n", "")
+
 _WHERE_ZERO = """where_zero : scalar, optional
     The result where the divisor is zero; by default an infinity or NaN.
 """
@@ -459,7 +466,7 @@ def abs(  # noqa: A001
     return _core.elementwise(_ABS, x, None, out, stream, execution, None)
 
 
-@_described(_BINARY, "any dtype", "bool")
+@_described(_COMPARISON, "any dtype", "bool")
 def equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -487,7 +494,7 @@ def equal(
     return _core.elementwise(_EQUAL, a, b, out, stream, execution, None)
 
 
-@_described(_BINARY, "any dtype", "bool")
+@_described(_COMPARISON, "any dtype", "bool")
 def not_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -515,7 +522,7 @@ def not_equal(
     return _core.elementwise(_NOT_EQUAL, a, b, out, stream, execution, None)
 
 
-@_described(_BINARY, "any dtype but complex", "bool")
+@_described(_COMPARISON, "any dtype but complex", "bool")
 def less(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -543,7 +550,7 @@ def less(
     return _core.elementwise(_LESS, a, b, out, stream, execution, None)
 
 
-@_described(_BINARY, "any dtype but complex", "bool")
+@_described(_COMPARISON, "any dtype but complex", "bool")
 def less_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -571,7 +578,7 @@ def less_equal(
     return _core.elementwise(_LESS_EQUAL, a, b, out, stream, execution, None)
 
 
-@_described(_BINARY, "any dtype but complex", "bool")
+@_described(_COMPARISON, "any dtype but complex", "bool")
 def greater(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -599,7 +606,7 @@ def greater(
     return _core.elementwise(_GREATER, a, b, out, stream, execution, None)
 
 
-@_described(_BINARY, "any dtype but complex", "bool")
+@_described(_COMPARISON, "any dtype but complex", "bool")
 def greater_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,

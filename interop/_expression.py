@@ -41,7 +41,7 @@ def elementwise(expression: str, /) -> Expression:
     ValueError
         `expression` holds anything else; the message points at the character. In a call: as of `interop.add`.
     OverflowError
-        In a call: an integer scalar does not fit the dtype of the array that it meets.
+        In a call: an integer scalar does not fit the dtype of the array that it meets, other than in a comparison.
     CudaError
         In a call, on a GPU: `cuda.core` or NVRTC is missing, which the message says how to install; or CUDA fails.
 
@@ -50,12 +50,14 @@ def elementwise(expression: str, /) -> Expression:
     The result is that of the same operations called one after the other, such as
     ``interop.add(interop.multiply(x, y), a)``: each step promotes its operands as their library does, scalars of Python
     count by their kind alone, integers wrap, an integer divided by zero is 0, and 16-bit floats are rounded after each
-    step. No two steps are contracted to one rounding (a fused multiply-add), except by XLA for JAX arrays. A literal
-    exponent of 2 is a square. Operators between scalars alone are Python's own.
+    step. Comparisons of integers are exact, whatever their dtypes and the size of a scalar. No two steps are contracted
+    to one rounding (a fused multiply-add), except by XLA for JAX arrays. A literal exponent of 2 is a square. Operators
+    between scalars alone are Python's own.
 
     The first call with new dtypes, or with another class of layout, compiles a kernel, in about half a second; the
     cache on disk (``INTEROP_CACHE_DIR``, or ``~/.cache/interop``) spares later processes that. Scalars are passed by
-    value: a new value compiles nothing. Host arrays are computed by NumPy, step by step.
+    value: a new value compiles nothing, but for one beyond all elements that it is compared with. Host arrays are
+    computed by NumPy, step by step.
 
     Examples
     --------

@@ -62,7 +62,11 @@ def _typed(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], Type
         (str(x.dtype), x.ndim == 0) if is_strong(x) else (str(x.dtype), x.ndim == 0, as_scalar(x))
         for x in arrays.values()
     )
-    typed = _type(split, kinds, tuple(_Kind(x) for x in scalars), configuration("jax"))
+    known = (split, kinds, tuple(_Kind(x) for x in scalars))
+    typed = _type(*known, (), configuration("jax"))
+    sides = typed.sides(scalars)
+    if any(sides):
+        typed = _type(*known, sides, configuration("jax"))
     values = [
         element_of(split.function, split.labels[source], scalars[source], numpy_dtype(dtype))
         for source, dtype in typed.values
@@ -85,8 +89,10 @@ class _Kind:
 
 
 @functools.lru_cache(maxsize=1024)
-def _type(split: Split, arrays: tuple[Any, ...], scalars: tuple[_Kind, ...], _configuration: Any) -> Typed:
-    return split.type("jax", arrays, [x.scalar for x in scalars])
+def _type(
+    split: Split, arrays: tuple[Any, ...], scalars: tuple[_Kind, ...], sides: tuple[int, ...], _configuration: Any
+) -> Typed:
+    return split.type("jax", arrays, [x.scalar for x in scalars], sides)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -112,7 +118,9 @@ def _evaluate(typed: Typed, arrays: Sequence[jax.Array], values: Sequence[jax.Ar
         return jnp.asarray(ref.value) if isinstance(ref, Constant) else results[ref.index]
 
     for step in typed.steps:
-        operands = [_as(find(ref), to) for ref, to in step.args]
+        # The operations convert by themselves: comparisons see what was signed.
+        is_own = step.operation.name in PLACES
+        operands = [find(ref) if is_own else _as(find(ref), to) for ref, to in step.args]
         results.append(_apply(step, operands))
     return jnp.broadcast_to(results[-1], jnp.broadcast_shapes(*(x.shape for x in arrays)))
 

@@ -13,7 +13,17 @@ import numpy as np
 
 from interop import _core
 
-__all__ = ["BINARY", "COMPARISONS", "FUNCTIONS", "PLACES", "ROUNDINGS", "UNARY", "Operation", "of_scalars"]
+__all__ = [
+    "BINARY",
+    "COMPARISONS",
+    "COMPARISONS_BY_NAME",
+    "FUNCTIONS",
+    "PLACES",
+    "ROUNDINGS",
+    "UNARY",
+    "Operation",
+    "of_scalars",
+]
 
 #: The places of those that are functions of this package, too.
 ROUNDINGS = ("floor", "ceil", "trunc", "round")  # which leave integers as they are
@@ -74,6 +84,7 @@ COMPARISONS: dict[type, tuple[str, Operation]] = {
     ast.Gt: (">", _named("greater", "Less")),  # of the other operand
     ast.GtE: (">=", _named("greater_equal", "LessEqual")),
 }
+COMPARISONS_BY_NAME = {operation.name: operation for _, operation in COMPARISONS.values()}
 
 _OF_FLOATS = [
     "sqrt",
@@ -180,6 +191,8 @@ def of_scalars(operation: Operation, *operands: Any) -> Any:
     if name == "bitwise_invert":
         (x,) = operands
         return not x if isinstance(x, bool) else ~x
+    if name in COMPARISONS_BY_NAME:  # Python's numbers are compared exactly, whatever their size
+        operands = tuple(x.item() if isinstance(x, np.generic) else x for x in operands)
     if name in _OF_PYTHON:
         return _OF_PYTHON[name](*operands)
     with np.errstate(all="ignore"):

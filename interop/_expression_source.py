@@ -10,6 +10,7 @@ import numpy as np
 from interop import _core, _nvrtc
 from interop._expression_operations import PLACES
 from interop._expression_types import ArrayRef, Constant, Reference, Step, Typed, ValueRef, kind_of
+from interop._promotion import COMPARISONS
 
 __all__ = ["KERNEL", "OPTIONS", "load", "source"]
 
@@ -94,12 +95,16 @@ def _value(dtype: str, k: int) -> str:
 
 def _call(step: Step, names: dict[int, str]) -> str:
     args = [_argument(ref, to, names) for ref, to in step.args]
+    signs = [kind_of(ref.dtype) == "i" for ref, _ in step.args]
     operation = step.operation
     if operation.name in ("greater", "greater_equal"):
         args.reverse()
+        signs.reverse()
     if operation.name in PLACES and operation.arity == 1:
         args *= 2  # those functors take two operands
     made = f"{operation.functor}{{}}"
+    if operation.name in COMPARISONS and step.dtype == "uint64" and any(signs):
+        made = f"WithSigns<{operation.functor}>{{{', '.join(str(x).lower() for x in signs)}}}"
     if operation.name == "divide":
         made = f"Divide<{_TYPES[step.dtype]}>{{false, {{}}}}"
     return f"{made}({', '.join(args)})"

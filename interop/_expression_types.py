@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 
 from interop import _core
-from interop._expression_operations import COPY, PLACES, SQUARE, Operation, accepted_in_words, of_scalars
+from interop._expression_operations import (
+    COMPARISONS_BY_NAME,
+    COPY,
+    PLACES,
+    SQUARE,
+    Operation,
+    accepted_in_words,
+    of_scalars,
+)
 from interop._expression_parser import Apply, Literal, Name, Node
-from interop._promotion import COMPARISONS, configuration, element_of, numpy_dtype, promote
+from interop._promotion import beside, comparison_dtype, configuration, element_of, numpy_dtype, promote, side_of
 
 __all__ = ["ArrayRef", "Constant", "Reference", "Split", "Step", "StepRef", "Typed", "ValueRef"]
 
@@ -76,12 +84,15 @@ class Split:
         values = dict(zip(self.parameters, arguments, strict=True))
         return [source.evaluate(values) for source in self.sources]
 
-    def type(self, library: str, arrays: Sequence[tuple[Any, ...]], scalars: Sequence[Any]) -> Typed:
+    def type(
+        self, library: str, arrays: Sequence[tuple[Any, ...]], scalars: Sequence[Any], sides: Sequence[int] = ()
+    ) -> Typed:
         """Find the dtypes of all steps for arrays of `library`, and values of the sources.
 
-        Each array is (dtype, is it 0-d); a weakly typed one of JAX's has the scalar that it stands for as third.
+        Each array is (dtype, is it 0-d); a weakly typed one of JAX's has the scalar that it stands for as third. Of the
+        scalars the kinds alone count; `sides` are those of `Typed.compared`, where they are not all 0.
         """
-        return _Typing(self, library, arrays, scalars).run()
+        return _Typing(self, library, arrays, scalars, sides).run()
 
 
 # ---- the steps ----
@@ -140,6 +151,7 @@ class Typed:
     arrays: list[str]  #: their dtypes
     steps: list[Step] = field(default_factory=list)
     values: list[tuple[int, str]] = field(default_factory=list)  #: (source, the dtype that it becomes)
+    compared: list[tuple[int, str]] = field(default_factory=list)  #: (source, dtype of the array that it meets)
     configuration: Any = None  #: of the library, where the dtypes depend on it
     asks: bool = False  #: the library has been asked
 
@@ -147,6 +159,10 @@ class Typed:
     def out_dtype(self) -> str:
         """Return the dtype of the result."""
         return self.steps[-1].out_dtype
+
+    def sides(self, scalars: Sequence[Any]) -> tuple[int, ...]:
+        """Return where the sources' values lie beside what they are compared with; the steps are right for zeros."""
+        return tuple(side_of(scalars[source], numpy_dtype(dtype)) for source, dtype in self.compared)
 
     @property
     def is_wide(self) -> bool:
@@ -178,11 +194,19 @@ class _Operand:
 
 
 class _Typing:
-    def __init__(self, split: Split, library: str, arrays: Sequence[tuple[Any, ...]], scalars: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        split: Split,
+        library: str,
+        arrays: Sequence[tuple[Any, ...]],
+        scalars: Sequence[Any],
+        sides: Sequence[int],
+    ) -> None:
         self.split = split
         self.library = library
         self.arrays = arrays
         self.scalars = scalars
+        self.sides = sides
         self.typed = Typed(split.function, [array[0] for array in arrays])
 
     def run(self) -> Typed:
@@ -210,10 +234,34 @@ class _Typing:
         dtype = self.common_dtype(operation, promoted) if promoted else "bool"
         if operation.name == "pow" and _is_two(operands[1]) and kind_of(dtype) in "iuf":
             return self.step(SQUARE, dtype, node, operands[:1])
+        if operation.name in COMPARISONS_BY_NAME:
+            operation = self.compare(operation, dtype, operands)
         return self.step(operation, dtype, node, operands)
+
+    def compare(self, operation: Operation, dtype: str, operands: list[_Operand]) -> Operation:
+        """Return the comparison that answers for any scalar, and put one that `dtype` holds in its place."""
+        place = next((i for i, x in enumerate(operands) if x.ref is None), None)
+        if place is None:
+            return operation
+        operand, kind = operands[place], numpy_dtype(dtype)
+        if operand.source < 0:
+            side = side_of(operand.scalar, kind)
+        else:
+            at = len(self.typed.compared)
+            side = self.sides[at] if self.sides else 0
+            self.typed.compared.append((operand.source, dtype))
+        if side == 0:
+            return operation
+        name, scalar = beside(operation.name, side, kind, place == 0)
+        operands[place] = _Operand(scalar=scalar)
+        return COMPARISONS_BY_NAME[name]
 
     def common_dtype(self, operation: Operation, operands: Sequence[_Operand]) -> str:
         """Return the dtype that operands share, without asking where they do so themselves."""
+        if operation.name in COMPARISONS_BY_NAME:
+            exact = comparison_dtype(*((x.ref.dtype, x.is_0d) if x.ref else x.scalar for x in operands))
+            if exact is not None:
+                return exact
         if not any(x.strong_dtype for x in operands):  # one of weak arrays counts as strong
             place = next((i for i, x in enumerate(operands) if x.ref), None)
             operands = [_Operand(x.ref) if i == place else x for i, x in enumerate(operands)]
@@ -223,7 +271,7 @@ class _Typing:
             return first
         self.typed.asks = True
         a, b = [x.for_promotion() for x in operands] if len(operands) > 1 else (operands[0].for_promotion(), None)
-        return promote(self.split.function, self.library, in_float, a, b, operation.name in COMPARISONS)
+        return promote(self.split.function, self.library, in_float, a, b)
 
     def step(self, operation: Operation, dtype: str, node: Apply | None, operands: Sequence[_Operand]) -> _Operand:
         out_dtype = self.result_dtype(operation, dtype, node)

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from interop._promotion import COMPARISONS, element_of
+from interop._promotion import COMPARISONS, comparison_of, element_of
 
 __all__ = ["compute"]
 
@@ -44,7 +44,11 @@ def _operands(name: str, a: Any, b: Any, dtype: Any) -> list[Any]:
 
 
 def _compare(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
-    if {getattr(x, "dtype", dtype).kind for x in (a, b)} == {"i", "u"}:
+    if not isinstance(a, np.ndarray):
+        name, a = comparison_of(f"interop.{name}", name, "a", a, dtype, True)
+    elif not isinstance(b, np.ndarray):
+        name, b = comparison_of(f"interop.{name}", name, "b", b, dtype, False)
+    if dtype == np.uint64 and "i" in (a.dtype.kind, b.dtype.kind):
         getattr(np, name)(a, b, out=out)  # exact, which no common dtype would be
     else:
         _by_ufunc(name, a, b, out, dtype, None)

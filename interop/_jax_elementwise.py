@@ -14,7 +14,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import _core
-from interop._promotion import COMPARISONS, element_of, numpy_dtype, promote
+from interop._promotion import COMPARISONS, comparison_dtype, comparison_of, element_of, numpy_dtype, promote
 from interop.jax import (
     check_operands,
     compute,
@@ -56,7 +56,7 @@ def elementwise(
         # A scalar becomes an operand, so that another value compiles nothing.
         kind = numpy_dtype(dtype)
         zero = _bytes_of(where_zero, dtype)
-        inputs = [x if name in arrays else element_of(function, name, x, kind) for name, x in operands.items()]
+        operation, inputs = _with_elements(operation, operands, kind)
         if any(isinstance(x, _Tracer) for x in arrays.values()):
             refuse_in_trace(function, stream, execution)
             params = {"operation": operation, "dtype": dtype, "where_zero": zero}
@@ -82,15 +82,28 @@ def _of_one_dtype(place: int, dtype: Any) -> Callable[..., jax.Array] | None:
     return None if promotes else _compiled(_NAMES[place], name_of(dtype), None)
 
 
+def _with_elements(operation: str, operands: dict[str, Any], kind: Any) -> tuple[str, list[Any]]:
+    """Return the operands, each scalar as an element, and the operation, which may be another comparison by now."""
+    function = f"interop.{operation}"
+    inputs = []
+    for place, (name, x) in enumerate(operands.items()):
+        if isinstance(x, jax.Array | _Tracer):
+            element = x
+        elif operation in COMPARISONS:
+            operation, element = comparison_of(function, operation, name, x, kind, place == 0)
+        else:
+            element = element_of(function, name, x, kind)
+        inputs.append(element)
+    return operation, inputs
+
+
 def result_of(operation: str, a: Any, b: Any, where_zero: complex | None) -> tuple[tuple[int, ...], str]:
     """Return the shape and dtype of the result, or raise as the call would; for `interop.explain`."""
     operands = [a] if operation in _UNARY else [a, b]
     place = _PLACES[operation]
     common = _common_dtype(f"interop.{operation}", operation, operands)
     dtype = _core.elementwise_result_dtype(place, common)
-    for name, x in zip(("a", "b"), operands, strict=False):
-        if not isinstance(x, jax.Array | _Tracer):
-            element_of(f"interop.{operation}", name, x, numpy_dtype(common))
+    _with_elements(operation, dict(zip(("a", "b"), operands, strict=False)), numpy_dtype(common))
     _bytes_of(where_zero, common)
     return _core.broadcast_shape(place, np.shape(a), np.shape(operands[-1])), dtype
 
@@ -119,6 +132,12 @@ def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
 
 def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:
     """Do what `promote` does, without asking where both have one dtype, or a scalar is beside an array of its kind."""
+    if operation in COMPARISONS:
+        exact = comparison_dtype(
+            *((str(x.dtype), False) if isinstance(x, jax.Array | _Tracer) else x for x in operands)
+        )
+        if exact is not None:
+            return exact
     # Weakly typed arrays take part as scalars of Python do.
     kinds = [(str(x.dtype), x.ndim == 0) if is_strong(x) else as_scalar(x) for x in operands]
     arrays = [x for x in operands if is_strong(x)]
@@ -132,7 +151,7 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
     if alike and not (operation == "divide" and first.kind in "biu"):
         return str(first)
     other = kinds[1] if len(kinds) > 1 else None
-    return promote(function, "jax", operation == "divide", kinds[0], other, operation in COMPARISONS)
+    return promote(function, "jax", operation == "divide", kinds[0], other)
 
 
 def is_strong(x: Any) -> bool:
@@ -191,12 +210,22 @@ def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes
     # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
     wide = kind.itemsize >= 8 and kind != np.complex64
     with jax.enable_x64(wide or any(x.dtype.itemsize >= 8 for x in operands)):
+        if operation in COMPARISONS and kind == np.uint64 and any(x.dtype.kind == "i" for x in operands):
+            return _compare_with_signs(operation, *operands)
         x, *rest = [converted(x, kind) for x in operands]
         if where_zero is not None:
             (divisor,) = rest
             return jnp.where(divisor == 0, np.frombuffer(where_zero, kind)[0], jnp.divide(x, divisor))
         special = _SPECIAL.get(kind.kind, _OF_FLOATS).get(operation)
         return (special or getattr(jnp, operation))(x, *rest)
+
+
+def _compare_with_signs(operation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Compare uint64 with signed integers: by their bits, where both are negative or neither is."""
+    compare = getattr(jnp, operation)
+    a_negative, b_negative = (x < 0 for x in (a, b))
+    by_bits = compare(converted(a, np.dtype("uint64")), converted(b, np.dtype("uint64")))
+    return jnp.where(a_negative == b_negative, by_bits, compare(b_negative, a_negative))
 
 
 def converted(x: jax.Array, kind: Any) -> jax.Array:

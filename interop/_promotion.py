@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from interop import _core
+
 __all__ = [
     "COMPARISONS",
     "REAL",
     "accepted_factor",
+    "beside",
+    "comparison_dtype",
+    "comparison_of",
     "configuration",
     "dtype_name",
     "element_of",
     "factor_of",
     "numpy_dtype",
     "promote",
+    "side_of",
 ]
 
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
@@ -29,29 +36,21 @@ Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
 _known: dict[tuple[Any, ...], str] = {}  # bounded: dtypes, flags and a few configurations
 
 
-def promote(function: str, library: str, divides: bool, a: Operand, b: Operand, compares: bool = False) -> str:
+def promote(function: str, library: str, divides: bool, a: Operand, b: Operand) -> str:
     """Return the name of the dtype in which `function` computes operands `a` and `b` (None: it has one operand).
 
     Scalars of Python are weak: they count by their kind alone. With `divides`, integers give the library's default
-    float; with `compares`, JAX's signed and unsigned ones give int64, where that holds both: what JAX itself takes
-    without its x64 mode would wrap. Raises TypeError where the library has no answer, in its own words.
+    float. Raises TypeError where the library has no answer, in its own words.
     """
     rules = _RULES.get(library, _numpy)
-    key = (library, divides, compares, _key(a), _key(b), configuration(library))
+    key = (library, divides, _key(a), _key(b), configuration(library))
     if key not in _known:
         try:
-            is_mixed = compares and library == "jax" and _are_mixed(a, b)
-            _known[key] = "int64" if is_mixed else rules(divides, *(x for x in (a, b) if x is not None))
+            _known[key] = rules(divides, *(x for x in (a, b) if x is not None))
         except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
             names = " and ".join(_describe(x) for x in (a, b) if x is not None)
             raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
     return _known[key]
-
-
-def _are_mixed(*operands: Operand) -> bool:
-    """Tell whether these are a signed and an unsigned array, both of which int64 holds."""
-    dtypes = [numpy_dtype(x[0]) for x in operands if isinstance(x, tuple)]
-    return {x.kind for x in dtypes} == {"i", "u"} and all(x.kind == "i" or x.itemsize < 8 for x in dtypes)
 
 
 def _first_line(error: Exception) -> str:
@@ -149,6 +148,82 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
             f"{function}: {name} is {scalar}, which {dtype} cannot hold; accepted: a value in its range, or an array"
         )
     return np.asarray(scalar).astype(dtype)
+
+
+# ---- comparisons, which are exact ----
+
+
+def comparison_dtype(*operands: Any) -> str | None:
+    """Return the dtype in which integers and bools are compared exactly; None where one of them is neither.
+
+    The operands are as for `promote`, arrays of one element or none as any others. A scalar takes part by its value:
+    `comparison_of` finds one that the array's dtype holds. In uint64 a signed operand keeps its sign.
+    """
+    dtypes = [x[0] for x in operands if isinstance(x, tuple)]
+    scalars = (x for x in operands if not isinstance(x, tuple))
+    if any(numpy_dtype(x).kind not in "biu" for x in dtypes) or not all(isinstance(x, _INTEGRAL) for x in scalars):
+        return None
+    return _core.comparison_dtype(dtypes[0], dtypes[-1])
+
+
+def side_of(scalar: Any, dtype: Any) -> int:
+    """Tell where a finite real number lies beside all that a dtype holds: -1 below, 1 above, 0 among it."""
+    if not isinstance(scalar, REAL):
+        return 0
+    if dtype.kind in "biu" and isinstance(scalar, _INTEGRAL):
+        least, largest = _range_of(dtype)
+        return int(int(scalar) > largest) - int(int(scalar) < least)
+    try:
+        real = float(scalar)
+    except OverflowError:
+        return 1 if scalar > 0 else -1
+    if dtype.kind in "biu" or not math.isfinite(real):
+        return 0
+    with np.errstate(over="ignore"):
+        is_beyond = not np.isfinite(np.asarray(real).astype(dtype).real)
+    return (1 if real > 0 else -1) if is_beyond else 0
+
+
+def _range_of(dtype: Any) -> tuple[Any, Any]:
+    if dtype.kind == "b":
+        return 0, 1
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    return -largest, largest
+
+
+_TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
+
+
+def beside(name: str, side: int, dtype: Any, is_left: bool) -> tuple[str, Any]:
+    """Return a comparison, and a scalar that the dtype holds, which answer as `name` beside one that it does not.
+
+    That scalar lies on `side` of all numbers of the dtype, and is the left operand or the right one. An infinity is
+    still beyond it, and NaN still compares with nothing.
+    """
+    if dtype.kind not in "biu" and name in ("equal", "not_equal"):
+        return name, float("nan")
+    if dtype.kind == "c":
+        return name, 0  # complex numbers have no order, as the operation will say
+    seen = _TURNED.get(name, name) if is_left else name  # of the array, beside the scalar
+    least, largest = _range_of(dtype)
+    if side > 0:
+        found = "less_equal" if seen in ("less", "less_equal", "not_equal") else "greater"
+    else:
+        found = "greater_equal" if seen in ("greater", "greater_equal", "not_equal") else "less"
+    return _TURNED[found] if is_left else found, largest if side > 0 else least
+
+
+def comparison_of(function: str, name: str, parameter: str, scalar: Any, dtype: Any, is_left: bool) -> tuple[str, Any]:
+    """Return the comparison that answers for any scalar, as an array of that dtype meets it, and the scalar's element.
+
+    It is `name` itself, unless the dtype cannot hold the scalar.
+    """
+    side = side_of(scalar, dtype)
+    if side:
+        name, scalar = beside(name, side, dtype, is_left)
+    return name, element_of(function, parameter, scalar, dtype)
 
 
 def factor_of(function: str, name: str, factor: Any, dtype: Any, kind: Any) -> Any:

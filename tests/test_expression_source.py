@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import numpy as np
 import pytest
-from helpers import elements, expressions
+from helpers import comparisons, elements, expressions
 
 import interop
 from interop import _expression_source, _nvrtc
@@ -77,6 +78,47 @@ def test_mixed_dtypes_compile(nvrtc, text):
             continue
         compiled(typed(text, {"x": first, "y": second}), vector=2, unroll=1)
         compiled(typed(text, {"x": first, "y": second}), tile=32, vector=2)
+
+
+@pytest.mark.parametrize("symbol", ["==", "!=", "<", "<=", ">", ">="])
+def test_comparisons_of_all_pairs_of_integers_compile(nvrtc, symbol):
+    """All of them in one kernel; those of uint64 beside a signed dtype keep the sign."""
+    names = {dtype: f"x{place}" for place, dtype in enumerate(comparisons.DTYPES)}
+    tests = [f"where({names[a]} {symbol} {names[b]}, 1, 0)" for a, b in itertools.product(names, repeat=2)]
+    expression = typed(" + ".join(tests), {name: dtype for dtype, name in names.items()})
+    assert sum("WithSigns" in line for line in source_lines(expression)) == 8
+    compiled(expression, vector=1, unroll=1)
+
+
+def source_lines(expression):
+    text = _expression_source.source(expression, [False] * len(expression.arrays), 0, 1, 1)
+    return text[text.index("struct Expression") :].splitlines()
+
+
+def test_signs_follow_their_operands():
+    def line(text):
+        return next(
+            x.split(" = ")[1] for x in source_lines(typed(text, {"u": "uint64", "s": "int8"})) if "WithSigns" in x
+        )
+
+    wide = "as<unsigned long long>"
+    assert line("u < s") == f"WithSigns<Less>{{false, true}}(x0, {wide}(x1));"
+    assert line("u > s") == f"WithSigns<Less>{{true, false}}({wide}(x1), x0);"
+    assert line("s >= u") == f"WithSigns<LessEqual>{{false, true}}(x1, {wide}(x0));"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "written"),
+    [
+        ("x < 300", "int8", "LessEqual{}(x0, static_cast<signed char>(0x7full))"),
+        ("x == 300", "int8", "Less{}(static_cast<signed char>(0x7full), x0)"),
+        ("-1 < x", "uint64", "LessEqual{}(static_cast<unsigned long long>(0x0ull), x0)"),
+        ("x != 2", "bool", "LessEqual{}(x0, true)"),
+        ("x < 127", "int8", "Less{}(x0, static_cast<signed char>(0x7full))"),
+    ],
+)
+def test_literals_that_a_dtype_cannot_hold(text, dtype, written):
+    assert f"= {written};" in "".join(source_lines(typed(text, dtype)))
 
 
 def test_scalars_and_0d_arrays_compile(nvrtc):

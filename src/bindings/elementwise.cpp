@@ -3,6 +3,7 @@
 #include <interop/cuda/elementwise.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -30,6 +31,7 @@ const Lookup kInJax("interop._jax_elementwise", "elementwise");
 const Lookup kOfJaxArrays("interop._jax_elementwise", "elementwise_of_arrays");
 const Lookup kOnHost("interop._host", "compute");
 const Lookup kPromote("interop._promotion", "promote");
+const Lookup kComparisonOf("interop._promotion", "comparison_of");
 
 struct Operation {
   const char* name;  // the public function
@@ -60,6 +62,11 @@ constexpr Operation kOperations[] = {
     {"interop.greater", {"a", "b"}, ElementwiseOp::greater},
     {"interop.greater_equal", {"a", "b"}, ElementwiseOp::greater_equal},
 };
+
+const Operation& operation_named(const std::string& name) {
+  return *std::find_if(std::begin(kOperations), std::end(kOperations),
+                       [&](const Operation& operation) { return operation.short_name() == name; });
+}
 
 // ---- operands ----
 
@@ -121,6 +128,18 @@ nb::object promoted_of(const Call& call, const Operands& operands, int k) {
   return nb::make_tuple(dtype_name(tensor.dtype), tensor.ndim == 0);
 }
 
+bool are_integral(const Operands& operands, const Call& call) {
+  for (int k = 0; k < operands.count; ++k) {
+    if (operands.place[k] < 0) {
+      if (!is_integral_scalar(operands.objects[k], operands.kinds[k])) return false;
+    } else {
+      const DLDataType dtype = call.tensor(operands.place[k]).dtype;
+      if (!is_integral(dtype) || !is_served(dtype)) return false;
+    }
+  }
+  return true;
+}
+
 /// The dtype in which an operation is computed: the operands' own if they have one, else what the array library says.
 DLDataType common_dtype(const Operation& operation, const Operands& operands, const Call& call) {
   const DLDataType first = call.tensor(0).dtype;
@@ -130,6 +149,9 @@ DLDataType common_dtype(const Operation& operation, const Operands& operands, co
         operands.place[k] >= 0 ? call.tensor(operands.place[k]).dtype == first : operands.kinds[k] <= kind_of(first);
   }
   if (alike && !(operation.op == ElementwiseOp::divide && is_integral(first))) return first;
+  if (ops::is_comparison(operation.op) && are_integral(operands, call)) {
+    return ops::comparison_dtype(first, call.tensor(operands.array_count - 1).dtype);
+  }
   nb::object other = nb::none();
   if (operands.count == 2) other = promoted_of(call, operands, 1);
   const nb::object name = kPromote.get()(operation.name, call.library(), operation.op == ElementwiseOp::divide,
@@ -188,25 +210,27 @@ void plan_call(Plan& plan, const Operation& operation, const CallOptions& option
   plan.shape = ops::broadcast_shape(operation.name, inputs, operands.array_count);
 }
 
-/// What the kernel is to do, but for the layouts. Reads scalars and 0-d host arrays.
-void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
+/// Operand `k`, a scalar, as an element. `op` becomes the comparison that answers for it if the dtype cannot hold it.
+ScalarValue scalar_of(ElementwiseOp& op, const Operation& operation, const Plan& plan, int k, nb::handle x, Kind kind) {
+  const char* parameter = operation.parameters[k];
+  if (!ops::is_comparison(op) || fits(x, kind, plan.dtype)) {
+    return value_of(operation.name, parameter, x, kind, plan.dtype);
+  }
+  const nb::object found = kComparisonOf.get()(operation.name, operation.short_name(), parameter, x,
+                                               exchange::numpy_dtype(plan.dtype), k == 0);
+  op = operation_named(nb::cast<std::string>(found[0])).op;
+  return value_by_numpy(found[1], plan.dtype);
+}
+
+/// What of the work is known without reading an array. Throws what computing would of the scalars.
+void set_scalars(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
   const Operands& operands = plan.operands;
-  const Call& call = *plan.call;
   work.op = operation.op;
   work.dtype = plan.dtype;
   work.out_dtype = plan.out_dtype;
   for (int k = 0; k < operands.count; ++k) {
-    ElementwiseInput& input = work.inputs[k];
-    const int place = operands.place[k];
-    if (place < 0) {
-      input.value =
-          value_of(operation.name, operation.parameters[k], operands.objects[k], operands.kinds[k], plan.dtype);
-    } else if (const DLTensor& tensor = call.tensor(place); !call.staged() && tensor.device.device_type == kDLCPU) {
-      input.value = value_by_numpy(call.numpy(place), plan.dtype);
-    } else {
-      input.data = tensor.data;
-      input.dtype = tensor.dtype;
-    }
+    if (operands.place[k] >= 0) continue;
+    work.inputs[k].value = scalar_of(work.op, operation, plan, k, operands.objects[k], operands.kinds[k]);
   }
   if (!where_zero.is_none()) {
     work.replaces_zero = true;
@@ -214,14 +238,25 @@ void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan,
   }
 }
 
-/// Raises what computing would of the scalars, where `set_inputs` is not to read the arrays.
-void check_scalars(const Operation& operation, const Plan& plan, nb::handle where_zero) {
-  const Operands& operands = plan.operands;
-  for (int k = 0; k < operands.count; ++k) {
-    if (operands.place[k] >= 0) continue;
-    value_of(operation.name, operation.parameters[k], operands.objects[k], operands.kinds[k], plan.dtype);
+/// What the kernel is to do, but for the layouts. Reads scalars and 0-d host arrays.
+void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
+  set_scalars(work, operation, plan, where_zero);
+  const Call& call = *plan.call;
+  for (int k = 0; k < plan.operands.count; ++k) {
+    const int place = plan.operands.place[k];
+    if (place < 0) continue;
+    ElementwiseInput& input = work.inputs[k];
+    const DLTensor& tensor = call.tensor(place);
+    if (call.staged() || tensor.device.device_type != kDLCPU) {
+      input.data = tensor.data;
+      input.dtype = tensor.dtype;
+    } else if (ops::is_comparison(operation.op)) {  // a number, which the common dtype need not hold
+      const nb::object number = call.numpy(place)[nb::make_tuple()];
+      input.value = scalar_of(work.op, operation, plan, k, number, Kind::numpy_scalar);
+    } else {
+      input.value = value_by_numpy(call.numpy(place), plan.dtype);
+    }
   }
-  if (!where_zero.is_none()) value_of(operation.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
 }
 
 /// A tensor of one element, for operands that the kernel has as a value.
@@ -324,7 +359,8 @@ nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle
   auto explained = nb::borrow<nb::dict>(call.explain());
   explained["workspace_bytes"] = 0;
   if (call.on_host()) {
-    check_scalars(operation, plan, where_zero);
+    Elementwise work;
+    set_scalars(work, operation, plan, where_zero);
     explained["algorithm"] =
         "NumPy's " + std::string(operation.short_name()) + ", on views of the arrays, in " + dtype_name(plan.dtype);
     return explained;
@@ -367,6 +403,10 @@ DLDataType named_dtype(const std::string& name) {
 std::string result_dtype(int index, const std::string& dtype) {
   const Operation& operation = operation_of(index);
   return dtype_name(ops::elementwise_result_dtype(operation.name, operation.op, named_dtype(dtype)));
+}
+
+std::string comparison_dtype(const std::string& a, const std::string& b) {
+  return dtype_name(ops::comparison_dtype(named_dtype(a), named_dtype(b)));
 }
 
 /// A layout as the shape rules see it: (size, stride, stride, ...) of each dimension after the collapse, and its class.
@@ -454,6 +494,9 @@ void bind_elementwise(nb::module_& m) {
   m.def("elementwise_result_dtype", &result_dtype,
         nb::sig("def elementwise_result_dtype(operation: int, dtype: str, /) -> str"),
         "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
+  m.def("comparison_dtype", &comparison_dtype, nb::sig("def comparison_dtype(a: str, b: str, /) -> str"),
+        "The dtype in which integers or bools of two dtypes are compared exactly; in uint64 signed ones keep their "
+        "sign.");
   m.def("elementwise_layout", &plan_layout,
         nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
                 "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),

@@ -16,6 +16,7 @@
 #include "bindings/loaded_kernel.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
+#include "exchange/numpy.h"
 #include "exchange/overlap.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
@@ -31,6 +32,7 @@ using exchange::Name;
 const Lookup kInJax("interop._expression_jax", "compute");
 const Lookup kOnHost("interop._expression_host", "compute");
 const Lookup kLoadKernel("interop._expression_source", "load");
+const Lookup kSideOf("interop._promotion", "side_of");
 const Lookup kConfiguration("interop._promotion", "configuration");
 const Lookup kFrozenset("builtins", "frozenset");
 const Name kDtype("dtype");
@@ -52,6 +54,7 @@ struct Typed {
   nb::object configuration;  // of the array library; None if the dtypes do not depend on it
   DLDataType out_dtype;
   std::vector<Value> values;
+  std::vector<Value> compared;  // with arrays of that dtype
   std::vector<Compiled> compiled;
 };
 
@@ -235,8 +238,13 @@ DLDataType named_dtype(const ExpressionCalls& self, nb::handle name) {
   return *dtype;
 }
 
-Typed& find_typed(const ExpressionCalls& self, const Plan& plan) {
-  std::vector<uint64_t> key = key_of(plan);
+std::vector<Typed::Value> values_of(const ExpressionCalls& self, nb::handle pairs) {
+  std::vector<Typed::Value> values;
+  for (nb::handle pair : pairs) values.push_back({nb::cast<int>(pair[0]), named_dtype(self, pair[1])});
+  return values;
+}
+
+Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uint64_t> key, nb::handle sides) {
   const Call& call = *plan.call;
   const char* library = call.library();
   for (const auto& typed : plan.split->typed) {
@@ -251,17 +259,35 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan) {
   for (nb::handle value : plan.sources.values) scalars.append(value);
   auto typed = std::make_unique<Typed>();
   typed->key = std::move(key);
-  typed->python = plan.split->python.attr("type")(library, arrays, scalars);
+  typed->python = plan.split->python.attr("type")(library, arrays, scalars, sides);
   typed->configuration = typed->python.attr("configuration");
   typed->out_dtype = named_dtype(self, typed->python.attr("out_dtype"));
-  for (nb::handle value : typed->python.attr("values")) {
-    typed->values.push_back({nb::cast<int>(value[0]), named_dtype(self, value[1])});
-  }
+  typed->values = values_of(self, typed->python.attr("values"));
+  typed->compared = values_of(self, typed->python.attr("compared"));
   if (typed->values.size() + static_cast<size_t>(plan.arguments.array_count) > kMaxValues) {
     throw ValueError(self.function + ": the arrays meet " + std::to_string(typed->values.size()) +
                      " scalars; accepted: " + std::to_string(kMaxValues) + " scalars and arrays");
   }
   return *plan.split->typed.emplace_back(std::move(typed));
+}
+
+/// The dtypes of a call, and the comparisons that answer for its scalars, also for those that no element can be.
+Typed& find_typed(const ExpressionCalls& self, const Plan& plan) {
+  std::vector<uint64_t> key = key_of(plan);
+  Typed& typed = find_typed(self, plan, key, nb::make_tuple());
+  const auto scalar_of = [&](const Typed::Value& x) { return plan.sources.values[static_cast<size_t>(x.source)]; };
+  bool fit = true;
+  for (const Typed::Value& x : typed.compared) fit &= fits(scalar_of(x), kind_of(scalar_of(x)), x.dtype);
+  if (fit) return typed;
+  fit = true;
+  nb::list sides;  // where each lies beside what the dtype holds: -1 below, 1 above
+  for (const Typed::Value& x : typed.compared) {
+    const int side = nb::cast<int>(kSideOf.get()(scalar_of(x), exchange::numpy_dtype(x.dtype)));
+    fit &= side == 0;
+    key.push_back(static_cast<uint64_t>(side));
+    sides.append(side);
+  }
+  return fit ? typed : find_typed(self, plan, std::move(key), sides);
 }
 
 void plan_call(Plan& plan, ExpressionCalls& self, const CallOptions& options) {

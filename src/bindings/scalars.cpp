@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <optional>
 
 #include "exchange/numpy.h"
 #include "exchange/python.h"
@@ -22,6 +24,8 @@ const Lookup kNumpyGeneric("numpy", "generic");
 const Lookup kNumpyBool("numpy", "bool_");
 const Lookup kNumpyNdarray("numpy", "ndarray");
 const Name kAstype("astype");
+const Name kDtype("dtype");
+const Name kKind("kind");
 const Name kTobytes("tobytes");
 const Name kReal("real");
 const Name kImag("imag");
@@ -37,29 +41,29 @@ void put(ScalarValue& value, T x) {
   std::memcpy(value.bytes, &x, sizeof x);
 }
 
-void put_integer(ScalarValue& value, const char* function, const char* name, nb::handle x, DLDataType dtype) {
-  const bool is_unsigned = dtype.code == kDLUInt;
+/// The bits of an integer, of which the low ones are an element of `dtype`; none if that cannot hold it.
+std::optional<uint64_t> integer_bits(nb::handle x, DLDataType dtype) {
   int overflow = 0;
   const long long wide = PyLong_AsLongLongAndOverflow(x.ptr(), &overflow);
-  unsigned long long bits = static_cast<unsigned long long>(wide);
-  if (is_unsigned && overflow > 0) {
-    bits = PyLong_AsUnsignedLongLong(x.ptr());
-    if (PyErr_Occurred()) {
-      PyErr_Clear();
-      out_of_range(function, name, x, dtype);
-    }
-    overflow = 0;
-    if (dtype.bits < 64) out_of_range(function, name, x, dtype);
-  } else if (is_unsigned) {
-    if (overflow < 0 || wide < 0) out_of_range(function, name, x, dtype);
-    if (dtype.bits < 64 && wide >> dtype.bits != 0) out_of_range(function, name, x, dtype);
-  } else if (dtype.bits < 64) {
-    const long long limit = 1LL << (dtype.bits - 1);
-    if (overflow || wide < -limit || wide >= limit) out_of_range(function, name, x, dtype);
-  } else if (overflow) {
-    out_of_range(function, name, x, dtype);
+  const int bits = dtype.code == kDLBool ? 1 : dtype.bits;
+  if (dtype.code == kDLInt) {
+    const long long limit = 1LL << (bits - 1) % 63;
+    if (overflow || (bits < 64 && (wide < -limit || wide >= limit))) return std::nullopt;
+  } else if (overflow > 0 && bits == 64) {
+    const unsigned long long unsigned_wide = PyLong_AsUnsignedLongLong(x.ptr());
+    if (!PyErr_Occurred()) return unsigned_wide;
+    PyErr_Clear();
+    return std::nullopt;
+  } else if (overflow || wide < 0 || (bits < 64 && wide >> bits != 0)) {
+    return std::nullopt;
   }
-  put(value, bits);  // little-endian: the low bytes come first
+  return static_cast<uint64_t>(wide);
+}
+
+void put_integer(ScalarValue& value, const char* function, const char* name, nb::handle x, DLDataType dtype) {
+  const std::optional<uint64_t> bits = integer_bits(x, dtype);
+  if (!bits) out_of_range(function, name, x, dtype);
+  put(value, *bits);  // little-endian: the low bytes come first
 }
 
 // ---- arguments of C types ----
@@ -214,6 +218,26 @@ Kind kind_of(DLDataType dtype) {
     default:
       return Kind::real;
   }
+}
+
+bool is_integral_scalar(nb::handle x, Kind kind) {
+  if (kind != Kind::numpy_scalar) return kind == Kind::boolean || kind == Kind::integer;
+  const std::string letter = exchange::text_of(attribute(attribute(x, kDtype), kKind));
+  return letter == "b" || letter == "i" || letter == "u";
+}
+
+bool fits(nb::handle x, Kind kind, DLDataType dtype) {
+  if (kind == Kind::numpy_scalar) return false;
+  if (kind == Kind::boolean || kind == Kind::complex) return true;
+  if (is_integral(dtype)) return kind == Kind::integer && integer_bits(x, dtype);
+  const double real = PyFloat_AsDouble(x.ptr());
+  if (real == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    return false;
+  }
+  if (dtype.bits == 16) return std::abs(real) < 65504;  // float16's largest; bfloat16's is more
+  const bool is_double = dtype.bits == (dtype.code == kDLComplex ? 128 : 64);
+  return is_double || !std::isfinite(real) || std::abs(real) <= std::numeric_limits<float>::max();
 }
 
 ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {

@@ -14,6 +14,11 @@ Kind kind_of(nanobind::handle x);
 /// The strongest of Python's scalars that takes part in an array's own dtype.
 Kind kind_of(DLDataType dtype);
 
+/// Is a scalar an integer or a bool?
+bool is_integral_scalar(nanobind::handle x, Kind kind);
+/// Does `dtype` surely hold a scalar, up to rounding? Of NumPy's scalars it is not known.
+bool fits(nanobind::handle x, Kind kind, DLDataType dtype);
+
 /// The end of a message about operands that promote to a dtype which is not served.
 inline constexpr const char* kAcceptedPromotions =
     "; accepted: what promotes to bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64 "

@@ -136,6 +136,11 @@ class Launcher {
     args_.out_cross_step = grids.cross_step(0);
     args_.vector_stores = grids.vector_stores();
     args_.op = static_cast<int>(kernel_op(operation_.op));
+    args_.signs = 0;
+    for (int k = 1; k < loop.operand_count; ++k) {
+      const ElementwiseInput& input = operation_.inputs[k - 1];
+      if (input.data && input.dtype.code == kDLInt) args_.signs |= 1 << slots_[k - 1];
+    }
     args_.replaces_zero = operation_.replaces_zero;
     args_.where_zero = operation_.where_zero;
     if (loop.operand_count == 2) args_.inputs[1] = input_args(grids, 2, ElementwiseInput{});  // nothing

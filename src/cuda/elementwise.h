@@ -40,6 +40,7 @@ struct Args {
   unsigned count;                   // vectors, or tiles, of the launch
   int vector_stores;                // the output's elements are neighbours
   int op;
+  int signs;  // of a comparison in uint64: bit k is set where input k was signed
   int replaces_zero;
   ScalarValue where_zero;
 };

@@ -470,4 +470,15 @@ struct LessEqual {
   }
 };
 
+/// A comparison in uint64 of operands that may have been signed before they were converted, by their bits.
+template <typename Compare>
+struct WithSigns {
+  bool a_signed, b_signed;
+  INTEROP_DEVICE bool operator()(unsigned long long a, unsigned long long b) const {
+    const bool a_negative = a_signed && static_cast<long long>(a) < 0;
+    const bool b_negative = b_signed && static_cast<long long>(b) < 0;
+    return a_negative == b_negative ? Compare{}(a, b) : Compare{}(b_negative, a_negative);
+  }
+};
+
 }  // namespace interop::device

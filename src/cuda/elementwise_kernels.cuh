@@ -146,6 +146,9 @@ struct Comparisons {
   static constexpr Family kFamily = Family::comparisons;
   template <int N>
   INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
+    if constexpr (Facts<T>::is_integer && !Facts<T>::is_signed && sizeof(T) == 8) {
+      if (args.signs) return apply_with_signs(args, a, b, out);
+    }
     if constexpr (!Facts<T>::is_complex) {
       switch (static_cast<ElementwiseOp>(args.op)) {
         INTEROP_OP(less, Less{});
@@ -158,6 +161,19 @@ struct Comparisons {
       INTEROP_OP(equal, Equal{});
       default:
         return map(NotEqual{}, a, b, out);
+    }
+  }
+
+ private:
+  template <int N>
+  INTEROP_DEVICE static void apply_with_signs(const Args& args, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
+    const bool a_signed = args.signs & 1, b_signed = args.signs & 2;
+    switch (static_cast<ElementwiseOp>(args.op)) {
+      INTEROP_OP(less, (WithSigns<Less>{a_signed, b_signed}));
+      INTEROP_OP(less_equal, (WithSigns<LessEqual>{a_signed, b_signed}));
+      INTEROP_OP(equal, (WithSigns<Equal>{a_signed, b_signed}));
+      default:
+        return map(WithSigns<NotEqual>{a_signed, b_signed}, a, b, out);
     }
   }
 };

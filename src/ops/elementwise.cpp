@@ -37,8 +37,6 @@ const char* refusal(ElementwiseOp op, DLDataType dtype) {
   }
 }
 
-bool is_comparison(ElementwiseOp op) { return op >= ElementwiseOp::equal; }
-
 /// One dimension before the collapse: its size, and the step of every operand.
 struct Dim {
   int64_t size;
@@ -122,6 +120,17 @@ Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count
     }
   }
   return shape;
+}
+
+bool is_comparison(ElementwiseOp op) { return op >= ElementwiseOp::equal; }
+
+DLDataType comparison_dtype(DLDataType a, DLDataType b) {
+  if (is_bool(a) || is_bool(b)) return is_bool(a) ? b : a;
+  if (a.code == b.code) return a.bits > b.bits ? a : b;
+  const DLDataType& of_signed = a.code == kDLInt ? a : b;
+  const DLDataType& of_unsigned = a.code == kDLInt ? b : a;
+  if (of_unsigned.bits == 64) return of_unsigned;
+  return {kDLInt, std::max(of_signed.bits, static_cast<uint8_t>(2 * of_unsigned.bits)), 1};
 }
 
 DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype) {

@@ -187,6 +187,14 @@ bool compared(ElementwiseOp op, T a, T b) {
   }
 }
 
+/// As Python compares integers: to C++, a negative one beside an unsigned one is large.
+template <typename A, typename B>
+bool compared_exactly(ElementwiseOp op, A a, B b) {
+  const bool a_negative = std::is_signed_v<A> && a < A(0), b_negative = std::is_signed_v<B> && b < B(0);
+  if (a_negative != b_negative) return compared<int>(op, b_negative, a_negative);
+  return compared(op, static_cast<uint64_t>(a), static_cast<uint64_t>(b));
+}
+
 bool is_comparison(ElementwiseOp op) { return op >= ElementwiseOp::equal; }
 bool is_unary(ElementwiseOp op) {
   return op == ElementwiseOp::copy || op == ElementwiseOp::negative || op == ElementwiseOp::abs;
@@ -221,9 +229,15 @@ void check(ElementwiseOp op, const std::vector<int64_t>& shape, const Layout& a_
   std::vector<int64_t> at(shape.size(), 0);
   const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   for (bool more = !empty; more;) {
-    const T x = static_cast<T>(a.host()[a.place(at)]), y = static_cast<T>(b.host()[b.place(at)]);
+    const A first = a.host()[a.place(at)];
+    const B second = b.host()[b.place(at)];
+    const T x = static_cast<T>(first), y = static_cast<T>(second);
     O& place = out.host()[out.place(at)];
-    place = is_comparison(op) ? static_cast<O>(compared(op, x, y)) : static_cast<O>(answer(op, x, y));
+    if constexpr (std::is_same_v<T, uint64_t> && std::is_same_v<O, Bool>) {
+      place = static_cast<O>(compared_exactly(op, first, second));
+    } else {
+      place = is_comparison(op) ? static_cast<O>(compared(op, x, y)) : static_cast<O>(answer(op, x, y));
+    }
     more = false;
     for (int i = static_cast<int>(shape.size()) - 1; i >= 0 && !more; --i) {
       if (++at[i] < shape[i])
@@ -303,6 +317,18 @@ void check_mixed() {
   }
 }
 
+/// Signed integers beside uint64, which no dtype holds: every kernel, with either operand first.
+template <typename A, typename B>
+void check_signs() {
+  using Op = ElementwiseOp;
+  for (Op op : {Op::equal, Op::not_equal, Op::less, Op::less_equal, Op::greater, Op::greater_equal}) {
+    for (const Layout& a : kLayouts) {
+      check<uint64_t, Bool, A, B>(op, {33, 67}, a, kLayouts[1], kOutputs[0]);
+      check<uint64_t, Bool, B, A>(op, {33, 67}, kLayouts[0], a, kOutputs[5]);
+    }
+  }
+}
+
 void check_errors() {
   Elementwise work;
   work.dtype = work.out_dtype = dtype_of<float>();
@@ -366,6 +392,8 @@ int main(int count, char** arguments) {
   check_mixed<double, float, int32_t>();
   check_mixed<int64_t, int64_t, uint8_t>();
   check_mixed<int32_t, Bool, int16_t>();
+  check_signs<uint64_t, int64_t>();
+  check_signs<uint64_t, int8_t>();
   check_errors();
   if (count > 1 && std::strcmp(arguments[1], "--huge") == 0) check_huge();
   std::printf("%d passed, %d failed\n", g_passed, g_failed);

@@ -63,6 +63,13 @@ void check_elementwise() {
   expect_throw<ValueError>("(5,)", [&] { ops::broadcast_shape("add", unfit, 2); });
   expect(dtype_name(ops::elementwise_result_dtype("less", ElementwiseOp::less, kFloat32)) == "bool",
          "comparisons give bool");
+  const auto compared_in = [](DLDataType a, DLDataType b) { return dtype_name(ops::comparison_dtype(a, b)); };
+  const DLDataType boolean{kDLBool, 8, 1}, int8{kDLInt, 8, 1}, int64{kDLInt, 64, 1}, uint8{kDLUInt, 8, 1},
+      uint32{kDLUInt, 32, 1}, uint64{kDLUInt, 64, 1};
+  expect(compared_in(int8, int64) == "int64" && compared_in(uint32, uint8) == "uint32", "the wider of a kind");
+  expect(compared_in(int8, uint8) == "int16" && compared_in(uint32, int8) == "int64", "one that holds both");
+  expect(compared_in(boolean, uint8) == "uint8" && compared_in(int8, boolean) == "int8", "bool fits everywhere");
+  expect(compared_in(uint64, int8) == "uint64" && compared_in(int64, uint64) == "uint64", "none holds both");
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ struct ElementwiseInput {
   ScalarValue value{};         ///< already of the operation's dtype
 };
 
-/// out = op(a, b) over `loop`, computed in `dtype`. Unary operations have one input.
+/// out = op(a, b) over `loop`, computed in `dtype`. Unary operations have one input. A comparison in uint64 is exact
+/// for signed inputs, too, which no dtype holds beside it.
 struct Elementwise {
   ElementwiseOp op = ElementwiseOp::copy;
   DLDataType dtype{};      ///< of both operands once read
