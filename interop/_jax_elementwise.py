@@ -89,7 +89,9 @@ def result_of(operation: str, a: Any, b: Any, where_zero: complex | None) -> tup
     common = _common_dtype(f"interop.{operation}", operation, operands)
     dtype = _core.elementwise_result_dtype(place, common)
     for name, x in zip(("a", "b"), operands, strict=False):
-        if not isinstance(x, jax.Array | _Tracer):
+        if isinstance(x, jax.Array | _Tracer):
+            _core.check_served(f"interop.{operation}", name, str(x.dtype))
+        else:
             element_of(f"interop.{operation}", name, x, numpy_dtype(common))
     _bytes_of(where_zero, common)
     return _core.broadcast_shape(place, np.shape(a), np.shape(operands[-1])), dtype
@@ -176,8 +178,11 @@ def _impl(*operands: jax.Array, **params: Any) -> jax.Array:
 
 def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) -> Any:
     function = f"interop.{operation}"
-    check_operands(function, dict(zip(("a", "b"), operands, strict=False)) if len(operands) > 1 else {"x": operands[0]})
+    named = dict(zip(("a", "b"), operands, strict=False)) if len(operands) > 1 else {"x": operands[0]}
+    check_operands(function, named)
     place = _PLACES[operation]
+    for name, x in named.items():
+        _core.check_served(function, name, str(x.dtype))
     result = numpy_dtype(_core.elementwise_result_dtype(place, dtype))
     shape = operands[0].shape
     if len(operands) > 1:

@@ -258,7 +258,7 @@ def test_the_work_stream_of_the_host(api):
 
 
 def test_what_is_no_array_is_a_python_error(api):
-    with pytest.raises(RuntimeError):
+    with pytest.raises(TypeError, match=r"numpy.ndarray; accepted: an interop.Array"):
         api.view_from_py(VALUES, ctypes.byref(dlpack.Tensor()))
 
 

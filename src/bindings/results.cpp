@@ -8,6 +8,16 @@
 
 namespace interop::bindings {
 
+int read_sizes(const char* function, const char* name, nb::handle sizes, int64_t* out) {
+  const size_t count = nb::len(sizes);
+  if (count > kMaxDims) {
+    throw ValueError(std::string(function) + ": " + name + " has " + std::to_string(count) +
+                     " dimensions; accepted: up to " + std::to_string(kMaxDims));
+  }
+  for (size_t i = 0; i < count; ++i) out[i] = exchange::to_int64(nb::object(sizes[i]));
+  return static_cast<int>(count);
+}
+
 Shape result_shape(const char* function, const char* name, nb::handle rule, const DLTensor* const* tensors) {
   Shape shape;
   if (PyLong_Check(rule.ptr())) {
@@ -17,12 +27,9 @@ Shape result_shape(const char* function, const char* name, nb::handle rule, cons
     return shape;
   }
   const nb::tuple sizes = nb::borrow<nb::tuple>(rule);
-  const std::string label = std::string(function) + ": the shape of " + name;
-  if (nb::len(sizes) > kMaxDims) throw ValueError(label + " is too long");
-  shape.ndim = static_cast<int>(nb::len(sizes));
+  shape.ndim = read_sizes(function, name, sizes, shape.sizes);
   for (int i = 0; i < shape.ndim; ++i) {
-    shape.sizes[i] = exchange::to_int64(sizes[i]);
-    if (shape.sizes[i] < 0) throw ValueError(label + " has a negative size");
+    if (shape.sizes[i] < 0) throw ValueError(std::string(function) + ": the shape of " + name + " has a negative size");
   }
   return shape;
 }

@@ -1,6 +1,7 @@
 /// Host arrays by the buffer protocol (PEP 3118), or by NumPy's `__array_interface__`.
 #include "exchange/buffer.h"
 
+#include "exchange/checks.h"
 #include "exchange/numpy.h"
 #include "exchange/strides.h"
 #include "exchange/typestr.h"
@@ -92,22 +93,38 @@ void read_buffer(Operand& operand, nb::handle object) {
 
   const auto dtype = dtype_from_format(buffer->format, buffer->itemsize);
   if (!dtype) refuse_dtype(operand, object, buffer->format);
+  check_ndim(operand, buffer->ndim);
+  if (buffer->ndim > 0 && !buffer->shape) malformed(operand, "no shape");
+  if (buffer->suboffsets) malformed(operand, "suboffsets, which nobody asked for");
   DLTensor& tensor = operand.tensor;
   tensor = DLTensor{buffer->buf, {kDLCPU, 0}, buffer->ndim, *dtype, operand.shape, operand.strides, 0};
   for (int i = 0; i < buffer->ndim; ++i) operand.shape[i] = buffer->shape[i];
   if (!buffer->strides) {
+    check_sizes(operand);
     compact_strides(operand.shape, tensor.ndim, operand.strides);
   } else {
     for (int i = 0; i < buffer->ndim; ++i) operand.strides[i] = buffer->strides[i];
     strides_from_bytes(operand);
   }
+  if (!tensor.data && element_count(tensor) > 0) {
+    malformed(operand, "a null pointer for shape " + shape_text(tensor));
+  }
   operand.read_only = buffer->readonly != 0;
 }
 
-nb::object numpy_view(const Operand& operand) {
+nb::object numpy_view(Operand& operand) {
   const nb::handle object = operand.memory();
   if (object.type().is(kNumpyNdarray.get())) return nb::borrow(object);
-  return numpy_array(view_of(operand));
+  const nb::object view = view_of(operand);
+  constexpr int kFew = 32;  // what NumPy before 2 has
+  if (operand.tensor.ndim <= kFew) return numpy_array(view);
+  try {
+    return numpy_array(view);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_ValueError)) throw;
+    throw ValueError(operand.label() + " has " + std::to_string(operand.tensor.ndim) +
+                     " dimensions: " + text_of(error.value()));
+  }
 }
 
 nb::object numpy_array(nb::handle object) {

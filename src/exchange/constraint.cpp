@@ -6,18 +6,6 @@
 namespace interop::exchange {
 namespace {
 
-bool is_compact_backwards(const DLTensor& tensor) {
-  int64_t shape[kMaxDims], strides[kMaxDims];
-  for (int i = 0; i < tensor.ndim; ++i) {
-    shape[i] = tensor.shape[tensor.ndim - 1 - i];
-    strides[i] = tensor.strides[tensor.ndim - 1 - i];
-  }
-  DLTensor reversed = tensor;
-  reversed.shape = shape;
-  reversed.strides = strides;
-  return is_compact(reversed);
-}
-
 bool has_order(const DLTensor& tensor, char order) {
   switch (order) {
     case 'C':

@@ -55,6 +55,7 @@ class TorchDlpackRoute final : public TorchRoute {
       capsule = export_or_refuse(operand);
     }
     read_capsule(operand, capsule);
+    check_bytes(operand, operand.tensor.dtype);
   }
 
   Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) const override {

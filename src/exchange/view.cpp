@@ -1,6 +1,7 @@
 /// `interop.Array` on the memory of other libraries' arrays: `interop.asarray`.
 #include "exchange/view.h"
 
+#include "exchange/checks.h"
 #include "exchange/reaper.h"
 
 namespace interop::exchange {
@@ -75,22 +76,27 @@ Array take_view(Operand& operand) {
     array.gpu = find_gpu(array.data);
     device.device_id = 0;  // what DLPack says of pinned and managed memory
   }
-  std::vector<Held> owners(2);
+  std::vector<Held> owners(3);
   if (operand.object.is_valid()) owners[0].object = nb::borrow(operand.object);
   owners[0].release = std::move(operand.release);
   owners[1].object = operand.resolved;
+  owners[2].object = operand.exported;
   if (array.gpu >= 0) array.readers = std::make_shared<Readers>();
   array.memory = keep_alive(std::move(owners), array.gpu, array.readers);
   return array;
 }
 
-nb::object view_of(const Operand& operand) {
+nb::object view_of(Operand& operand) {
+  if (operand.view.is_valid()) return operand.view;
   Array array = describe(operand);
-  std::vector<Held> owners(1);
+  std::vector<Held> owners(2);
   owners[0].object = nb::borrow(operand.memory());
+  owners[0].release = std::move(operand.release);  // NumPy's view may stay in an exception's traceback
+  owners[1].object = operand.exported;
   array.memory = keep_alive(std::move(owners), -1, nullptr);
   array.device = {kDLCPU, 0};
-  return nb::cast(std::move(array));
+  operand.view = nb::cast(std::move(array));
+  return operand.view;
 }
 
 nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
@@ -126,7 +132,13 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   if (device.device_type == kDLCUDAManaged) {
     device.device_id = std::max(0, find_gpu(operand.tensor.data));  // DLPack says 0 for all of them
   }
-  const cudaStream_t ready = acquire_on_gpu(operand, device.device_id, stream);
+  cudaStream_t ready = nullptr;
+  try {
+    ready = acquire_on_gpu(operand, device.device_id, stream);
+  } catch (const CudaError&) {
+    refuse_device(operand);
+  }
+  check_address(operand);
   Array view = take_view(operand);
   if (operand.has_stream) {
     view.bound = operand.stream;
