@@ -82,7 +82,7 @@ class Split:
         Each array is (dtype, is it 0-d); a weakly typed one of JAX's has the scalar that it stands for as third.
         """
         for name, (dtype, *_) in zip(self.arrays, arrays, strict=True):
-            _core.check_served(self.function, name, dtype)
+            _core.check_operand(self.function, name, dtype, 0)
         return _Typing(self, library, arrays, scalars).run()
 
 

@@ -88,9 +88,9 @@ def result_of(operation: str, a: Any, b: Any, where_zero: complex | None) -> tup
     place = _PLACES[operation]
     common = _common_dtype(f"interop.{operation}", operation, operands)
     dtype = _core.elementwise_result_dtype(place, common)
-    for name, x in zip(("a", "b"), operands, strict=False):
+    for name, x in zip(("x",) if operation in _UNARY else ("a", "b"), operands, strict=False):
         if isinstance(x, jax.Array | _Tracer):
-            _core.check_served(f"interop.{operation}", name, str(x.dtype))
+            _core.check_operand(f"interop.{operation}", name, str(x.dtype), x.ndim)
         else:
             element_of(f"interop.{operation}", name, x, numpy_dtype(common))
     _bytes_of(where_zero, common)
@@ -182,7 +182,7 @@ def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) 
     check_operands(function, named)
     place = _PLACES[operation]
     for name, x in named.items():
-        _core.check_served(function, name, str(x.dtype))
+        _core.check_operand(function, name, str(x.dtype), len(x.shape))
     result = numpy_dtype(_core.elementwise_result_dtype(place, dtype))
     shape = operands[0].shape
     if len(operands) > 1:

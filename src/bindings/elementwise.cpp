@@ -373,11 +373,13 @@ std::string result_dtype(int index, const std::string& dtype) {
   return dtype_name(ops::elementwise_result_dtype(operation.name, operation.op, *known));
 }
 
-/// Throws TypeError, naming the argument, for a dtype that no operation reads.
-void check_served(const std::string& function, const std::string& name, const std::string& dtype) {
+/// Throws TypeError, naming the argument, for a dtype that no operation reads, ValueError for too many dimensions.
+void check_operand(const std::string& function, const std::string& name, const std::string& dtype, int ndim) {
   const auto known = exchange::dtype_from_name(dtype);
-  if (known && is_served(*known)) return;
-  throw TypeError(function + ": " + name + " is " + dtype + "; accepted: " + ops::kServedDtypes);
+  if (!known || !is_served(*known)) {
+    throw TypeError(function + ": " + name + " is " + dtype + "; accepted: " + ops::kServedDtypes);
+  }
+  check_ndim(function.c_str(), name.c_str(), static_cast<size_t>(ndim));
 }
 
 /// A layout as the shape rules see it: (size, stride, stride, ...) of each dimension after the collapse, and its class.
@@ -463,8 +465,9 @@ void bind_elementwise(nb::module_& m) {
   m.def("elementwise_result_dtype", &result_dtype,
         nb::sig("def elementwise_result_dtype(operation: int, dtype: str, /) -> str"),
         "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
-  m.def("check_served", &check_served, nb::sig("def check_served(function: str, name: str, dtype: str, /) -> None"),
-        "TypeError, naming the argument, for a dtype that no elementwise operation reads.");
+  m.def("check_operand", &check_operand,
+        nb::sig("def check_operand(function: str, name: str, dtype: str, ndim: int, /) -> None"),
+        "The error, naming the argument, of an array that no elementwise operation reads.");
   m.def("elementwise_layout", &plan_layout,
         nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
                 "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),

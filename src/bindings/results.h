@@ -7,6 +7,9 @@
 
 namespace interop::bindings {
 
+/// Throws ValueError for more dimensions than kMaxDims.
+void check_ndim(const char* function, const char* name, size_t ndim);
+
 /// The sizes in a tuple or list into `out`, which takes kMaxDims; returns how many. Throws ValueError for more.
 int read_sizes(const char* function, const char* name, nanobind::handle sizes, int64_t* out);
 
