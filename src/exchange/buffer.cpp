@@ -115,16 +115,8 @@ void read_buffer(Operand& operand, nb::handle object) {
 nb::object numpy_view(Operand& operand) {
   const nb::handle object = operand.memory();
   if (object.type().is(kNumpyNdarray.get())) return nb::borrow(object);
-  const nb::object view = view_of(operand);
-  constexpr int kFew = 32;  // what NumPy before 2 has
-  if (operand.tensor.ndim <= kFew) return numpy_array(view);
-  try {
-    return numpy_array(view);
-  } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_ValueError)) throw;
-    throw ValueError(operand.label() + " has " + std::to_string(operand.tensor.ndim) +
-                     " dimensions: " + text_of(error.value()));
-  }
+  if (operand.tensor.ndim > kFewDims) check_numpy_ndim(operand.label(), operand.tensor.ndim);
+  return numpy_array(view_of(operand));
 }
 
 nb::object numpy_array(nb::handle object) {
@@ -138,6 +130,7 @@ nb::object numpy_array(nb::handle object) {
                     "; copy it to the host first, with the library it came from");
   }
   const nb::handle dtype = numpy_dtype(array.dtype);
+  if (array.shape.size() > kFewDims) check_numpy_ndim("interop.Array", static_cast<int>(array.shape.size()));
   if (format_of(array.dtype)) return asarray(object);
   array.make_host_wait();
   return asarray(nb::cast(as_bits(array))).attr("view")(dtype);

@@ -271,6 +271,8 @@ nb::object Call::numpy_output(int i) {
   if (i >= result_count_) throw ValueError(std::string(function_) + ": the call has no result " + std::to_string(i));
   if (is_out(i)) return numpy_view(operands_[argument_count_]);
   Operand view;  // the new array, seen as any other
+  view.function = function_;
+  view.name = "the result";
   view.object = result(i).object;
   view.tensor = result(i).tensor;
   return numpy_view(view);

@@ -97,6 +97,8 @@ FUNCTIONS = {
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_number_of_dimensions(name, ndim, places, function, torch):
     shape = shape_of(ndim, places)
+    if name == "exchange api" and ndim > OF_NUMPY:
+        return  # whose results are NumPy's here
     x = np.arange(float(math.prod(shape)))
     call, answer = FUNCTIONS[function]
     try:
@@ -167,6 +169,7 @@ def test_expressions_on_the_host_have_64_dimensions(expression):
     assert np.array_equal(result.ravel(), flat.ravel())
 
 
+@pytest.mark.skipif(OF_NUMPY < 64, reason="this NumPy has 32 dimensions")
 def test_products_of_64_dimensions(torch):
     a = np.arange(12.0).reshape((2,) + (1,) * 61 + (2, 3))
     b = np.arange(24.0).reshape((2,) + (1,) * 61 + (3, 4))
@@ -223,6 +226,7 @@ def test_the_doors_of_the_compiled_half_count_dimensions():
     assert core.broadcast_shape(0, (1,) * 64, (3,)) == (1,) * 63 + (3,)
 
 
+@pytest.mark.skipif(OF_NUMPY < 64, reason="this NumPy has 32 dimensions")
 def test_an_out_of_many_dimensions_that_overlaps(torch):
     """The check of overlaps goes through NumPy, which may have fewer dimensions than torch."""
     x = torch.arange(6.0).reshape((2,) + (1,) * 62 + (3,))
