@@ -312,10 +312,10 @@ void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
   view->len = static_cast<Py_ssize_t>(byte_count(array));
   view->itemsize = item_bytes(array.dtype);
   view->readonly = array.read_only;
-  view->ndim = ndim;
+  view->ndim = (flags & PyBUF_ND) ? ndim : 0;  // as NumPy has it: bytes, of whose shape nobody asked
   view->format = (flags & PyBUF_FORMAT) ? const_cast<char*>(format) : nullptr;
-  view->shape = (flags & PyBUF_ND) ? sizes : nullptr;
-  view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? sizes + ndim : nullptr;
+  view->shape = view->ndim > 0 ? sizes : nullptr;
+  view->strides = view->ndim > 0 && (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? sizes + ndim : nullptr;
   view->suboffsets = nullptr;
   view->internal = sizes;
   view->obj = Py_NewRef(self);
