@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from interop import _host
+from interop import _core, _host
 from interop._expression_operations import PLACES, ROUNDINGS, numpy_function
 from interop._expression_types import ArrayRef, Constant, Reference, Step, Typed, ValueRef
 from interop._promotion import element_of, numpy_dtype
@@ -42,7 +42,8 @@ def compute(
         for step in typed.steps:
             operands = [_nonzero(find(ref), to) for ref, to in step.args]
             is_last = step is typed.steps[-1]
-            shape = np.broadcast_shapes(*(x.shape for x in operands))
+            # Not NumPy's broadcast_shapes, which stops at 32 dimensions.
+            shape = _core.broadcast_shapes(typed.function, [""] * len(operands), [x.shape for x in operands])
             result = out if is_last else np.empty(shape, numpy_dtype(step.out_dtype))
             _apply(step, operands, result)
             results.append(result)

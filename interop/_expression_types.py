@@ -92,6 +92,8 @@ class Split:
         Each array is (dtype, is it 0-d); a weakly typed one of JAX's has the scalar that it stands for as third. Of the
         scalars the kinds alone count; `sides` are those of `Typed.compared`, where they are not all 0.
         """
+        for name, (dtype, *_) in zip(self.arrays, arrays, strict=True):
+            _core.check_operand(self.function, name, dtype, 0)
         return _Typing(self, library, arrays, scalars, sides).run()
 
 

@@ -37,6 +37,10 @@ _UNARY = ("negative", "abs")
 _Tracer = jax.core.Tracer
 
 
+def _names(operation: str) -> tuple[str, ...]:
+    return ("x",) if operation in _UNARY else ("a", "b")
+
+
 def elementwise(
     operation: str, a: Any, b: Any, out: Any, stream: int | None, execution: str | None, where_zero: complex | None
 ) -> jax.Array:
@@ -46,7 +50,7 @@ def elementwise(
     """
     function = f"interop.{operation}"
     refuse_outputs(function, out=out)
-    operands = {"x": a} if operation in _UNARY else {"a": a, "b": b}
+    operands = dict(zip(_names(operation), (a, b), strict=False))
     arrays, inputs = operands, [*operands.values()]
     dtype = _dtype_of_all(operation, inputs)
     zero = None if dtype is None else _bytes_of(where_zero, dtype)
@@ -103,7 +107,10 @@ def result_of(operation: str, a: Any, b: Any, where_zero: complex | None) -> tup
     place = _PLACES[operation]
     common = _common_dtype(f"interop.{operation}", operation, operands)
     dtype = _core.elementwise_result_dtype(place, common)
-    _with_elements(operation, dict(zip(("a", "b"), operands, strict=False)), numpy_dtype(common))
+    for name, x in zip(_names(operation), operands, strict=True):
+        if isinstance(x, jax.Array | _Tracer):
+            _core.check_operand(f"interop.{operation}", name, str(x.dtype), x.ndim)
+    _with_elements(operation, dict(zip(_names(operation), operands, strict=True)), numpy_dtype(common))
     _bytes_of(where_zero, common)
     return _core.broadcast_shape(place, np.shape(a), np.shape(operands[-1])), dtype
 
@@ -151,7 +158,13 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
     if alike and not (operation == "divide" and first.kind in "biu"):
         return str(first)
     other = kinds[1] if len(kinds) > 1 else None
-    return promote(function, "jax", operation == "divide", kinds[0], other)
+    try:
+        return promote(function, "jax", operation == "divide", kinds[0], other)
+    except TypeError:
+        for name, x in zip(_names(operation), operands, strict=True):
+            if isinstance(x, jax.Array | _Tracer):
+                _core.check_operand(function, name, str(x.dtype), x.ndim)  # which says whose dtype it is
+        raise
 
 
 def is_strong(x: Any) -> bool:
@@ -195,8 +208,11 @@ def _impl(*operands: jax.Array, **params: Any) -> jax.Array:
 
 def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) -> Any:
     function = f"interop.{operation}"
-    check_operands(function, dict(zip(("a", "b"), operands, strict=False)) if len(operands) > 1 else {"x": operands[0]})
+    named = dict(zip(_names(operation), operands, strict=True))
+    check_operands(function, named)
     place = _PLACES[operation]
+    for name, x in named.items():
+        _core.check_operand(function, name, str(x.dtype), len(x.shape))
     result = numpy_dtype(_core.elementwise_result_dtype(place, dtype))
     shape = operands[0].shape
     if len(operands) > 1:

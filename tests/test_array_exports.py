@@ -6,6 +6,7 @@ In host memory here; on a GPU: tests/gpu/test_convert.py. Results of calls, thei
 from __future__ import annotations
 
 import ctypes
+import re
 import gc
 import os
 import subprocess
@@ -146,6 +147,102 @@ def test_read_only_arrays_have_read_only_buffers():
         ctypes.c_char.from_buffer(interop.asarray(memoryview(b"abc")))
 
 
+class Buffer(ctypes.Structure):
+    """CPython's Py_buffer."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+get_buffer = dlpack._python(
+    "PyObject_GetBuffer", ctypes.c_int, ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int
+)
+release_buffer = dlpack._python("PyBuffer_Release", None, ctypes.POINTER(Buffer))
+
+WRITABLE, FORMAT, ND, STRIDES = 0x1, 0x4, 0x8, 0x18
+C_CONTIGUOUS, F_CONTIGUOUS, ANY_CONTIGUOUS, INDIRECT = 0x38, 0x58, 0x98, 0x118
+FLAGS = sorted(
+    {
+        layout | other | more
+        for layout in (0, ND, STRIDES, C_CONTIGUOUS, F_CONTIGUOUS, ANY_CONTIGUOUS, INDIRECT)
+        for other in (0, C_CONTIGUOUS, F_CONTIGUOUS)
+        for more in (0, WRITABLE, FORMAT, WRITABLE | FORMAT)
+    }
+)
+
+
+def buffer_of(exporter, flags):
+    """All that a consumer is told, or that it is refused."""
+    view = Buffer()
+    try:
+        if get_buffer(exporter, view, flags) != 0:
+            return None
+    except (BufferError, ValueError) as error:
+        assert type(error) is BufferError or not isinstance(exporter, interop.Array)  # noqa: PT017
+        return None
+    shape = view.shape[: view.ndim] if view.shape else None
+    strides = view.strides[: view.ndim] if view.strides else None
+    assert not view.suboffsets
+    told = view.buf, view.len, view.itemsize, bool(view.readonly), view.ndim, view.format, shape, strides
+    release_buffer(view)
+    return told
+
+
+BASE = np.arange(48.0).reshape(2, 4, 6)
+BUFFERS = {
+    "C": BASE,
+    "Fortran": np.asfortranarray(BASE),
+    "transposed": BASE.T,
+    "neither": BASE.transpose(1, 0, 2),
+    "steps": BASE[:, ::2],
+    "negative": BASE[::-1],
+    "broadcast": np.broadcast_to(BASE[0], (3, 4, 6)),
+    "vector": BASE[0, 0],
+    "column": BASE[0, :, :1],
+    "row": BASE[0, :1, ::2],
+    "size 1": BASE[:1, :, :].transpose(1, 0, 2),
+    "one element": BASE[:1, 2:3, 4:5],
+    "0-d": BASE[0, 0, 0, ...],
+    "empty": BASE[:, :0],
+    "empty steps": BASE[:0, ::2],
+    "read-only": np.frombuffer(bytes(48), "f8").reshape(2, 3),
+}
+
+
+@pytest.mark.parametrize("layout", BUFFERS)
+def test_buffers_are_what_the_flags_ask_for(layout):
+    """Every combination of flags, against what NumPy says of the same memory."""
+    x = BUFFERS[layout]
+    array = interop.asarray(x)
+    answers = set()
+    for flags in FLAGS:
+        expected, got = buffer_of(x, flags), buffer_of(array, flags)
+        if x.size == 0 and expected and got:  # of nothing, only the layout counts
+            expected, got = expected[1:-1], got[1:-1]
+        elif expected and got and not x.flags.c_contiguous and not x.flags.f_contiguous:
+            # Steps along a dimension of size 1 say nothing.
+            steps = [
+                tuple(s for s, size in zip(told[-1], x.shape, strict=True) if size > 1) for told in (expected, got)
+            ]
+            assert steps[0] == steps[1]
+            expected, got = expected[:-1], got[:-1]
+        assert got == expected, f"flags {flags:#x}"
+        answers.add(got is None)
+    writable_contiguous = x.flags.c_contiguous and x.flags.f_contiguous and x.flags.writeable
+    assert answers == ({False} if writable_contiguous else {False, True})
+
+
 def test_numpy_reads_what_has_no_buffer(torch):
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16)
     array = interop.asarray(x.T)
@@ -229,8 +326,27 @@ def test_the_allocator_of_the_table(api):
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"ndim": 65}, "ndim is 65"), ({"ndim": -1}, "ndim is -1"), ({"device": dlpack.Device(4, 0)}, "device type 4")],
-    ids=["65 dimensions", "-1 dimensions", "OpenCL"],
+    [
+        ({"ndim": 65}, "ValueError: interop: allocator: ndim is 65; accepted: up to 64"),
+        ({"ndim": -1}, "ValueError: interop: allocator: ndim is -1"),
+        ({"ndim": -(2**31)}, "ValueError: interop: allocator: ndim is -2147483648"),
+        ({"ndim": 2**31 - 1}, "ValueError: interop: allocator: ndim is 2147483647"),
+        ({"device": dlpack.Device(4, 0)}, "ValueError: interop: allocator: device is DLPack device type 4"),
+        ({"shape": None}, "ValueError: interop: allocator: shape is NULL; accepted: a size for each of 1"),
+        ({"sizes": (-1,)}, r"ValueError: interop: allocator: shape is \(-1,\); accepted: no negative sizes"),
+        ({"sizes": (0, -(2**63))}, "ValueError: interop: allocator: shape is .*; accepted: no negative sizes"),
+        ({"sizes": (2**62,)}, "ValueError: interop: allocator: shape is .*, more elements than any memory"),
+        ({"sizes": (2**32, 2**32)}, "ValueError: interop: allocator: shape is .*, more elements than any memory"),
+        ({"sizes": (2**40, 2**40, 0)}, "ValueError: interop: allocator: shape is .*, more elements than any memory"),
+        ({"sizes": (2**46, 2**8)}, "MemoryError: interop: out of memory"),
+        ({"dtype": dlpack.DataType(2, 0, 1)}, "TypeError: interop: allocator: the prototype has the unknown float0"),
+        ({"dtype": dlpack.DataType(2, 24, 1)}, "TypeError: interop: allocator: the prototype has the unknown float24"),
+        ({"dtype": dlpack.DataType(1, 4, 1)}, "TypeError: interop: allocator: the prototype has the unknown uint4"),
+        ({"dtype": dlpack.DataType(2, 32, 0)}, "TypeError: interop: allocator: .*; accepted: dtypes of one lane"),
+        ({"dtype": dlpack.DataType(2, 32, 4)}, "TypeError: interop: allocator: .*; accepted: dtypes of one lane"),
+        ({"dtype": dlpack.DataType(99, 32, 1)}, r"TypeError: interop: allocator: .*unknown dtype\(code=99"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_what_the_allocator_refuses(api, fields, words):
     said = []
@@ -241,14 +357,42 @@ def test_what_the_allocator_refuses(api, fields, words):
 
     shape = (ctypes.c_int64 * 65)(*[1] * 65)
     prototype = dlpack.Tensor(None, dlpack.Device(CPU, 0), 1, dlpack.DataType(2, 32, 1), shape, None, 0)
+    if sizes := fields.get("sizes"):
+        prototype.shape, prototype.ndim = (ctypes.c_int64 * len(sizes))(*sizes), len(sizes)
+    elif "shape" in fields:
+        prototype.shape = ctypes.POINTER(ctypes.c_int64)()
     for name, value in fields.items():
-        setattr(prototype, name, value)
+        if name not in ("sizes", "shape"):
+            setattr(prototype, name, value)
     managed = ctypes.c_void_p()
     error = ctypes.cast(set_error, ctypes.c_void_p)
     assert api.allocator(ctypes.byref(prototype), ctypes.byref(managed), None, error) == -1
+    assert managed.value is None
     ((kind, message),) = said
-    assert kind == "ValueError"
-    assert words in message
+    assert re.match(words, f"{kind}: {message}"), (kind, message)
+
+
+def test_the_allocator_without_a_prototype(api):
+    said = []
+    set_error = dlpack.SetError(lambda context, kind, message: said.append((kind, message)))
+    managed = ctypes.c_void_p()
+    error = ctypes.cast(set_error, ctypes.c_void_p)
+    assert api.allocator(None, ctypes.byref(managed), None, error) == -1
+    assert said == [(b"ValueError", b"interop: allocator: the prototype is NULL; accepted: a DLTensor")]
+    assert api.allocator(None, ctypes.byref(managed), None, None) == -1  # nobody to tell
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (0, 2**40), (1,) * 64], ids=str)
+def test_shapes_that_the_allocator_takes(api, sizes):
+    shape = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
+    prototype = dlpack.Tensor(None, dlpack.Device(CPU, 0), len(sizes), dlpack.DataType(2, 32, 1), shape, None, 0)
+    if not sizes:
+        prototype.shape = ctypes.POINTER(ctypes.c_int64)()
+    managed = ctypes.c_void_p()
+    assert api.allocator(ctypes.byref(prototype), ctypes.byref(managed), None, None) == 0
+    made = dlpack.ManagedVersioned.from_address(managed.value)
+    assert tuple(made.tensor.shape[: len(sizes)]) == sizes
+    made.deleter(managed.value)
 
 
 def test_the_work_stream_of_the_host(api):
@@ -258,7 +402,7 @@ def test_the_work_stream_of_the_host(api):
 
 
 def test_what_is_no_array_is_a_python_error(api):
-    with pytest.raises(RuntimeError):
+    with pytest.raises(TypeError, match=r"numpy.ndarray; accepted: an interop.Array"):
         api.view_from_py(VALUES, ctypes.byref(dlpack.Tensor()))
 
 

@@ -12,6 +12,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/elementwise.h"
+#include "bindings/results.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/numpy.h"
@@ -149,6 +150,11 @@ DLDataType common_dtype(const Operation& operation, const Operands& operands, co
         operands.place[k] >= 0 ? call.tensor(operands.place[k]).dtype == first : operands.kinds[k] <= kind_of(first);
   }
   if (alike && !(operation.op == ElementwiseOp::divide && is_integral(first))) return first;
+  for (int k = 0; k < operands.array_count; ++k) {  // what is promoted might be served, and the operand not
+    if (is_served(call.tensor(k).dtype)) continue;
+    throw TypeError(std::string(operation.name) + ": " + operands.arrays[k].name + " is " +
+                    dtype_name(call.tensor(k).dtype) + "; accepted: " + ops::kServedDtypes);
+  }
   if (ops::is_comparison(operation.op) && are_integral(operands, call)) {
     return ops::comparison_dtype(first, call.tensor(operands.array_count - 1).dtype);
   }
@@ -393,16 +399,23 @@ double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-DLDataType named_dtype(const std::string& name) {
-  const auto known = exchange::dtype_from_name(name);
-  if (!known) throw TypeError("interop: no dtype is called " + name);
-  return *known;
-}
-
 /// The dtype of the result of an operation computed in `dtype`, or the error that says it has none.
 std::string result_dtype(int index, const std::string& dtype) {
   const Operation& operation = operation_of(index);
-  return dtype_name(ops::elementwise_result_dtype(operation.name, operation.op, named_dtype(dtype)));
+  const auto known = exchange::dtype_from_name(dtype);
+  if (!known) {  // of less than a byte, as JAX has them
+    throw TypeError(std::string(operation.name) + ": the operands are " + dtype + "; accepted: " + ops::kServedDtypes);
+  }
+  return dtype_name(ops::elementwise_result_dtype(operation.name, operation.op, *known));
+}
+
+/// Throws TypeError, naming the argument, for a dtype that no operation reads, ValueError for too many dimensions.
+void check_operand(const std::string& function, const std::string& name, const std::string& dtype, int ndim) {
+  const auto known = exchange::dtype_from_name(dtype);
+  if (!known || !is_served(*known)) {
+    throw TypeError(function + ": " + name + " is " + dtype + "; accepted: " + ops::kServedDtypes);
+  }
+  check_ndim(function.c_str(), name.c_str(), static_cast<size_t>(ndim));
 }
 
 std::string comparison_dtype(const std::string& a, const std::string& b) {
@@ -414,12 +427,10 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
   int64_t sizes[kMaxInputs + 1][kMaxDims], steps[kMaxInputs + 1][kMaxDims];
   DLTensor tensors[kMaxInputs + 1];
   const int count = static_cast<int>(nb::len(shapes));
+  if (count > kMaxInputs || nb::len(strides) != nb::len(shapes)) throw ValueError("interop: no such loop");
   const auto read = [&](int k, nb::handle shape, nb::handle stride) {
-    const int ndim = static_cast<int>(nb::len(shape));
-    for (int i = 0; i < ndim; ++i) {
-      sizes[k][i] = exchange::to_int64(shape[i]);
-      steps[k][i] = exchange::to_int64(stride[i]);
-    }
+    const int ndim = read_sizes("interop", "the shape", shape, sizes[k]);
+    if (read_sizes("interop", "the strides", stride, steps[k]) != ndim) throw ValueError("interop: strides of no shape");
     tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
   };
   read(0, out_shape, out_strides);
@@ -443,13 +454,13 @@ nb::object broadcast(int index, nb::handle a, nb::handle b) {
   int64_t sizes[2][kMaxDims];
   DLTensor tensors[2];
   const nb::handle shapes[2] = {a, b};
+  const Operation& operation = operation_of(index);
   for (int k = 0; k < 2; ++k) {
-    const int ndim = static_cast<int>(nb::len(shapes[k]));
-    for (int i = 0; i < ndim; ++i) sizes[k][i] = exchange::to_int64(shapes[k][i]);
+    const int ndim = read_sizes(operation.name, operation.parameters[k], shapes[k], sizes[k]);
     tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
   }
   const ops::NamedTensor inputs[2] = {{"a", &tensors[0]}, {"b", &tensors[1]}};
-  return exchange::shape_tuple(ops::broadcast_shape(operation_of(index).name, inputs, 2));
+  return exchange::shape_tuple(ops::broadcast_shape(operation.name, inputs, 2));
 }
 
 }  // namespace
@@ -497,6 +508,9 @@ void bind_elementwise(nb::module_& m) {
   m.def("comparison_dtype", &comparison_dtype, nb::sig("def comparison_dtype(a: str, b: str, /) -> str"),
         "The dtype in which integers or bools of two dtypes are compared exactly; in uint64 signed ones keep their "
         "sign.");
+  m.def("check_operand", &check_operand,
+        nb::sig("def check_operand(function: str, name: str, dtype: str, ndim: int, /) -> None"),
+        "The error, naming the argument, of an array that no elementwise operation reads.");
   m.def("elementwise_layout", &plan_layout,
         nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
                 "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),

@@ -14,6 +14,7 @@
 #include "bindings/elementwise.h"
 #include "bindings/kernel_source.h"
 #include "bindings/loaded_kernel.h"
+#include "bindings/results.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/numpy.h"
@@ -247,9 +248,11 @@ std::vector<Typed::Value> values_of(const ExpressionCalls& self, nb::handle pair
 Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uint64_t> key, nb::handle sides) {
   const Call& call = *plan.call;
   const char* library = call.library();
-  for (const auto& typed : plan.split->typed) {
-    if (typed->key != key) continue;
-    if (typed->configuration.is_none() || typed->configuration.equal(kConfiguration.get()(library))) return *typed;
+  // By place: what is asked of Python may let another thread add one.
+  for (size_t i = 0; i < plan.split->typed.size(); ++i) {
+    Typed& typed = *plan.split->typed[i];
+    if (typed.key != key) continue;
+    if (typed.configuration.is_none() || typed.configuration.equal(kConfiguration.get()(library))) return typed;
   }
   nb::list arrays, scalars;
   for (int k = 0; k < plan.arguments.array_count; ++k) {
@@ -471,11 +474,10 @@ nb::object broadcast_shapes(const std::string& function, const std::vector<std::
   ops::NamedTensor inputs[kMaxInputs];
   const int count = static_cast<int>(std::min<size_t>(names.size(), kMaxInputs));
   for (int k = 0; k < count; ++k) {
-    const nb::handle shape = shapes[static_cast<size_t>(k)];
-    const int ndim = static_cast<int>(std::min<size_t>(nb::len(shape), kMaxDims));
-    for (int i = 0; i < ndim; ++i) sizes[k][i] = exchange::to_int64(shape[i]);
+    const char* name = names[static_cast<size_t>(k)].c_str();
+    const int ndim = read_sizes(function.c_str(), name, shapes[static_cast<size_t>(k)], sizes[k]);
     tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
-    inputs[k] = {names[static_cast<size_t>(k)].c_str(), &tensors[k]};
+    inputs[k] = {name, &tensors[k]};
   }
   return exchange::shape_tuple(ops::broadcast_shape(function.c_str(), inputs, count));
 }

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "bindings/bindings.h"
+#include "bindings/results.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/numpy.h"
@@ -611,14 +612,8 @@ class Compact {
     tensor_ = {nullptr, {kDLCPU, 0}, shape_.ndim, dtype, shape_.sizes, strides_, 0};
   }
   static Shape read_shape(const char* name, nb::handle sizes) {
-    const nb::tuple tuple = nb::borrow<nb::tuple>(sizes);
     Shape shape;
-    shape.ndim = static_cast<int>(nb::len(tuple));
-    if (shape.ndim > kMaxDims) {
-      throw ValueError(std::string(kFunction) + ": " + name + " has " + std::to_string(shape.ndim) +
-                       " dimensions; accepted: up to " + std::to_string(kMaxDims));
-    }
-    for (int i = 0; i < shape.ndim; ++i) shape.sizes[i] = exchange::to_int64(tuple[i]);
+    shape.ndim = read_sizes(kFunction, name, sizes, shape.sizes);
     return shape;
   }
 
@@ -655,7 +650,8 @@ std::size_t matmul_workspace(nb::handle a_shape, const std::string& a_dtype, nb:
 }
 
 std::string matmul_dtype(const char* library, const std::string& a, const std::string& b, nb::handle dtype) {
-  return dtype_name(result_dtype(library, operand_dtype("a", a), operand_dtype("b", b), dtype));
+  const DLDataType left = operand_dtype("a", a);
+  return dtype_name(result_dtype(library, left, operand_dtype("b", b), dtype));
 }
 
 /// For JAX's tracers: the terms as (shape, dtype), or None.

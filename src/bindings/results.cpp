@@ -8,6 +8,19 @@
 
 namespace interop::bindings {
 
+void check_ndim(const char* function, const char* name, size_t ndim) {
+  if (ndim <= kMaxDims) return;
+  throw ValueError(std::string(function) + ": " + name + " has " + std::to_string(ndim) +
+                   " dimensions; accepted: up to " + std::to_string(kMaxDims));
+}
+
+int read_sizes(const char* function, const char* name, nb::handle sizes, int64_t* out) {
+  const size_t count = nb::len(sizes);
+  check_ndim(function, name, count);
+  for (size_t i = 0; i < count; ++i) out[i] = exchange::to_int64(nb::object(sizes[i]));
+  return static_cast<int>(count);
+}
+
 Shape result_shape(const char* function, const char* name, nb::handle rule, const DLTensor* const* tensors) {
   Shape shape;
   if (PyLong_Check(rule.ptr())) {

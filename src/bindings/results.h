@@ -1,4 +1,5 @@
-/// The results that a C function or a kernel makes, by the shape rules of `interop._array_function`.
+/// Shapes that Python gives: of JAX's tracers, and of the results that a C function or a kernel makes, by the shape rules
+/// of `interop._array_function`.
 #pragma once
 
 #include <interop/call.h>
@@ -6,6 +7,12 @@
 #include <nanobind/nanobind.h>
 
 namespace interop::bindings {
+
+/// Throws ValueError for more dimensions than kMaxDims.
+void check_ndim(const char* function, const char* name, size_t ndim);
+
+/// The sizes in a tuple or list into `out`, which takes kMaxDims; returns how many. Throws ValueError for more.
+int read_sizes(const char* function, const char* name, nanobind::handle sizes, int64_t* out);
 
 /// The shape of the result `name`, by its rule: a tuple is the shape itself, an int the place of the argument of the
 /// same shape among `tensors`. Throws ValueError for what is no shape.

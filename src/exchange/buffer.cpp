@@ -1,6 +1,7 @@
 /// Host arrays by the buffer protocol (PEP 3118), or by NumPy's `__array_interface__`.
 #include "exchange/buffer.h"
 
+#include "exchange/checks.h"
 #include "exchange/numpy.h"
 #include "exchange/strides.h"
 #include "exchange/typestr.h"
@@ -92,21 +93,29 @@ void read_buffer(Operand& operand, nb::handle object) {
 
   const auto dtype = dtype_from_format(buffer->format, buffer->itemsize);
   if (!dtype) refuse_dtype(operand, object, buffer->format);
+  check_ndim(operand, buffer->ndim);
+  if (buffer->ndim > 0 && !buffer->shape) malformed(operand, "no shape");
+  if (buffer->suboffsets) malformed(operand, "suboffsets, which nobody asked for");
   DLTensor& tensor = operand.tensor;
   tensor = DLTensor{buffer->buf, {kDLCPU, 0}, buffer->ndim, *dtype, operand.shape, operand.strides, 0};
   for (int i = 0; i < buffer->ndim; ++i) operand.shape[i] = buffer->shape[i];
   if (!buffer->strides) {
+    check_sizes(operand);
     compact_strides(operand.shape, tensor.ndim, operand.strides);
   } else {
     for (int i = 0; i < buffer->ndim; ++i) operand.strides[i] = buffer->strides[i];
     strides_from_bytes(operand);
   }
+  if (!tensor.data && element_count(tensor) > 0) {
+    malformed(operand, "a null pointer for shape " + shape_text(tensor));
+  }
   operand.read_only = buffer->readonly != 0;
 }
 
-nb::object numpy_view(const Operand& operand) {
+nb::object numpy_view(Operand& operand) {
   const nb::handle object = operand.memory();
   if (object.type().is(kNumpyNdarray.get())) return nb::borrow(object);
+  if (operand.tensor.ndim > kFewDims) check_numpy_ndim(operand.label(), operand.tensor.ndim);
   return numpy_array(view_of(operand));
 }
 
@@ -121,6 +130,7 @@ nb::object numpy_array(nb::handle object) {
                     "; copy it to the host first, with the library it came from");
   }
   const nb::handle dtype = numpy_dtype(array.dtype);
+  if (array.shape.size() > kFewDims) check_numpy_ndim("interop.Array", static_cast<int>(array.shape.size()));
   if (format_of(array.dtype)) return asarray(object);
   array.make_host_wait();
   return asarray(nb::cast(as_bits(array))).attr("view")(dtype);

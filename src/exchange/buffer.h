@@ -11,7 +11,7 @@ namespace interop::exchange {
 void read_buffer(Operand& operand, nb::handle object);
 
 /// A NumPy array on the operand's own memory: the caller's object where it is one already, else a view.
-nb::object numpy_view(const Operand& operand);
+nb::object numpy_view(Operand& operand);
 
 /// A NumPy array on the memory of an `interop.Array`, once the host may read it. Throws TypeError for device memory,
 /// and for a dtype that neither NumPy nor ml_dtypes has.

@@ -3,6 +3,7 @@
 
 #include <interop/cuda/driver.h>
 
+#include "exchange/checks.h"
 #include "exchange/stream.h"
 #include "exchange/typestr.h"
 
@@ -19,13 +20,13 @@ class Interface {
   [[noreturn]] void malformed(const std::string& what) const {
     throw BufferError(operand_.label() + ": __cuda_array_interface__ of " + type_text(operand_.object) + ": " + what);
   }
-  /// The entry, or null if it is absent or None.
-  nb::handle entry(const char* key) const {
+  /// The entry, or null if it is absent or None. Held: reading a number may run Python that changes the dict.
+  nb::object entry(const char* key) const {
     PyObject* value = PyDict_GetItemString(dict_.ptr(), key);
-    return value == Py_None ? nb::handle() : nb::handle(value);
+    return value == Py_None ? nb::object() : nb::borrow(value);
   }
-  nb::handle required(const char* key) const {
-    const nb::handle value = entry(key);
+  nb::object required(const char* key) const {
+    nb::object value = entry(key);
     if (!value.is_valid()) malformed(std::string("no ") + key);
     return value;
   }
@@ -36,10 +37,10 @@ class Interface {
   }
   /// A tuple of ints into `out`; returns its length.
   int integers(const char* key, int64_t* out) const {
-    const nb::handle value = required(key);
+    const nb::object value = required(key);
     if (!PyTuple_Check(value.ptr())) malformed(std::string(key) + " is " + type_text(value) + ", not a tuple");
     const Py_ssize_t count = PyTuple_Size(value.ptr());
-    if (count > kMaxDims) malformed(std::to_string(count) + " dimensions; accepted: up to " + std::to_string(kMaxDims));
+    check_ndim(operand_, count);
     for (Py_ssize_t i = 0; i < count; ++i) out[i] = integer(PyTuple_GetItem(value.ptr(), i), key);
     return static_cast<int>(count);
   }
@@ -66,10 +67,11 @@ void read_strides(Operand& operand, const Interface& interface) {
       operand.strides[i] /= item;
     }
   }
+  check_extent(operand);
 }
 
 void read_pointer(Operand& operand, const Interface& interface) {
-  const nb::handle data = interface.required("data");
+  const nb::object data = interface.required("data");
   if (!PyTuple_Check(data.ptr()) || PyTuple_Size(data.ptr()) != 2) interface.malformed("data is not a pair");
   const nb::handle pointer(PyTuple_GetItem(data.ptr(), 0));
   const int read_only = PyObject_IsTrue(PyTuple_GetItem(data.ptr(), 1));
@@ -109,7 +111,7 @@ void read_cai(Operand& operand) {
   if (interface.entry("mask").is_valid()) {
     throw TypeError(operand.label() + ": " + type_text(operand.object) + " is masked; accepted: arrays without a mask");
   }
-  const nb::handle typestr = interface.required("typestr");
+  const nb::object typestr = interface.required("typestr");
   if (!nb::isinstance<nb::str>(typestr)) interface.malformed("typestr is " + type_text(typestr) + ", not a str");
   const std::string spelled = text_of(typestr);
   const auto dtype = dtype_from_typestr(spelled);
@@ -120,14 +122,10 @@ void read_cai(Operand& operand) {
   DLTensor& tensor = operand.tensor;
   tensor = DLTensor{nullptr, {kDLCUDA, 0}, 0, *dtype, operand.shape, operand.strides, 0};
   tensor.ndim = interface.integers("shape", operand.shape);
-  for (int i = 0; i < tensor.ndim; ++i) {
-    if (operand.shape[i] < 0) interface.malformed("shape " + shape_text(tensor));
-  }
-  if (is_beyond_counting(tensor))
-    interface.malformed("shape " + shape_text(tensor) + ", more elements than any memory");
+  check_sizes(operand);
   read_strides(operand, interface);
   read_pointer(operand, interface);
-  if (const nb::handle stream = interface.entry("stream"); stream.is_valid()) {
+  if (const nb::object stream = interface.entry("stream"); stream.is_valid()) {
     const int64_t handle = interface.integer(stream, "stream");
     if (handle <= 0) interface.malformed("stream " + std::to_string(handle) + "; accepted: None, 1, 2 or a handle");
     operand.stream = stream_from_handle(handle);

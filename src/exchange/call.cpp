@@ -6,6 +6,7 @@
 
 #include "exchange/array.h"
 #include "exchange/buffer.h"
+#include "exchange/checks.h"
 #include "exchange/overlap.h"
 #include "exchange/reaper.h"
 #include "exchange/route.h"
@@ -85,7 +86,7 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
                        "or execution='cuda' with it");
     }
   } else {
-    guard_.emplace(device_);
+    enter_device();
     choose_stream(options.stream);
   }
   acquire();
@@ -198,6 +199,15 @@ void Call::join_host_operand(Operand& operand, const Operand& on_device) {
                   " is in host memory; accepted: all on one device, or all on the host (copy " + "one of them first)");
 }
 
+void Call::enter_device() {
+  try {
+    guard_.emplace(device_);
+  } catch (const CudaError&) {
+    if (const Operand* on_device = find_device_operand()) refuse_device(*on_device);
+    throw;
+  }
+}
+
 void Call::choose_stream(nb::handle stream) {
   const Operand& first = lead();
   stream_given_ = !is_none(stream);
@@ -258,6 +268,7 @@ void Call::acquire() {
     }
     operand.route->acquire(operand, on_host() || staged_ ? nullptr : stream_);
   }
+  for (int i = 0; i < operand_count_ && !on_host() && !staged_; ++i) check_address(operands_[i]);
   for (int i = 0; i < argument_count_; ++i) {
     if (!operands_[i].is_output) continue;
     check_writable(operands_[i]);
@@ -265,12 +276,14 @@ void Call::acquire() {
   }
 }
 
-nb::object Call::numpy(int i) const { return numpy_view(operands_[i]); }
+nb::object Call::numpy(int i) { return numpy_view(operands_[i]); }
 
-nb::object Call::numpy_output(int i) const {
+nb::object Call::numpy_output(int i) {
   if (i >= result_count_) throw ValueError(std::string(function_) + ": the call has no result " + std::to_string(i));
   if (is_out(i)) return numpy_view(operands_[argument_count_]);
   Operand view;  // the new array, seen as any other
+  view.function = function_;
+  view.name = "the result";
   view.object = result(i).object;
   view.tensor = result(i).tensor;
   return numpy_view(view);

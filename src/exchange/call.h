@@ -64,7 +64,7 @@ class Call {
 
   /// Argument `i`, in the order given; `out` comes after the last.
   const DLTensor& tensor(int i) const { return operands_[i].tensor; }
-  nanobind::object numpy(int i) const;
+  nanobind::object numpy(int i);
   int argument_count() const { return argument_count_; }
   /// All that is known of argument `i`, for `explain`.
   const Operand& operand(int i) const { return operands_[i]; }
@@ -82,7 +82,7 @@ class Call {
   int result_count() const { return result_count_; }
   /// Result `i`, once it has been asked for.
   const DLTensor& made(int i) const { return result(i).output; }
-  nanobind::object numpy_output(int i) const;
+  nanobind::object numpy_output(int i);
   /// Throws what interop::Call::view throws.
   void check(int i, const InteropConstraint& constraint) const;
 
@@ -112,6 +112,7 @@ class Call {
 
   void inspect(const InteropArgument* arguments, int count, nanobind::handle out);
   void choose_device(nanobind::handle execution);
+  void enter_device();
   void choose_stream(nanobind::handle stream);
   void acquire();
   void join(cudaStream_t other);

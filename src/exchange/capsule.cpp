@@ -1,6 +1,7 @@
 /// Raw DLPack capsules, and the checks that every DLTensor from outside goes through.
 #include <cstring>
 
+#include "exchange/checks.h"
 #include "exchange/dlpack.h"
 
 namespace interop::exchange {
@@ -8,10 +9,7 @@ namespace {
 
 constexpr const char* kLegacy = "dltensor";
 constexpr const char* kVersioned = "dltensor_versioned";
-
-[[noreturn]] void malformed(const Operand& operand, const std::string& what) {
-  throw BufferError(operand.label() + ": " + type_text(operand.object) + " hands over a malformed tensor: " + what);
-}
+constexpr uint64_t kMostOffset = uint64_t{1} << 57;  // no address space is larger
 
 void check_device(const Operand& operand, DLDevice device) {
   switch (device.device_type) {
@@ -23,35 +21,6 @@ void check_device(const Operand& operand, DLDevice device) {
       return;
     default:
       throw TypeError(operand.label() + " lies on " + device_text(device) + "; accepted: host memory and CUDA devices");
-  }
-}
-
-void check_dtype(const Operand& operand, DLDataType dtype) {
-  if (dtype.lanes != 1) {
-    throw TypeError(operand.label() + " has " + dtype_name(dtype) + "; accepted: dtypes of one lane");
-  }
-  if (dtype.code > kDLFloat4_e2m1fn || dtype.code == kDLOpaqueHandle) {
-    throw TypeError(operand.label() + " has the unknown " + dtype_name(dtype));
-  }
-  if (dtype.code == kDLFloat && dtype.bits == 8) {  // which of the float8 types? CuPy exports float8_e5m2 so
-    throw TypeError(operand.label() + " has the unknown " + dtype_name(dtype));
-  }
-  if (dtype.bits == 0 || dtype.bits % 8 != 0 || dtype.bits > 128) {
-    throw TypeError(operand.label() + " has " + dtype_name(dtype) + "; accepted: whole bytes, up to 16");
-  }
-}
-
-/// The strides must not lead further than any memory: CuPy is known to export negative strides as huge positive ones.
-void check_extent(const Operand& operand) {
-  const DLTensor& t = operand.tensor;
-  constexpr double kAddressable = 1ull << 57;
-  double reach = 0;
-  for (int i = 0; i < t.ndim; ++i) {
-    const double stride = t.strides[i] < 0 ? -static_cast<double>(t.strides[i]) : static_cast<double>(t.strides[i]);
-    reach += stride * static_cast<double>(t.shape[i] - 1);
-  }
-  if (reach * static_cast<double>(item_bytes(t.dtype)) > kAddressable) {
-    malformed(operand, "its strides lead beyond all memory");
   }
 }
 
@@ -75,6 +44,11 @@ void read_versioned(Operand& operand, const DLManagedTensorVersioned& managed) {
     throw BufferError(operand.label() + ": " + type_text(operand.object) + " speaks DLPack " +
                       std::to_string(managed.version.major) + "." + std::to_string(managed.version.minor) +
                       "; accepted: version 1");
+  }
+  if (operand.is_output && (managed.flags & DLPACK_FLAG_BITMASK_IS_COPIED)) {
+    throw BufferError(operand.label() + ": " + type_text(operand.object) +
+                      " hands over a copy of its memory, to which writing would be lost; accepted: an array that " +
+                      "shares its own");
   }
   operand.read_only = (managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
   read_dltensor(operand, managed.dl_tensor);
@@ -120,11 +94,7 @@ void read_dltensor(Operand& operand, const DLTensor& from) {
   DLTensor& to = operand.tensor;
   check_device(operand, from.device);
   check_dtype(operand, from.dtype);
-  if (from.ndim < 0) malformed(operand, "ndim " + std::to_string(from.ndim));
-  if (from.ndim > kMaxDims) {
-    throw ValueError(operand.label() + " has " + std::to_string(from.ndim) + " dimensions; accepted: up to " +
-                     std::to_string(kMaxDims));
-  }
+  check_ndim(operand, from.ndim);
   if (from.ndim > 0 && !from.shape) malformed(operand, "no shape");
   to.device = from.device;
   to.dtype = from.dtype;
@@ -132,11 +102,8 @@ void read_dltensor(Operand& operand, const DLTensor& from) {
   to.shape = operand.shape;
   to.strides = operand.strides;
   to.byte_offset = 0;
-  for (int i = 0; i < from.ndim; ++i) {
-    if (from.shape[i] < 0) malformed(operand, "shape " + shape_text(from.shape, from.ndim));
-    operand.shape[i] = from.shape[i];
-  }
-  if (is_beyond_counting(to)) malformed(operand, "shape " + shape_text(to) + ", more elements than any memory");
+  for (int i = 0; i < from.ndim; ++i) operand.shape[i] = from.shape[i];
+  check_sizes(operand);
   if (from.strides && element_count(to) > 0) {
     std::memcpy(operand.strides, from.strides, static_cast<size_t>(from.ndim) * sizeof(int64_t));
     for (int i = 0; i < from.ndim; ++i) {
@@ -149,6 +116,7 @@ void read_dltensor(Operand& operand, const DLTensor& from) {
   if (!from.data && element_count(to) > 0) {
     malformed(operand, "a null pointer for shape " + shape_text(to));
   }
+  if (from.byte_offset > kMostOffset) malformed(operand, "byte_offset " + std::to_string(from.byte_offset));
   to.data = from.data ? static_cast<char*>(from.data) + from.byte_offset : nullptr;
 }
 

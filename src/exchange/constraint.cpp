@@ -6,18 +6,6 @@
 namespace interop::exchange {
 namespace {
 
-bool is_compact_backwards(const DLTensor& tensor) {
-  int64_t shape[kMaxDims], strides[kMaxDims];
-  for (int i = 0; i < tensor.ndim; ++i) {
-    shape[i] = tensor.shape[tensor.ndim - 1 - i];
-    strides[i] = tensor.strides[tensor.ndim - 1 - i];
-  }
-  DLTensor reversed = tensor;
-  reversed.shape = shape;
-  reversed.strides = strides;
-  return is_compact(reversed);
-}
-
 bool has_order(const DLTensor& tensor, char order) {
   switch (order) {
     case 'C':
@@ -65,6 +53,17 @@ std::string wanted_text(const InteropConstraint& wanted) {
   return text;
 }
 
+/// C may take an element of that type to be aligned: both parts of a complex number each for itself. (A GPU asks for
+/// more, see check_address.)
+void check_host_alignment(const Operand& operand) {
+  const DLTensor& tensor = operand.tensor;
+  const auto item = static_cast<uintptr_t>(item_bytes(tensor.dtype));
+  const uintptr_t alignment = tensor.dtype.code == kDLComplex ? item / 2 : item;
+  if (reinterpret_cast<uintptr_t>(tensor.data) % alignment == 0 || element_count(tensor) == 0) return;
+  throw ValueError(operand.label() + " starts at an address that is not a multiple of " + std::to_string(alignment) +
+                   " bytes, as C has " + dtype_name(tensor.dtype) + "; accepted: an aligned array (copy it first)");
+}
+
 template <class Error>
 [[noreturn]] void refuse(const Operand& operand, const InteropConstraint& wanted) {
   const DLTensor& tensor = operand.tensor;
@@ -90,6 +89,7 @@ void Call::check(int i, const InteropConstraint& wanted) const {
                         : !wanted.device_type || tensor.device.device_type == wanted.device_type;
   if (!fits) refuse<TypeError>(operand, wanted);
   if (!has_shape(tensor, wanted) || !has_order(tensor, wanted.order)) refuse<ValueError>(operand, wanted);
+  if (wanted.dtype.bits && on_host()) check_host_alignment(operand);
   if (wanted.writable && !operand.is_output) {
     throw std::logic_error(operand.label() +
                            " is viewed for writing, which the call was not told of; its author adds " +

@@ -40,10 +40,9 @@ class CupyRoute final : public Route {
     tensor = DLTensor{nullptr, {kDLCUDA, 0}, 0, {}, operand.shape, operand.strides, 0};
     tensor.dtype = read_dtype(operand, attribute(operand.object, kDtype));
     tensor.ndim = read_ints(operand, shape, operand.shape);
-    read_ints(operand, strides, operand.strides);
     tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(memory, kPtr))));
     tensor.device.device_id = static_cast<int32_t>(to_int64(attribute(memory, kDeviceId)));
-    strides_from_bytes(operand);
+    read_strides(operand, strides);
   }
 
   bool current_stream(int device, cudaStream_t* stream) const override {

@@ -1,6 +1,7 @@
 /// What `interop.Array` shows to other libraries: DLPack, `__cuda_array_interface__`, the buffer protocol.
 #include "exchange/export.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "exchange/stream.h"
@@ -265,32 +266,58 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
 
 namespace {
 
+/// The memory in the order that the consumer asks for, or the BufferError that it is in another. What asks for no
+/// strides takes the elements as row-major.
+void check_order(const Array& array, int flags) {
+  const auto asks = [flags](int flag) { return (flags & flag) == flag; };
+  const bool rows = is_compact(array.tensor()), columns = is_compact_backwards(array.tensor());
+  if (asks(PyBUF_C_CONTIGUOUS) && !rows) {
+    throw BufferError("interop.Array: the array is not C-contiguous; ask for strides");
+  }
+  if (asks(PyBUF_F_CONTIGUOUS) && !columns) {
+    throw BufferError("interop.Array: the array is not Fortran-contiguous; ask for strides");
+  }
+  if (asks(PyBUF_ANY_CONTIGUOUS) && !rows && !columns) {
+    throw BufferError("interop.Array: the array is not contiguous; ask for strides");
+  }
+  if (!asks(PyBUF_STRIDES) && !rows) throw BufferError("interop.Array: the array is strided; ask for strides");
+}
+
+/// The strides in bytes. Those of size-1 dimensions mean nothing, but consumers of contiguous memory may compare them.
+void fill_strides(const Array& array, bool prefers_columns, Py_ssize_t* strides) {
+  const DLTensor tensor = array.tensor();
+  const bool columns = is_compact_backwards(tensor) && (prefers_columns || !is_compact(tensor));
+  const bool rows = !columns && is_compact(tensor);
+  const int64_t item = item_bytes(array.dtype);
+  int64_t step = item;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    const int dim = rows ? tensor.ndim - 1 - i : i;
+    strides[dim] = rows || columns ? step : tensor.strides[dim] * item;
+    step *= std::max<int64_t>(tensor.shape[dim], 1);
+  }
+}
+
 void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
   const Array& array = nb::cast<const Array&>(nb::handle(self));
   const char* format = format_of(array.dtype);
   if (!array.host_readable()) throw BufferError("interop.Array: device memory has no buffer; use __dlpack__");
   if (!format) throw BufferError("interop.Array: the buffer protocol has no such dtype, " + dtype_name(array.dtype));
   if ((flags & PyBUF_WRITABLE) && array.read_only) throw BufferError("interop.Array: the array is read-only");
-  if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !is_compact(array.tensor())) {
-    throw BufferError("interop.Array: the array is strided; ask for strides");
-  }
+  check_order(array, flags);
   array.make_host_wait();
   const int ndim = static_cast<int>(array.shape.size());
-  const int64_t item = item_bytes(array.dtype);
   // One block: the shape, then the strides in bytes; released with the view.
   auto* sizes = new Py_ssize_t[2 * static_cast<size_t>(ndim) + 1];
-  for (int i = 0; i < ndim; ++i) {
-    sizes[i] = array.shape[i];
-    sizes[ndim + i] = array.strides[i] * item;
-  }
+  std::copy(array.shape.begin(), array.shape.end(), sizes);
+  fill_strides(array, (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS, sizes + ndim);
   view->buf = array.data;
   view->len = static_cast<Py_ssize_t>(byte_count(array));
-  view->itemsize = item;
+  view->itemsize = item_bytes(array.dtype);
   view->readonly = array.read_only;
-  view->ndim = ndim;
+  view->ndim = (flags & PyBUF_ND) ? ndim : 0;  // as NumPy has it: bytes, of whose shape nobody asked
   view->format = (flags & PyBUF_FORMAT) ? const_cast<char*>(format) : nullptr;
-  view->shape = (flags & PyBUF_ND) ? sizes : nullptr;
-  view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? sizes + ndim : nullptr;
+  view->shape = view->ndim > 0 ? sizes : nullptr;
+  view->strides = view->ndim > 0 && (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? sizes + ndim : nullptr;
   view->suboffsets = nullptr;
   view->internal = sizes;
   view->obj = Py_NewRef(self);

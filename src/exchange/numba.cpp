@@ -21,8 +21,7 @@ class NumbaRoute final : public Route {
     read_cai(operand);
     // Numba's interface says "contiguous" of a broadcast array too (seen in numba-cuda 0.30): its own strides are
     // right.
-    read_ints(operand, attribute(operand.object, kStrides), operand.strides);
-    strides_from_bytes(operand);
+    read_strides(operand, attribute(operand.object, kStrides));
   }
 
   // Numba has no current stream: an array is bound to one (its CAI names it), or is used on the default stream.

@@ -29,6 +29,7 @@ class NumpyRoute final : public Route {
 
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
     if (device.device_type != kDLCPU) return Route::empty(shape, dtype, device, stream, foreign);
+    if (shape.ndim > kFewDims) check_numpy_ndim("interop: the result", shape.ndim);
     Made made;
     made.object = kEmpty.get()(shape_tuple(shape), numpy_dtype(dtype));
     Py_buffer view;
@@ -40,6 +41,14 @@ class NumpyRoute final : public Route {
 };
 
 }  // namespace
+
+void check_numpy_ndim(const std::string& label, int ndim) {
+  static const Lookup version("numpy", "__version__");
+  static const int most = std::stoi(text_of(version.get())) < 2 ? kFewDims : kMaxDims;
+  if (ndim <= most) return;
+  throw ValueError(label + " has " + std::to_string(ndim) + " dimensions, and NumPy " + text_of(version.get()) +
+                   " computes on the host; accepted: up to " + std::to_string(most) + ", or NumPy 2");
+}
 
 nb::handle numpy_dtype(DLDataType dtype) {
   for (int i = 0; i < known_count; ++i) {

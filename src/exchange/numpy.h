@@ -14,4 +14,9 @@ nb::handle numpy_dtype(DLDataType dtype);
 /// The dtype of a `numpy.dtype` object; none for structures, objects, strings and foreign byte order.
 std::optional<DLDataType> dtype_of(nb::handle numpy_dtype);
 
+/// The dimensions that every NumPy has.
+inline constexpr int kFewDims = 32;
+/// Throws ValueError for more dimensions than the installed NumPy has: before version 2, kFewDims.
+void check_numpy_ndim(const std::string& label, int ndim);
+
 }  // namespace interop::exchange

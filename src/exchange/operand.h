@@ -45,8 +45,10 @@ struct Operand {
   cudaStream_t stream = nullptr;          ///< never 0: the legacy default stream is 1
   nanobind::object exported;              ///< what a registered library exports in place of `object`
   const Route* exported_route = nullptr;  ///< how that is read
+  bool temporary = false;                 ///< nobody but the operand holds `exported`
   nanobind::object resolved;              ///< what stands in for `object` where that itself cannot be read
   std::vector<Shown> shown;               ///< what else its memory is of, where it is written to
+  nanobind::object view;                  ///< `interop.Array` on host memory, which has `release` from then on
   const char* copied = nullptr;           ///< why `resolved` has other memory than `object`; null where it has not
   Release release{nullptr, [](void*) {}};
 

@@ -15,11 +15,17 @@ constexpr int kMaxWork = 100000;  // the solver's own unit; milliseconds at most
 /// A NumPy array with the tensor's addresses. Its elements must never be read.
 nb::object address_map(const DLTensor& tensor) {
   const int64_t item = item_bytes(tensor.dtype);
-  int64_t byte_strides[kMaxDims];
-  for (int i = 0; i < tensor.ndim; ++i) byte_strides[i] = tensor.strides[i] * item;
+  // Without the dimensions that reach no other address: NumPy before 2 has no more than 32.
+  int64_t sizes[kMaxDims], byte_strides[kMaxDims];
+  int ndim = 0;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] == 1 || tensor.strides[i] == 0) continue;
+    sizes[ndim] = tensor.shape[i];
+    byte_strides[ndim++] = tensor.strides[i] * item;
+  }
   nb::dict interface;
-  interface["shape"] = shape_tuple(tensor.shape, tensor.ndim);
-  interface["strides"] = shape_tuple(byte_strides, tensor.ndim);
+  interface["shape"] = shape_tuple(sizes, ndim);
+  interface["strides"] = shape_tuple(byte_strides, ndim);
   interface["typestr"] = "|V" + std::to_string(item);
   interface["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.data), true);
   interface["version"] = 3;

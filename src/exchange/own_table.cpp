@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "exchange/checks.h"
 #include "exchange/dlpack.h"
 #include "exchange/export.h"
 #include "exchange/stream.h"
@@ -25,16 +26,44 @@ int as_c(Body&& body) noexcept {
   }
 }
 
-Array& array_of(void* object) { return nb::cast<Array&>(nb::handle(static_cast<PyObject*>(object))); }
+Array& array_of(void* object) {
+  const nb::handle handle(static_cast<PyObject*>(object));
+  if (handle.is_valid() && nb::isinstance<Array>(handle)) return nb::cast<Array&>(handle);
+  throw TypeError("interop: the exchange table of interop.Array is given " +
+                  (handle.is_valid() ? type_text(handle) : std::string("NULL")) + "; accepted: an interop.Array");
+}
 
-Array allocate_like(const DLTensor& prototype) {
+/// The prototype's shape, and nothing else of it, as `new_array` takes it.
+Shape read_shape(const DLTensor& prototype) {
+  const std::string label = "interop: allocator: ";
   if (prototype.ndim < 0 || prototype.ndim > kMaxDims) {
-    throw ValueError("interop: allocator: ndim is " + std::to_string(prototype.ndim) + "; accepted: up to " +
+    throw ValueError(label + "ndim is " + std::to_string(prototype.ndim) + "; accepted: up to " +
                      std::to_string(kMaxDims));
+  }
+  if (prototype.ndim > 0 && !prototype.shape) {
+    throw ValueError(label + "shape is NULL; accepted: a size for each of " + std::to_string(prototype.ndim) +
+                     " dimensions");
   }
   Shape shape;
   shape.ndim = prototype.ndim;
   std::copy(prototype.shape, prototype.shape + prototype.ndim, shape.sizes);
+  if (std::any_of(shape.sizes, shape.sizes + shape.ndim, [](int64_t size) { return size < 0; })) {
+    throw ValueError(label + "shape is " + shape_text(shape) + "; accepted: no negative sizes");
+  }
+  if (is_beyond_counting({nullptr, {}, shape.ndim, prototype.dtype, shape.sizes, nullptr, 0})) {
+    throw ValueError(label + "shape is " + shape_text(shape) + ", more elements than any memory");
+  }
+  return shape;
+}
+
+Array allocate_like(const DLTensor* given) {
+  if (!given) throw ValueError("interop: allocator: the prototype is NULL; accepted: a DLTensor");
+  const DLTensor& prototype = *given;
+  Operand operand;  // for messages
+  operand.function = "interop";
+  operand.name = "allocator: the prototype";
+  check_dtype(operand, prototype.dtype);
+  const Shape shape = read_shape(prototype);
   if (prototype.device.device_type == kDLCPU) return new_array(shape, prototype.dtype, {kDLCPU, 0}, nullptr);
   if (prototype.device.device_type != kDLCUDA) {
     throw ValueError("interop: allocator: device is " + device_text(prototype.device) +
@@ -47,20 +76,21 @@ Array allocate_like(const DLTensor& prototype) {
 using SetError = void (*)(void*, const char*, const char*);
 
 int allocate_managed(DLTensor* prototype, DLManagedTensorVersioned** out, void* context, SetError set_error) {
-  const char* kind = "RuntimeError";
+  const auto refuse = [&](const char* kind, const char* message) {
+    if (set_error) set_error(context, kind, message);
+    return -1;
+  };
   try {
-    *out = export_managed(allocate_like(*prototype));
+    *out = export_managed(allocate_like(prototype));
     return 0;
   } catch (const std::bad_alloc&) {
-    set_error(context, "MemoryError", "interop: out of memory");
-    return -1;
+    return refuse("MemoryError", "interop: out of memory");
+  } catch (const TypeError& error) {
+    return refuse("TypeError", error.what());
   } catch (const ValueError& error) {
-    kind = "ValueError";
-    set_error(context, kind, error.what());
-    return -1;
+    return refuse("ValueError", error.what());
   } catch (const std::exception& error) {
-    set_error(context, kind, error.what());
-    return -1;
+    return refuse("RuntimeError", error.what());
   }
 }
 
@@ -78,7 +108,9 @@ int managed_to_py(DLManagedTensorVersioned* managed, void** out) {
     operand.function = "interop.Array";
     operand.name = "the tensor";
     operand.object = Py_None;  // for messages
+    if (!managed) throw BufferError(operand.label() + " is NULL; accepted: a managed tensor");
     read_managed(operand, managed);
+    check_address(operand);
     Array array = take_view(operand);
     if (array.gpu >= 0) {  // by the rules of the API, work on it goes on our stream of this thread
       const cuda::DeviceGuard guard(array.gpu);

@@ -49,9 +49,10 @@ std::string text_of(nb::handle object) {
   if (!text) nb::raise_python_error();
   const nb::object owner = nb::steal(text);
   // A str may hold what UTF-8 cannot say (lone surrogates).
-  PyObject* bytes = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
-  if (!bytes) nb::raise_python_error();
-  return nb::cast<nb::bytes>(nb::steal(bytes)).c_str();
+  PyObject* encoded = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
+  if (!encoded) nb::raise_python_error();
+  const nb::bytes bytes = nb::steal<nb::bytes>(encoded);
+  return std::string(bytes.c_str(), bytes.size());  // a str may hold NULs, too
 }
 
 std::string number_text(nb::handle number) {

@@ -49,16 +49,22 @@ class RegisteredRoute final : public Route {
     inner.inspect(operand);
     if (operand.tensor.device.device_type != kDLCUDA || operand.has_stream) return;
     if (current_stream_) {
-      operand.hold = false;  // work is joined both ways with the stream by which the library orders its memory
+      // Work is joined both ways with the stream by which the library orders its memory: not that of a temporary, which
+      // may be another library's.
+      operand.hold = operand.temporary;
     } else {
+      operand.hold = operand.hold || operand.temporary;
       // The exported object's library may have a stream, which then is the array's own.
       operand.has_stream = inner.current_stream(operand.tensor.device.device_id, &operand.stream);
     }
   }
   void acquire(Operand& operand, cudaStream_t stream) const override {
-    const AsExported exported(operand);
-    operand.exported_route->acquire(operand, stream);
+    {
+      const AsExported exported(operand);
+      operand.exported_route->acquire(operand, stream);
+    }
     operand.read_only = operand.read_only || !writable_;
+    if (operand.is_output && operand.temporary && !operand.read_only) check_shared(operand, stream);
   }
   void used(Operand& operand, cudaStream_t stream) const override {
     const AsExported exported(operand);
@@ -107,12 +113,29 @@ class RegisteredRoute final : public Route {
                         " refuses to export: " + take_error_text());
     }
     operand.exported = nb::steal(exported);
+    operand.temporary = Py_REFCNT(exported) == 1;
     const Route* inner = find_route(operand.exported);
     if (!inner || registered_route(Py_TYPE(exported))) {
       throw BufferError(operand.label() + ": `export` of " + name_ + " returns " + type_text(operand.exported) +
                         "; accepted: an array with DLPack, __cuda_array_interface__ or a buffer, or a DLPack capsule");
     }
     return *inner;
+  }
+  /// What is written must be what the caller sees. Exported again, the array's own memory has the same address; a copy
+  /// has not, as the first one is still there.
+  void check_shared(const Operand& operand, cudaStream_t stream) const {
+    Operand again;
+    again.function = operand.function;
+    again.name = operand.name;
+    again.object = operand.object;
+    again.exported_route = &export_by_user(again);
+    const AsExported exported(again);
+    again.exported_route->inspect(again);
+    if (!again.tensor.shape) again.exported_route->acquire(again, stream);
+    if (again.tensor.data == operand.tensor.data || element_count(operand.tensor) == 0) return;
+    throw BufferError(operand.label() + ": `export` of " + name_ + " returns a copy of the memory of " +
+                      type_text(operand.object) + ", to which writing would be lost; accepted: its own memory, or " +
+                      "writable=False in interop.register");
   }
   const Route& use_object(Operand& operand) const {
     operand.exported = nb::borrow(operand.object);

@@ -60,9 +60,10 @@ void cache(PyTypeObject* type, const Route* route, unsigned looked_at) {
 
 /// Is a class of this name, from this package, among the type's bases?
 bool derives_from(PyTypeObject* type, std::string_view package, std::string_view name) {
-  PyObject* mro = type->tp_mro;
-  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); ++i) {
-    const nb::handle base(PyTuple_GET_ITEM(mro, i));
+  // Held: what is asked below may be Python of a metaclass, which can give the type other bases.
+  const nb::object mro = nb::borrow(type->tp_mro);
+  for (Py_ssize_t i = 0; mro.is_valid() && i < PyTuple_GET_SIZE(mro.ptr()); ++i) {
+    const nb::handle base(PyTuple_GET_ITEM(mro.ptr(), i));
     const nb::object module = nb::getattr(base, "__module__", nb::none());
     const nb::object own_name = nb::getattr(base, "__name__", nb::none());
     if (!nb::isinstance<nb::str>(module) || !nb::isinstance<nb::str>(own_name)) continue;
@@ -147,7 +148,8 @@ const Route* built_in_route(PyTypeObject* type) {
 
 bool is_known_library(PyTypeObject* type) {
   const auto is_known = [](PyTypeObject* t) { return t && look_by_name(t).value_or(nullptr) != nullptr; };
-  return is_known(type) && !is_known(type->tp_base);
+  const nb::object base = nb::borrow(reinterpret_cast<PyObject*>(type->tp_base));  // held, as in derives_from
+  return is_known(type) && !is_known(reinterpret_cast<PyTypeObject*>(base.ptr()));
 }
 
 void refresh_routes(PyTypeObject* base) {

@@ -1,10 +1,13 @@
 /// Strides in bytes, as Python's arrays and protocols count them.
 #include "exchange/strides.h"
 
+#include "exchange/checks.h"
+
 namespace interop::exchange {
 
 void strides_from_bytes(Operand& operand) {
   const DLTensor& tensor = operand.tensor;
+  check_sizes(operand);
   if (element_count(tensor) == 0) {
     compact_strides(operand.shape, tensor.ndim, operand.strides);
     return;
@@ -21,16 +24,25 @@ void strides_from_bytes(Operand& operand) {
       operand.strides[i] /= item;
     }
   }
+  check_extent(operand);
 }
 
 int read_ints(const Operand& operand, nb::handle tuple, int64_t* out) {
+  if (!PyTuple_Check(tuple.ptr())) malformed(operand, "shape or strides are " + type_text(tuple) + ", not a tuple");
   const Py_ssize_t count = PyTuple_GET_SIZE(tuple.ptr());
-  if (count > kMaxDims) {
-    throw ValueError(operand.label() + " has " + std::to_string(count) + " dimensions; accepted: up to " +
-                     std::to_string(kMaxDims));
+  check_ndim(operand, count);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), i));
+    if (out[i] == -1 && PyErr_Occurred()) malformed(operand, take_error_text());
   }
-  for (Py_ssize_t i = 0; i < count; ++i) out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), i));
   return static_cast<int>(count);
+}
+
+void read_strides(Operand& operand, nb::handle tuple) {
+  if (read_ints(operand, tuple, operand.strides) != operand.tensor.ndim) {
+    malformed(operand, "its strides do not match its shape, " + shape_text(operand.tensor));
+  }
+  strides_from_bytes(operand);
 }
 
 }  // namespace interop::exchange

@@ -17,6 +17,9 @@ namespace {
 const Fact kRequiresGrad("torch", "Tensor", "requires_grad");
 const Fact kIsNeg("torch", "Tensor", "is_neg");
 const Fact kIsConj("torch", "Tensor", "is_conj");
+const Fact kDtype("torch", "Tensor", "dtype");
+const Lookup kInt8("torch", "int8");
+const Lookup kUint8("torch", "uint8");
 const Fact kIsZeroTensor("torch", "Tensor", "_is_zerotensor");
 const Name kCurrentLevel("_current_level");
 const Lookup kTensor("torch", "Tensor");
@@ -124,6 +127,7 @@ class TorchExchangeRoute final : public TorchRoute {
         read_view(operand, &view);
       }
     }
+    check_bytes(operand, view.dtype);
     if (!view.data && element_count(view) > 0) {
       check_memory(operand);
       read_view(operand, &view);
@@ -237,6 +241,14 @@ void TorchRoute::check_memory(Operand& operand) {
     return;
   }
   throw TypeError(operand.label() + ": this torch.Tensor" + kNoBuffer + " (a fake or functionalised tensor)");
+}
+
+void TorchRoute::check_bytes(const Operand& operand, DLDataType exported) {
+  if (exported.bits != 8 || (exported.code != kDLInt && exported.code != kDLUInt)) return;
+  const nb::object dtype = kDtype(operand.memory());
+  if (dtype.is(kInt8.get()) || dtype.is(kUint8.get())) return;
+  throw TypeError(operand.label() + " is " + text_of(dtype) +
+                  "; accepted: dtypes of whole bytes (pass x.view(torch.uint8) for the bytes themselves)");
 }
 
 void TorchRoute::refuse(const Operand& operand) {

@@ -35,6 +35,8 @@ class TorchRoute : public Route {
   static bool resolve_conjugation(Operand& operand);
   /// For a null pointer that is not empty: resolves lazy zeros, and refuses the rest.
   static void check_memory(Operand& operand);
+  /// torch exports its integers of 1 to 7 bits as if they were whole bytes, of the dtype `exported`: TypeError.
+  static void check_bytes(const Operand& operand, DLDataType exported);
   /// The Python error that is set, from torch, in words that name the argument.
   [[noreturn]] static void refuse(const Operand& operand);
 };

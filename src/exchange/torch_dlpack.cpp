@@ -53,6 +53,7 @@ class TorchDlpackRoute final : public TorchRoute {
       capsule = export_or_refuse(operand);
     }
     read_capsule(operand, capsule);
+    check_bytes(operand, operand.tensor.dtype);
   }
 
   static nb::object export_or_refuse(const Operand& operand) {

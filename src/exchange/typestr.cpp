@@ -82,10 +82,11 @@ std::optional<DLDataType> dtype_from_name(const std::string& name) {
 }
 
 std::optional<DLDataType> dtype_from_format(const char* format, int64_t item_bytes) {
-  if (!format) return DLDataType{kDLUInt, 8, 1};  // PEP 3118: no format means bytes
+  if (!format) format = "B";  // PEP 3118: no format means bytes
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   // 'l' and 'L' have the platform's size: take the size from the item.
   if (std::strcmp(format, "l") == 0 || std::strcmp(format, "L") == 0) {
+    if (item_bytes != 4 && item_bytes != 8) return std::nullopt;
     const auto bits = static_cast<uint8_t>(item_bytes * 8);
     return DLDataType{static_cast<uint8_t>(*format == 'l' ? kDLInt : kDLUInt), bits, 1};
   }

@@ -1,6 +1,8 @@
 /// `interop.Array` on the memory of other libraries' arrays: `interop.asarray`.
 #include "exchange/view.h"
 
+#include "exchange/checks.h"
+#include "exchange/reaper.h"
 #include "exchange/shown.h"
 
 namespace interop::exchange {
@@ -102,13 +104,17 @@ Array take_view(Operand& operand) {
   return array;
 }
 
-nb::object view_of(const Operand& operand) {
+nb::object view_of(Operand& operand) {
+  if (operand.view.is_valid()) return operand.view;
   Array array = describe(operand);
-  std::vector<Held> owners(1);
+  std::vector<Held> owners(2);
   owners[0].object = nb::borrow(operand.memory());
+  owners[0].release = std::move(operand.release);  // NumPy's view may stay in an exception's traceback
+  owners[1].object = operand.exported;
   array.memory = keep_alive(std::move(owners), -1, nullptr);
   array.device = {kDLCPU, 0};
-  return nb::cast(std::move(array));
+  operand.view = nb::cast(std::move(array));
+  return operand.view;
 }
 
 nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
@@ -145,7 +151,13 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   if (device.device_type == kDLCUDAManaged) {
     device.device_id = std::max(0, find_gpu(operand.tensor.data));  // DLPack says 0 for all of them
   }
-  const cudaStream_t ready = acquire_on_gpu(operand, device.device_id, stream);
+  cudaStream_t ready = nullptr;
+  try {
+    ready = acquire_on_gpu(operand, device.device_id, stream);
+  } catch (const CudaError&) {
+    refuse_device(operand);
+  }
+  check_address(operand);
   Array view = take_view(operand);
   if (operand.has_stream) {
     view.bound = operand.stream;

@@ -15,8 +15,9 @@ std::vector<Held> owners_of(Operand& operand, nb::handle owner);
 /// operand is complete. The owner is let go on any thread, with or without the GIL; if a GPU may use the memory, once
 /// all that its context had queued by then is done.
 Array take_view(Operand& operand);
-/// An `interop.Array` on the memory of an operand that stays in use. Host memory only.
-nb::object view_of(const Operand& operand);
+/// An `interop.Array` on the memory of an operand that stays in use: the same for each time that it is asked for. It
+/// keeps the memory, and the producer's release with it, past the end of the call. Host memory only.
+nb::object view_of(Operand& operand);
 
 /// `interop.asarray` for messages of `function`: the array itself, or a view of it, never a copy. Device memory is
 /// ready on `stream`, or (null) on the producer's own.

@@ -135,8 +135,7 @@ DLDataType comparison_dtype(DLDataType a, DLDataType b) {
 
 DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype) {
   const char* accepted = is_served(dtype) ? refusal(op, dtype)
-                                          : "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, "
-                                            "float64, complex64, complex128";
+                                          : kServedDtypes;
   if (accepted) {
     throw TypeError(std::string(function) + ": the operands are " + dtype_name(dtype) + "; accepted: " + accepted);
   }

@@ -5,6 +5,10 @@
 
 namespace interop::ops {
 
+/// The dtypes that the operations read, for messages.
+inline constexpr const char* kServedDtypes =
+    "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128";
+
 /// One operand of a call: its public name, and the array.
 struct NamedTensor {
   const char* name;

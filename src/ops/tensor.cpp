@@ -20,6 +20,12 @@ std::string dtype_name(DLDataType dtype) {
         return "bfloat" + bits;
       case kDLComplex:
         return "complex" + bits;
+      default:
+        break;
+    }
+  }
+  if (dtype.lanes == 1 && dtype.bits == 8) {
+    switch (dtype.code) {
       case kDLBool:
         return "bool";
       case kDLFloat8_e3m4:
@@ -94,6 +100,16 @@ bool is_compact(const DLTensor& tensor) {
   if (element_count(tensor) == 0) return true;
   int64_t expected = 1;
   for (int i = tensor.ndim - 1; i >= 0; --i) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+bool is_compact_backwards(const DLTensor& tensor) {
+  if (element_count(tensor) == 0) return true;
+  int64_t expected = 1;
+  for (int i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
     expected *= tensor.shape[i];
   }

@@ -276,7 +276,7 @@ def test_comparison_into_the_memory_of_an_operand(torch):
 def test_unaligned_memory_is_refused(torch):
     x = torch.zeros(40, device="cuda", dtype=torch.uint8)
     interface = {"shape": (4,), "strides": None, "typestr": "<f4", "data": (x.data_ptr() + 1, False), "version": 3}
-    with pytest.raises(ValueError, match="an operand starts at an address that is not a multiple of 4 bytes"):
+    with pytest.raises(ValueError, match="interop.negative: x starts at an address that is not a multiple of 4 bytes"):
         interop.negative(Shown(x, interface))
 
 

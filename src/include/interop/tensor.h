@@ -68,6 +68,8 @@ bool is_beyond_counting(const DLTensor& tensor);
 void compact_strides(const int64_t* sizes, int ndim, int64_t* strides);
 /// Is the tensor compact and row-major? Strides of size-1 dimensions, and of empty tensors, do not count.
 bool is_compact(const DLTensor& tensor);
+/// Is it compact and column-major, as Fortran has it?
+bool is_compact_backwards(const DLTensor& tensor);
 
 /// The half-open range of bytes that a tensor touches; empty for a tensor with no elements.
 struct ByteRange {

@@ -1,0 +1,35 @@
+/// The checks of every array from outside, whichever protocol showed it. Each names the argument.
+#pragma once
+
+#include <string>
+
+#include "exchange/operand.h"
+
+namespace interop::exchange {
+
+/// Throws the BufferError that a producer earns by what cannot be.
+[[noreturn]] void malformed(const Operand& operand, const std::string& what);
+
+/// Is there room for so many dimensions? Asked before anything is filled in. Throws ValueError for more than kMaxDims,
+/// BufferError for fewer than none.
+void check_ndim(const Operand& operand, int64_t ndim);
+
+/// Throws TypeError for a dtype that no array library has, or whose elements are no whole bytes.
+void check_dtype(const Operand& operand, DLDataType dtype);
+
+/// The shape is filled in: throws BufferError for a negative size, and for more elements than any memory.
+void check_sizes(const Operand& operand);
+
+/// Shape and strides are filled in: throws BufferError where the strides lead further than any memory. CuPy is known to
+/// export negative ones as huge positive ones.
+void check_extent(const Operand& operand);
+
+/// The operand is complete, and a GPU is to read it: throws ValueError for elements that are not aligned to their size.
+/// A GPU reads both parts of a complex number at once, and a kernel that meets such an address ends the context.
+void check_address(const Operand& operand);
+
+/// For the catch block of a failure to enter the operand's device: throws BufferError where this machine has no such
+/// device, else the failure itself.
+[[noreturn]] void refuse_device(const Operand& operand);
+
+}  // namespace interop::exchange
