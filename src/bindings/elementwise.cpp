@@ -399,6 +399,12 @@ double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+DLDataType named_dtype(const std::string& name) {
+  const auto known = exchange::dtype_from_name(name);
+  if (!known) throw TypeError("interop: no dtype is called " + name);
+  return *known;
+}
+
 /// The dtype of the result of an operation computed in `dtype`, or the error that says it has none.
 std::string result_dtype(int index, const std::string& dtype) {
   const Operation& operation = operation_of(index);

@@ -19,7 +19,6 @@ const Fact kIsNeg("torch", "Tensor", "is_neg");
 const Fact kIsConj("torch", "Tensor", "is_conj");
 const Fact kDtype("torch", "Tensor", "dtype");
 const Lookup kInt8("torch", "int8");
-const Lookup kUint8("torch", "uint8");
 const Fact kIsZeroTensor("torch", "Tensor", "_is_zerotensor");
 const Name kCurrentLevel("_current_level");
 const Lookup kTensor("torch", "Tensor");
