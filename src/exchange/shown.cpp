@@ -7,7 +7,7 @@
 
 namespace interop::exchange {
 
-std::atomic<size_t> shown::count{0};
+std::atomic<size_t> detail::shown_count{0};
 
 namespace {
 
@@ -40,7 +40,7 @@ uint64_t note_shown(const Route& route, nanobind::handle array, ByteRange range)
   all.by_begin.emplace(std::pair(range.begin, number), Note{&route, array.ptr(), range.end});
   all.begins.emplace(number, range.begin);
   all.longest = std::max(all.longest, range.end - range.begin);
-  shown::count.store(all.begins.size(), std::memory_order_relaxed);
+  detail::shown_count.store(all.begins.size(), std::memory_order_relaxed);
   return number;
 }
 
@@ -50,7 +50,7 @@ void forget_shown(uint64_t number) noexcept {
   const auto begin = all.begins.find(number);
   all.by_begin.erase({begin->second, number});
   all.begins.erase(begin);
-  shown::count.store(all.begins.size(), std::memory_order_relaxed);
+  detail::shown_count.store(all.begins.size(), std::memory_order_relaxed);
 }
 
 std::vector<Shown> find_shown(ByteRange range) {

@@ -8,12 +8,12 @@
 
 namespace interop::exchange {
 
-namespace shown {
-extern std::atomic<size_t> count;
+namespace detail {
+extern std::atomic<size_t> shown_count;
 }
 
 /// Are there any at all? For paths that should cost nothing where there are none.
-inline bool any_shown() { return shown::count.load(std::memory_order_relaxed) > 0; }
+inline bool any_shown() { return detail::shown_count.load(std::memory_order_relaxed) > 0; }
 
 /// Notes that `range` is memory of `array`, which lives at least until `forget_shown`. Returns the note's number.
 uint64_t note_shown(const Route& route, nanobind::handle array, ByteRange range);
