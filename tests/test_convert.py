@@ -388,12 +388,13 @@ def test_asarray_keeps_the_owner_and_lets_it_go():
 
 
 def test_asarray_keeps_a_tensor(torch):
-    """Its memory is read by a plain pointer: nothing else keeps it."""
-    x = torch.ones(3)
-    gone = weakref.ref(x)
+    """That is, its storage: the memory is read by a plain pointer, and nothing else keeps it."""
+    memory = np.ones(3, "f4")
+    x = torch.from_numpy(memory)
+    gone = weakref.ref(memory)
     view = interop.asarray(x)
     capsule = view.__dlpack__()
-    del x, view
+    del memory, x, view
     gc.collect()
     assert gone() is not None
     del capsule

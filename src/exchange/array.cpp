@@ -36,6 +36,7 @@ class ArrayRoute final : public Route {
   void acquire(Operand& operand, cudaStream_t stream) const override {
     const Array& array = array_of(operand.object);
     if (stream) {
+      array.check_address();
       array.make_wait_for_uses(stream);
     } else {
       array.make_host_wait();
@@ -67,7 +68,12 @@ cudaStream_t Array::producer_stream() const {
   return producer && gpu >= 0 && producer->current_stream(gpu, &current) ? current : nullptr;
 }
 
+void Array::check_address() const {
+  if (owner_route && data) owner_route->check_address(owner, data);
+}
+
 void Array::make_wait(cudaStream_t waiter) const {
+  check_address();
   if (gpu < 0) return;
   if (const cudaStream_t theirs = producer_stream()) {
     const cuda::DeviceGuard guard(gpu);
@@ -93,6 +99,7 @@ void Array::make_wait_for_uses(cudaStream_t waiter) const {
 }
 
 void Array::make_host_wait() const {
+  check_address();
   if (gpu < 0) return;
   const cuda::DeviceGuard guard(gpu);
   const cudaStream_t streams[] = {producer_stream(), lent};

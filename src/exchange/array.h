@@ -26,12 +26,14 @@ struct Array {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  ///< in elements
   bool read_only = false;
-  int gpu = -1;                      ///< the CUDA device that may work on the memory; -1 for plain host memory
-  cudaStream_t stream = nullptr;     ///< where it was last used; null if no stream ever did
-  cuda::Event last_use;              ///< passed when that use is done; empty if there was none
-  const Route* producer = nullptr;   ///< of a view: whose current stream is to be waited for
-  cudaStream_t bound = nullptr;      ///< of a view: the stream that the producer's array itself names
-  cudaStream_t lent = nullptr;       ///< of interop's own; lives for ever
+  int gpu = -1;                     ///< the CUDA device that may work on the memory; -1 for plain host memory
+  cudaStream_t stream = nullptr;    ///< where it was last used; null if no stream ever did
+  cuda::Event last_use;             ///< passed when that use is done; empty if there was none
+  const Route* producer = nullptr;  ///< of a view: whose current stream is to be waited for
+  cudaStream_t bound = nullptr;     ///< of a view: the stream that the producer's array itself names
+  cudaStream_t lent = nullptr;      ///< of interop's own; lives for ever
+  nb::handle owner;                 ///< of a view: what keeps its memory, alive as long as `memory` is
+  const Route* owner_route = nullptr;
   std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
 
   DLTensor tensor() const;
@@ -42,6 +44,8 @@ struct Array {
 
   /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
   cudaStream_t producer_stream() const;
+  /// Throws BufferError if the memory of a view is no longer where it was.
+  void check_address() const;
   /// `waiter` waits for all work on the memory. Throws ValueError where a capture into a CUDA graph forbids that.
   void make_wait(cudaStream_t waiter) const;
   /// The same without the producer's stream, for a call that has joined that one itself.

@@ -9,7 +9,9 @@
 #include "exchange/overlap.h"
 #include "exchange/reaper.h"
 #include "exchange/route.h"
+#include "exchange/shown.h"
 #include "exchange/stream.h"
+#include "exchange/view.h"
 
 namespace interop::exchange {
 namespace {
@@ -27,7 +29,7 @@ std::string describe(const Operand& operand) {
   return dtype_name(operand.tensor.dtype) + " of shape " + shape_text(operand.tensor);
 }
 
-void check_writable(const Operand& operand) {
+void check_writable(Operand& operand) {
   if (operand.read_only) {
     throw TypeError(operand.label() + " (" + describe(operand) + ") is read-only; accepted: a writable array");
   }
@@ -35,6 +37,8 @@ void check_writable(const Operand& operand) {
     throw ValueError(operand.label() + " (" + describe(operand) + ") has elements that share memory; accepted: one " +
                      "address for each element");
   }
+  if (any_shown() && !operand.source_route()->counts_writes()) operand.shown = find_shown(byte_range(operand.tensor));
+  for (const Shown& shown : operand.shown) shown.route->check_write(operand, shown.array);
 }
 
 /// The N of execution="cuda:N"; 0 for "cuda".
@@ -297,7 +301,7 @@ const DLTensor& Call::output(const Shape& shape, DLDataType dtype) {
 }
 
 void Call::check_out(const Shape& shape, DLDataType dtype) {
-  const Operand& out = operands_[argument_count_];
+  Operand& out = operands_[argument_count_];
   const DLTensor& tensor = out.tensor;
   if (tensor.ndim != shape.ndim || !std::equal(shape.sizes, shape.sizes + shape.ndim, tensor.shape)) {
     throw ValueError(out.label() + " has shape " + shape_text(tensor) + "; accepted: the result's shape, " +
@@ -410,14 +414,16 @@ nb::object Call::hand_over() {
       Operand& operand = operands_[i];
       operand.route->used(operand, stream_);
       if (!holds(i)) continue;
-      held.push_back({nb::borrow(operand.object), std::move(operand.release)});
-      if (operand.resolved.is_valid()) held.push_back({operand.resolved});
-      if (operand.exported.is_valid()) held.push_back({operand.exported});
+      const nb::object owner = operand.source_route()->owner(operand.source());
+      for (Held& each : owners_of(operand, owner)) held.push_back(std::move(each));
     }
     if (!held.empty()) hold_for(stream_, device_, std::move(held));
   }
   for (int i = 0; i < operand_count_; ++i) {
-    if (operands_[i].is_output) operands_[i].route->written(operands_[i]);
+    Operand& operand = operands_[i];
+    if (!operand.is_output) continue;
+    operand.route->written(operand);
+    for (const Shown& shown : operand.shown) shown.route->count_write(shown.array);
   }
   const auto get = [&](int i) {
     if (is_out(i)) return nb::borrow(operands_[argument_count_].object);

@@ -102,7 +102,7 @@ std::string allocator(const Call& call) {
   if (call.has_out()) return "none: out is given";
   const bool on_host = call.on_host() || call.staged();
   if (!is_of(first, "interop") && !is_of(first, "jax")) {
-    return std::string(first.route->library()) + "'s own" + (on_host ? ", in host memory" : ", on the call's stream");
+    return first.route->allocator() + (on_host ? ", in host memory" : ", on the call's stream");
   }
   const std::string ours =
       on_host ? "interop's, 64-byte aligned host memory" : "the CUDA driver's stream-ordered pool, by interop";

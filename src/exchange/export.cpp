@@ -111,6 +111,7 @@ void require_no_stream(nb::handle stream) {
 
 /// Makes the array ready for a consumer that takes it as memory of `device`.
 void order_export(const Array& array, DLDevice device, nb::handle stream) {
+  array.check_address();
   if (device.device_type == kDLCPU) {
     require_no_stream(stream);
     array.make_host_wait();
@@ -221,6 +222,7 @@ nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_v
 DLManagedTensorVersioned* export_managed(const Array& array) { return new_versioned(array, array.device, 0); }
 
 nb::dict export_cai(const Array& array, cudaStream_t stream) {
+  array.check_address();
   const int gpu = readable_by_gpu(array).value_or(array.gpu);
   if (gpu < 0 || (array.on_host() && !stream)) {
     throw nb::attribute_error("__cuda_array_interface__: the array is in host memory; use the buffer protocol");

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 typedef struct CUstream_st* cudaStream_t;
 
@@ -15,6 +16,12 @@ class Route;
 
 /// Runs once, with the GIL, when an imported array is given back to its producer.
 using Release = std::unique_ptr<void, void (*)(void*)>;
+
+/// An array, of a library that counts writes, that interop has made a view of.
+struct Shown {
+  const Route* route;
+  nanobind::object array;
+};
 
 /// An array of any library as the call sees it. Made and filled by its `exchange::Route`; never moves, since `tensor`
 /// points into it.
@@ -39,6 +46,7 @@ struct Operand {
   nanobind::object exported;              ///< what a registered library exports in place of `object`
   const Route* exported_route = nullptr;  ///< how that is read
   nanobind::object resolved;              ///< what stands in for `object` where that itself cannot be read
+  std::vector<Shown> shown;               ///< what else its memory is of, where it is written to
   const char* copied = nullptr;           ///< why `resolved` has other memory than `object`; null where it has not
   Release release{nullptr, [](void*) {}};
 
@@ -49,6 +57,11 @@ struct Operand {
   bool on_host() const { return tensor.device.device_type == kDLCPU; }
   /// The object whose memory `tensor` is.
   nanobind::handle memory() const { return resolved.is_valid() ? nanobind::handle(resolved) : object; }
+  /// The same, where `object` belongs to a registered library; and the route that read it.
+  nanobind::handle source() const {
+    return exported.is_valid() && !resolved.is_valid() ? nanobind::handle(exported) : memory();
+  }
+  const Route* source_route() const { return exported_route ? exported_route : route; }
   /// "interop.matmul: a", the beginning of a message about this argument.
   std::string label() const { return std::string(function) + ": " + name; }
 };

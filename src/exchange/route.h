@@ -38,7 +38,23 @@ class Route {
   virtual void used(Operand& /*operand*/, cudaStream_t /*stream*/) const {}
 
   /// Told once the operand's memory has been written to, or its writing is queued.
-  virtual void written(Operand& /*operand*/) const {}
+  virtual void written(Operand& operand) const {
+    if (counts_writes()) count_write(operand.object);
+  }
+  /// Does the library count the writes to an array? Then those through views that interop made of it are counted, too.
+  virtual bool counts_writes() const { return false; }
+  virtual void count_write(nb::handle /*array*/) const {}
+  /// Throws if the library lets nobody write to `array` now, be it the operand or what the operand is a view of.
+  virtual void check_write(const Operand& /*operand*/, nb::handle /*array*/) const {}
+
+  /// What keeps the memory of `array` alive, whatever becomes of the object itself.
+  virtual nb::object owner(nb::handle array) const { return nb::borrow(array); }
+  /// The same for a view, which may live long.
+  virtual nb::object view_owner(nb::handle array) const { return owner(array); }
+  /// Throws if the memory that such an owner keeps is no longer at `data`.
+  virtual void check_address(nb::handle /*owner*/, const void* /*data*/) const {}
+  /// What `explain` says of where `empty` gets its arrays.
+  virtual std::string allocator() const { return std::string(library()) + "'s own"; }
 
   /// Do calls led by such an array run on our own stream of this thread and device?
   virtual bool own_stream() const { return false; }

@@ -9,6 +9,7 @@
 
 #include "exchange/exchange_api.h"
 #include "exchange/stream.h"
+#include "exchange/torch_empty.h"
 
 namespace interop::exchange {
 namespace {
@@ -33,13 +34,22 @@ const Lookup kCountWrite("torch.autograd.graph", "increment_version");
 const Lookup kStreamGuard("torch.cuda", "stream");
 const Lookup kExternalStream("torch.cuda", "ExternalStream");
 const Lookup kDefaultStream("torch.cuda", "default_stream");
+const Lookup kIsInferenceMode("torch", "is_inference_mode_enabled");
+const Lookup kUnwrapped("torch", "_C._functorch.get_unwrapped");
+const Lookup kEmpty("torch", "empty");
+const Lookup kUint8("torch", "uint8");
+const Fact kIsInference("torch", "Tensor", "is_inference");
+const Fact kDetach("torch", "Tensor", "detach");
+const Fact kDataPtr("torch", "Tensor", "data_ptr");
+const Fact kIsCpu("torch", "Tensor", "is_cpu");
+const Name kNumpy("numpy");
 
 const char* const kNoBuffer = " has no memory of its own to work on";
 
 const DLPackExchangeAPI* api_or_null() {
   static const DLPackExchangeAPI* const found = [] {
     const DLPackExchangeAPI* table = find_exchange_api(kTensor.get());
-    return table && table->dltensor_from_py_object_no_sync && table->managed_tensor_allocator ? table : nullptr;
+    return table && table->dltensor_from_py_object_no_sync ? table : nullptr;
   }();
   return found;
 }
@@ -73,6 +83,15 @@ void check_tangent(const Operand& operand) {
   }
 }
 
+/// Forbids that the storage of a tensor in host memory is resized, by what torch has for that: a NumPy view of it.
+void fix_storage(nb::handle tensor) {
+  if (PyObject* seen = PyObject_CallMethodNoArgs(tensor.ptr(), kNumpy.get())) return Py_DECREF(seen);
+  PyErr_Clear();  // no dtype of NumPy's: the bytes of the storage
+  const nb::object bytes = kEmpty.get()(0, nb::arg("dtype") = kUint8.get(), nb::arg("device") = "cpu");
+  bytes.attr("set_")(tensor.attr("untyped_storage")());
+  bytes.attr("numpy")();
+}
+
 /// torch 2.10 and later: by the table on the type.
 class TorchExchangeRoute final : public TorchRoute {
  public:
@@ -85,13 +104,13 @@ class TorchExchangeRoute final : public TorchRoute {
     return true;
   }
 
-  void written(Operand& operand) const override {
+  void count_write(nb::handle tensor) const override {
     // What the public function calls, from torch 2.6 on; an older one may have this API by a package beside it.
-    PyObject* const counted = PyObject_CallOneArg(kCountWrites.get().ptr(), nb::make_tuple(operand.object).ptr());
+    PyObject* const counted = PyObject_CallOneArg(kCountWrites.get().ptr(), nb::make_tuple(tensor).ptr());
     if (counted) return Py_DECREF(counted);
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
     PyErr_Clear();
-    TorchRoute::written(operand);
+    TorchRoute::count_write(tensor);
   }
 
  private:
@@ -112,10 +131,6 @@ class TorchExchangeRoute final : public TorchRoute {
     read_dltensor(operand, view);
   }
 
-  Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) const override {
-    return allocate_by(api(), shape, dtype, device);
-  }
-
   static void read_view(const Operand& operand, DLTensor* view) {
     if (api().dltensor_from_py_object_no_sync(operand.memory().ptr(), view) != 0) refuse(operand);
   }
@@ -134,7 +149,6 @@ class TorchSubclassRoute final : public TorchRoute {
  private:
   void read(Operand&) const override {}
   bool current_stream(int, cudaStream_t*) const override { return false; }
-  Made allocate(const Shape&, DLDataType, DLDevice) const override { return {}; }
 };
 
 }  // namespace
@@ -156,22 +170,49 @@ void TorchRoute::enter(const char* function) const {
 void TorchRoute::inspect(Operand& operand) const {
   check_gradient(operand);
   if (in_forward_ad()) check_tangent(operand);
+  if (operand.is_output) check_write(operand, operand.object);
   // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
   if (is_true(kIsNeg(operand.object))) resolve(operand, kResolveNeg);
   read(operand);
 }
 
 Made TorchRoute::empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const {
-  if (!foreign) return allocate(shape, dtype, device);
+  if (!foreign) return new_tensor(shape, dtype, device);
   // torch's allocator ties memory to the current stream, so the caller's stream is made current around it.
   const nb::object own = stream == cuda::kLegacyStream
                              ? kDefaultStream.get()(device.device_id)  // torch takes no handle of that one
                              : kExternalStream.get()(reinterpret_cast<uintptr_t>(stream), device.device_id);
   const Within guard(kStreamGuard.get()(own));
-  return allocate(shape, dtype, device);
+  return new_tensor(shape, dtype, device);
 }
 
-void TorchRoute::written(Operand& operand) const { kCountWrite.get()(operand.object); }
+std::string TorchRoute::allocator() const { return std::string("torch's own, by ") + new_tensor_way(); }
+
+void TorchRoute::count_write(nb::handle tensor) const { kCountWrite.get()(tensor); }
+
+void TorchRoute::check_write(const Operand& operand, nb::handle tensor) const {
+  if (is_true(kIsInference(tensor)) && !is_true(call0(kIsInferenceMode.get()))) {
+    throw TypeError(operand.label() +
+                    " is memory of a torch inference tensor, which torch lets nobody write to here; " +
+                    "accepted: a plain tensor (x.clone()), or the call under torch.inference_mode()");
+  }
+}
+
+nb::object TorchRoute::owner(nb::handle tensor) const { return kDetach(tensor); }
+
+nb::object TorchRoute::view_owner(nb::handle tensor) const {
+  nb::object alias = owner(tensor);
+  if (is_true(kIsWrapped.get()(alias))) return unwrapped(alias);  // and so would be what `fix_storage` makes
+  if (is_true(kIsCpu(alias))) fix_storage(alias);
+  return alias;
+}
+
+void TorchRoute::check_address(nb::handle owner, const void* data) const {
+  if (to_int64(kDataPtr(owner)) == static_cast<int64_t>(reinterpret_cast<uintptr_t>(data))) return;
+  throw BufferError(
+      "interop.Array: the storage of the torch.Tensor that it is a view of has been resized or moved; accepted: a new "
+      "view, by interop.asarray");
+}
 
 void TorchRoute::resolve(Operand& operand, const Lookup& function) {
   if (operand.is_output) {
@@ -209,6 +250,11 @@ void TorchRoute::refuse(const Operand& operand) {
   // Sparse, meta, quantised and nested tensors: torch's own words.
   throw BufferError(operand.label() + ": this torch.Tensor (layout " + text_of(object.attr("layout")) + ", device " +
                     text_of(object.attr("device")) + ")" + kNoBuffer + ": " + take_error_text());
+}
+
+nb::object unwrapped(nb::object tensor) {
+  while (is_true(kIsWrapped.get()(tensor))) tensor = kUnwrapped.get()(tensor);
+  return tensor;
 }
 
 const Route& torch_route() {

@@ -11,16 +11,23 @@ class TorchRoute : public Route {
   void enter(const char* function) const override;
   void inspect(Operand& operand) const override;
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override;
+  std::string allocator() const override;
   nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
-  /// Counts the write, as torch's own functions do: a backward pass that kept the old values is then an error.
-  void written(Operand& operand) const override;
+  /// torch's own functions count, too: a backward pass that kept the old values is then an error.
+  bool counts_writes() const override { return true; }
+  void count_write(nb::handle tensor) const override;
+  void check_write(const Operand& operand, nb::handle tensor) const override;
+  /// Another tensor on the same storage, which counts with this one: the storage of this one can be taken from under
+  /// it.
+  nb::object owner(nb::handle tensor) const override;
+  /// Moreover, storage in host memory cannot be resized from then on, as after `Tensor.numpy`.
+  nb::object view_owner(nb::handle tensor) const override;
+  void check_address(nb::handle owner, const void* data) const override;
 
  protected:
   /// Fills the operand from `operand.memory()`, which has no gradient, tangent or negation to lose; conjugation is
   /// still to be resolved.
   virtual void read(Operand& operand) const = 0;
-  /// A new tensor on torch's current stream.
-  virtual Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) const = 0;
 
   /// Lets torch compute the plain values of a lazy view, on its own stream.
   static void resolve(Operand& operand, const Lookup& function);
@@ -31,6 +38,9 @@ class TorchRoute : public Route {
   /// The Python error that is set, from torch, in words that name the argument.
   [[noreturn]] static void refuse(const Operand& operand);
 };
+
+/// The plain tensor in what torch has made inside a transform of torch.func (grad, vmap), which wraps new tensors.
+nb::object unwrapped(nb::object tensor);
 
 /// torch before 2.10.
 const Route& torch_dlpack_route();

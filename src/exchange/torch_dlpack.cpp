@@ -18,8 +18,6 @@ const Name kDataPtr("data_ptr");
 const Name kNumel("numel");
 const Lookup kDeviceGuard("torch.cuda", "device");
 const Lookup kCurrentStream("torch.cuda", "current_stream");
-const Lookup kEmpty("torch", "empty");
-const Lookup kTorch("torch", "__dict__");
 const Lookup kDlpack("torch", "Tensor.__dlpack__");
 
 /// `Tensor.__dlpack__` without the newest protocol's keywords; null, with torch's error set, if it refuses.
@@ -55,18 +53,6 @@ class TorchDlpackRoute final : public TorchRoute {
       capsule = export_or_refuse(operand);
     }
     read_capsule(operand, capsule);
-  }
-
-  Made allocate(const Shape& shape, DLDataType dtype, DLDevice device) const override {
-    PyObject* type = PyDict_GetItemString(kTorch.get().ptr(), dtype_name(dtype).c_str());
-    if (!type) throw TypeError("interop: this torch has no dtype " + dtype_name(dtype));
-    nb::dict keywords;
-    keywords["dtype"] = nb::handle(type);
-    keywords["device"] = device_text(device);
-    Made made;
-    made.object = kEmpty.get()(shape_tuple(shape), **keywords);
-    made.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(made.object, kDataPtr)())));
-    return made;
   }
 
   static nb::object export_or_refuse(const Operand& operand) {

@@ -1,17 +1,19 @@
 /// `interop.Array` on the memory of other libraries' arrays: `interop.asarray`.
 #include "exchange/view.h"
 
-#include "exchange/reaper.h"
+#include "exchange/shown.h"
 
 namespace interop::exchange {
 namespace {
 
 /// Owns the owners. The last view or export lets them go, wherever that happens: a thread without the GIL does not wait
-/// for it, and memory that a GPU may still be using is held until it is not.
-std::shared_ptr<void> keep_alive(std::vector<Held> owners, int gpu, std::shared_ptr<Readers> readers) {
+/// for it, and memory that a GPU may still be using is held until it is not. `shown`: a note of `note_shown`, or 0.
+std::shared_ptr<void> keep_alive(std::vector<Held> owners, int gpu, std::shared_ptr<Readers> readers,
+                                 uint64_t shown = 0) {
   auto* kept = new std::vector<Held>(std::move(owners));
-  return std::shared_ptr<void>(kept, [gpu, readers = std::move(readers)](void* pointer) {
+  return std::shared_ptr<void>(kept, [gpu, readers = std::move(readers), shown](void* pointer) {
     const std::unique_ptr<std::vector<Held>> box(static_cast<std::vector<Held>*>(pointer));
+    if (shown) forget_shown(shown);
     if (readers) {
       readers->hold(std::move(*box), gpu);
     } else if (interpreter_is_gone() || !PyGILState_Check()) {
@@ -66,6 +68,15 @@ cudaStream_t acquire_on_gpu(Operand& operand, int gpu, cudaStream_t stream) {
 
 }  // namespace
 
+std::vector<Held> owners_of(Operand& operand, nb::handle owner) {
+  std::vector<Held> owners;
+  owners.push_back({nb::borrow(owner), std::move(operand.release)});
+  // The object of a registered library, or of a protocol: what was read may depend on it.
+  if (!operand.source().is(operand.object)) owners.push_back({nb::borrow(operand.object)});
+  if (operand.exported.is_valid()) owners.push_back({operand.exported});
+  return owners;
+}
+
 Array take_view(Operand& operand) {
   Array array = describe(operand);
   DLDevice& device = array.device;
@@ -75,12 +86,19 @@ Array take_view(Operand& operand) {
     array.gpu = find_gpu(array.data);
     device.device_id = 0;  // what DLPack says of pinned and managed memory
   }
-  std::vector<Held> owners(2);
-  if (operand.object.is_valid()) owners[0].object = nb::borrow(operand.object);
-  owners[0].release = std::move(operand.release);
-  owners[1].object = operand.resolved;
   if (array.gpu >= 0) array.readers = std::make_shared<Readers>();
-  array.memory = keep_alive(std::move(owners), array.gpu, array.readers);
+  if (!operand.route) {  // a tensor that came without an array
+    std::vector<Held> owners(1);
+    owners[0].release = std::move(operand.release);
+    array.memory = keep_alive(std::move(owners), array.gpu, array.readers);
+    return array;
+  }
+  const Route& route = *operand.source_route();
+  const nb::object owner = route.view_owner(operand.source());
+  array.owner = owner;
+  array.owner_route = &route;
+  const uint64_t note = route.counts_writes() ? note_shown(route, owner, byte_range(operand.tensor)) : 0;
+  array.memory = keep_alive(owners_of(operand, owner), array.gpu, array.readers, note);
   return array;
 }
 
@@ -100,6 +118,7 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   };
   if (nb::isinstance<Array>(x)) {
     const Array& array = nb::cast<const Array&>(x);
+    array.check_address();
     if (stream && array.gpu < 0) refuse_stream();
     if (stream) array.make_wait(stream);
     return nb::borrow(x);

@@ -2,9 +2,14 @@
 #pragma once
 
 #include "exchange/array.h"
+#include "exchange/reaper.h"
 #include "exchange/route.h"
 
 namespace interop::exchange {
+
+/// All that keeps an operand's memory: `owner`, which its route says does, and what was read to get there. Takes over
+/// the operand's `release`.
+std::vector<Held> owners_of(Operand& operand, nb::handle owner);
 
 /// A view of an operand's memory, which keeps its owner alive: taken over from the operand, `release` included. The
 /// operand is complete. The owner is let go on any thread, with or without the GIL; if a GPU may use the memory, once
