@@ -379,16 +379,18 @@ def test_b118_debug_infs(host_jax):
         assert interop.divide(jnp.ones(2), jnp.ones(2)).tolist() == [1, 1]
 
 
-# jax-ml/jax#5532: what was compiled in one mode ran in the other.
+# jax-ml/jax#5532: what was compiled in one mode ran in the other. (The case divides an int32 array in 64-bit mode, of
+# which jax.numpy makes float32: here the integers are those of the mode.)
 def test_b119_64_bit_mode_on_and_off(host_jax):
     f = interop.elementwise("x / 3 + sqrt(x)")
-    x = host_jax.numpy.arange(4)
+    narrow = host_jax.numpy.arange(4, dtype="int32")
     for wide in (False, True, False, True):
         with host_jax.enable_x64(wide):
             want = "float64" if wide else "float32"
+            x = host_jax.numpy.arange(4)
             assert interop.divide(x, 2).dtype == want
-            assert interop.add(x, 0.5).dtype == want
             assert f(x).dtype == want
+            assert interop.add(narrow, 0.5).dtype == want
 
 
 # ---- C functions ----
