@@ -284,9 +284,9 @@ class Values {
 /// Is argument `k` of the call what the parameter takes?
 void check_array(const char* label, const Parameter& parameter, const Call& call, int k) {
   const bool is_view = parameter.kind == Kind::view;
-  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, call.on_host() ? 0 : kDLCUDA,
-                 is_view ? '\0' : 'C', static_cast<uint8_t>(parameter.written)});
-  require_gpu(label, parameter.name.c_str(), call, k);
+  require_gpu(label, parameter.name.c_str(), call, k, parameter.dtype);
+  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, kDLCUDA, is_view ? '\0' : 'C',
+                 static_cast<uint8_t>(parameter.written)});
 }
 
 std::string sizes_text(const unsigned (&sizes)[3]) {

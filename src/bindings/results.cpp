@@ -47,13 +47,13 @@ void check_given_result(const char* function, const char* name, nb::handle rule,
                    "; accepted: the shape that returning() says, " + shape_text(shape));
 }
 
-void require_gpu(const char* function, const char* name, const Call& call, int i) {
+void require_gpu(const char* function, const char* name, const Call& call, int i, DLDataType dtype) {
   if (!call.on_host()) return;
   const DLTensor& tensor = call.tensor(i);
-  throw TypeError(
-      std::string(function) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " + shape_text(tensor) +
-      " on " + device_text(tensor.device) +
-      "; accepted: an array on a CUDA device, or execution=\"cuda\", which copies host arrays there and back");
+  throw TypeError(std::string(function) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " +
+                  shape_text(tensor) + " on " + device_text(tensor.device) +
+                  "; accepted: " + (dtype.bits ? "a " + dtype_name(dtype) : "an") +
+                  " array on a CUDA device, or execution=\"cuda\", which copies host arrays there and back");
 }
 
 }  // namespace interop::bindings
