@@ -373,7 +373,11 @@ def test_a_given_result_has_the_shape_of_its_rule(lib, rule):
     add = lib.sum.returning(c=rule)
     whole = np.zeros(10, "float32")
     for c in (whole[:3], whole[:6], whole[:5].reshape(5, 1), whole[:5].reshape(1, 5), whole[:1].reshape(()), whole[:0]):
-        for call in (add, lambda *args, **results: interop.explain(add, *args, **results)):
+        for call in (
+            add,
+            lambda *args, **results: interop.explain(add, *args, **results),
+            lambda a, b, n, c: add(n=n, c=c, b=b, a=a),
+        ):
             with pytest.raises(ValueError, match=r"^libsum.sum: c has shape .*; accepted: .* returning\(\) .*, \(5,\)"):
                 call(A, B, 5, c=c)
     for c, error in (

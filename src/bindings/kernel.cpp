@@ -289,6 +289,13 @@ void check_array(const char* label, const Parameter& parameter, const Call& call
                  static_cast<uint8_t>(parameter.written)});
 }
 
+/// The view of a result that is made: it has as many sizes as its type says, and the kernel reads them all.
+void check_dimensions(const Kernel& kernel, const Parameter& parameter, const Shape& shape) {
+  if (parameter.kind != Kind::view || shape.ndim == parameter.ndim) return;
+  throw ValueError(std::string(kernel.label) + ": the shape of " + parameter.name + " is " + shape_text(shape) +
+                   "; accepted: " + std::to_string(parameter.ndim) + " dimensions, as it is a view of so many");
+}
+
 std::string sizes_text(const unsigned (&sizes)[3]) {
   return "(" + std::to_string(sizes[0]) + ", " + std::to_string(sizes[1]) + ", " + std::to_string(sizes[2]) + ")";
 }
@@ -360,6 +367,7 @@ nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb:
     }
     if (!tensors[i]) {
       const Shape shape = result_shape(kernel.label, parameter.name.c_str(), shapes[nb::int_(i)], tensors);
+      check_dimensions(kernel, parameter, shape);
       tensors[i] = &call.output(shape, parameter.dtype);
     }
     values.put(parameter, *tensors[i]);
