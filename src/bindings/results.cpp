@@ -27,6 +27,7 @@ Shape result_shape(const char* function, const char* name, nb::handle rule, cons
     int overflow = 0;
     const long long size = PyLong_AsLongLongAndOverflow(sizes[i].ptr(), &overflow);
     if (size == -1 && !overflow && PyErr_Occurred()) {
+      if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
       PyErr_Clear();
       throw TypeError(label + " has the size " + exchange::type_text(sizes[i]) + "; accepted: an int");
     }
