@@ -233,7 +233,7 @@ def scale():
     [
         ((X, X, 5), TypeError, r"takes 4 arguments \(x, y, by, n\), 3 were given"),
         ((X, X, 1, 2, 3), TypeError, "5 were given"),
-        ((X.astype("float64"), X, 1.0, 5), TypeError, "x is float64 .*; accepted: a C-contiguous float32 array"),
+        ((X.astype("float64"), X, 1.0, 5), TypeError, "x is float64 .*; accepted: a float32 array on a CUDA"),
         (
             (X, X.copy(), 1.0, 5),
             TypeError,

@@ -284,9 +284,16 @@ class Values {
 /// Is argument `k` of the call what the parameter takes?
 void check_array(const char* label, const Parameter& parameter, const Call& call, int k) {
   const bool is_view = parameter.kind == Kind::view;
-  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, call.on_host() ? 0 : kDLCUDA,
-                 is_view ? '\0' : 'C', static_cast<uint8_t>(parameter.written)});
-  require_gpu(label, parameter.name.c_str(), call, k);
+  require_gpu(label, parameter.name.c_str(), call, k, parameter.dtype);
+  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, kDLCUDA, is_view ? '\0' : 'C',
+                 static_cast<uint8_t>(parameter.written)});
+}
+
+/// The view of a result that is made: it has as many sizes as its type says, and the kernel reads them all.
+void check_dimensions(const Kernel& kernel, const Parameter& parameter, const Shape& shape) {
+  if (parameter.kind != Kind::view || shape.ndim == parameter.ndim) return;
+  throw ValueError(std::string(kernel.label) + ": the shape of " + parameter.name + " is " + shape_text(shape) +
+                   "; accepted: " + std::to_string(parameter.ndim) + " dimensions, as it is a view of so many");
 }
 
 std::string sizes_text(const unsigned (&sizes)[3]) {
@@ -360,6 +367,7 @@ nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb:
     }
     if (!tensors[i]) {
       const Shape shape = result_shape(kernel.label, parameter.name.c_str(), shapes[nb::int_(i)], tensors);
+      check_dimensions(kernel, parameter, shape);
       tensors[i] = &call.output(shape, parameter.dtype);
     }
     values.put(parameter, *tensors[i]);

@@ -175,9 +175,10 @@ void check_pointers(const CFunction& function, const Side& side) {
   for (size_t k = 0; k < side.places.size(); ++k) {
     const Parameter& parameter = function.parameters[static_cast<size_t>(side.places[k])];
     const bool for_gpu = side.kind == Kind::device;
-    const int i = static_cast<int>(k), device = !for_gpu ? kDLCPU : side.call->on_host() ? 0 : kDLCUDA;
-    side.call->check(i, {nullptr, parameter.dtype, -1, device, 'C', static_cast<uint8_t>(parameter.written)});
-    if (for_gpu) require_gpu(function.label.c_str(), parameter.name.c_str(), *side.call, i);
+    const int i = static_cast<int>(k);
+    if (for_gpu) require_gpu(function.label.c_str(), parameter.name.c_str(), *side.call, i, parameter.dtype);
+    side.call->check(
+        i, {nullptr, parameter.dtype, -1, for_gpu ? kDLCUDA : kDLCPU, 'C', static_cast<uint8_t>(parameter.written)});
   }
 }
 

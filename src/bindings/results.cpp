@@ -40,6 +40,7 @@ Shape result_shape(const char* function, const char* name, nb::handle rule, cons
     int overflow = 0;
     const long long size = PyLong_AsLongLongAndOverflow(sizes[i].ptr(), &overflow);
     if (size == -1 && !overflow && PyErr_Occurred()) {
+      if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
       PyErr_Clear();
       throw TypeError(label + " has the size " + exchange::type_text(sizes[i]) + "; accepted: an int");
     }
@@ -60,13 +61,13 @@ void check_given_result(const char* function, const char* name, nb::handle rule,
                    "; accepted: the shape that returning() says, " + shape_text(shape));
 }
 
-void require_gpu(const char* function, const char* name, const Call& call, int i) {
+void require_gpu(const char* function, const char* name, const Call& call, int i, DLDataType dtype) {
   if (!call.on_host()) return;
   const DLTensor& tensor = call.tensor(i);
-  throw TypeError(
-      std::string(function) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " + shape_text(tensor) +
-      " on " + device_text(tensor.device) +
-      "; accepted: an array on a CUDA device, or execution=\"cuda\", which copies host arrays there and back");
+  throw TypeError(std::string(function) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " +
+                  shape_text(tensor) + " on " + device_text(tensor.device) +
+                  "; accepted: " + (dtype.bits ? "a " + dtype_name(dtype) : "an") +
+                  " array on a CUDA device, or execution=\"cuda\", which copies host arrays there and back");
 }
 
 }  // namespace interop::bindings

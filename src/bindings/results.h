@@ -24,7 +24,7 @@ void check_given_result(const char* function, const char* name, nanobind::handle
                         const DLTensor& given);
 
 /// Throws TypeError where argument `i`, for a pointer or a view of the GPU's, is in host memory, and nothing asks for a
-/// copy of it.
-void require_gpu(const char* function, const char* name, const Call& call, int i);
+/// copy of it. `dtype` is what the parameter takes.
+void require_gpu(const char* function, const char* name, const Call& call, int i, DLDataType dtype);
 
 }  // namespace interop::bindings

@@ -299,6 +299,19 @@ def test_a_given_view_has_the_shape_of_its_rule(cupy):
     assert whole.sum() == x.sum()
 
 
+def test_a_view_that_is_made_has_the_declared_dimensions(cupy):
+    transpose = interop.kernel(TRANSPOSE, "transpose<float>", threads=lambda x: x.shape, block=(16, 8))
+    x = cupy.arange(12, dtype="float32").reshape(3, 4)
+    for shape, text in ((12, r"\(12,\)"), ((), r"\(\)"), ((4, 3, 1), r"\(4, 3, 1\)")):
+        made = transpose.returning(y=lambda x: shape)  # noqa: B023
+        for call in (made, lambda x: interop.explain(made, x)):  # noqa: B023
+            with pytest.raises(ValueError, match=f"the shape of y is {text}; accepted: 2 dimensions"):
+                call(x)
+    source = "#include <interop/view.cuh>\n__global__ void f(const float* x, interop::View<float, 2> y) {}"
+    with pytest.raises(ValueError, match=r"the shape of y is \(3,\); accepted: 2 dimensions"):
+        interop.kernel(source, "f", grid=1).returning(y="x")(cupy.zeros(3, "float32"))
+
+
 def test_host_arrays_are_told_of_execution(add):
     with pytest.raises(TypeError, match=r'a is float32 .* on cpu; accepted: .* or execution="cuda"'):
         add(A, B, A.copy(), N)
