@@ -125,8 +125,7 @@ Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count
 }
 
 DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype) {
-  const char* accepted = is_served(dtype) ? refusal(op, dtype)
-                                          : kServedDtypes;
+  const char* accepted = is_served(dtype) ? refusal(op, dtype) : kServedDtypes;
   if (accepted) {
     throw TypeError(std::string(function) + ": the operands are " + dtype_name(dtype) + "; accepted: " + accepted);
   }
