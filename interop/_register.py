@@ -39,7 +39,10 @@ def register(
         Returns what can be read in place of the array, on the same memory: an array of any library, an object with
         ``__dlpack__``, ``__cuda_array_interface__`` or a buffer, or a new DLPack capsule. It is not told the stream,
         which follows from the array's device; an object's ``__dlpack__(stream=...)`` is. Needed where the arrays have
-        no such protocol themselves.
+        no such protocol themselves. What it returns, and the array, live as long as the memory is used, by views and by
+        work on a GPU, too. Where the array is written to, a new object must be on the array's own memory: `export` is
+        called twice then, and two addresses are a copy, which is refused. A copy that the library keeps, and returns
+        again, cannot be told from that: what is written to it is for the library to bring back.
     current_stream : callable, ``(device) -> stream``, optional
         The stream on which the library would work now on that CUDA device, as an int handle or a stream object. Calls
         run on it, or are ordered both ways with it. Without it, arrays on a device are used on the stream that the

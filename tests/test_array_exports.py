@@ -6,9 +6,9 @@ In host memory here; on a GPU: tests/gpu/test_convert.py. Results of calls, thei
 from __future__ import annotations
 
 import ctypes
-import re
 import gc
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -165,9 +165,7 @@ class Buffer(ctypes.Structure):
     )
 
 
-get_buffer = dlpack._python(
-    "PyObject_GetBuffer", ctypes.c_int, ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int
-)
+get_buffer = dlpack._python("PyObject_GetBuffer", ctypes.c_int, ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int)
 release_buffer = dlpack._python("PyBuffer_Release", None, ctypes.POINTER(Buffer))
 
 WRITABLE, FORMAT, ND, STRIDES = 0x1, 0x4, 0x8, 0x18

@@ -239,6 +239,23 @@ def test_arguments_that_do_not_fit(lib, arguments, error, message):
         lib.sum(*arguments)
 
 
+def test_arrays_that_are_not_aligned_as_c_has_them(lib):
+    """The compiler may take it that they are; NumPy's own functions do not."""
+    x = np.zeros(17, "u1")[1:].view("f4")
+    y, z = np.ones(4, "f4"), np.zeros(4, "f4")
+    words = "starts at an address that is not a multiple of 4 bytes, as C has float32; accepted: an aligned array"
+    with pytest.raises(ValueError, match=f"a {words}"):
+        lib.sum(x, y, z, 4)
+    with pytest.raises(ValueError, match=f"c {words}"):
+        lib.sum(y, y, x, 4)
+    assert not x.any()
+    assert np.array_equal(interop.add(x, 1), y)
+    assert lib.first_byte(x) == 0  # a void* has no type
+    lib.sum(x[:0], y[:0], z[:0], 0)
+    lib.sum(y, y, z, 4)
+    assert (z == 2).all()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "error", "message"),
     [

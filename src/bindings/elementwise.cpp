@@ -436,7 +436,8 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
   if (count > kMaxInputs || nb::len(strides) != nb::len(shapes)) throw ValueError("interop: no such loop");
   const auto read = [&](int k, nb::handle shape, nb::handle stride) {
     const int ndim = read_sizes("interop", "the shape", shape, sizes[k]);
-    if (read_sizes("interop", "the strides", stride, steps[k]) != ndim) throw ValueError("interop: strides of no shape");
+    if (read_sizes("interop", "the strides", stride, steps[k]) != ndim)
+      throw ValueError("interop: strides of no shape");
     tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
   };
   read(0, out_shape, out_strides);

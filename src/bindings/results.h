@@ -1,5 +1,5 @@
-/// Shapes that Python gives: of JAX's tracers, and of the results that a C function or a kernel makes, by the shape rules
-/// of `interop._array_function`.
+/// Shapes that Python gives: of JAX's tracers, and of the results that a C function or a kernel makes, by the shape
+/// rules of `interop._array_function`.
 #pragma once
 
 #include <interop/call.h>

@@ -1,6 +1,7 @@
 /// The DLPack C exchange API: tvm-ffi's and cuda.core's views, Paddle, and whoever else puts the table on a type.
 #include "exchange/exchange_api.h"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
@@ -43,6 +44,18 @@ const DLPackExchangeAPI* find_exchange_api(nb::handle type) {
   return nullptr;
 }
 
+namespace {
+
+/// Is the tensor what was asked of an allocator? What it points to is written without a further look.
+bool is_as_asked(const DLTensor& made, const DLTensor& asked) {
+  if (made.ndim != asked.ndim || made.dtype != asked.dtype) return false;
+  if (made.ndim > 0 && (!made.shape || !std::equal(asked.shape, asked.shape + asked.ndim, made.shape))) return false;
+  if (made.strides && !is_compact(made)) return false;
+  return made.data || element_count(asked) == 0;
+}
+
+}  // namespace
+
 Made allocate_by(const DLPackExchangeAPI& api, const Shape& shape, DLDataType dtype, DLDevice device) {
   DLTensor prototype{nullptr, device, shape.ndim, dtype, const_cast<int64_t*>(shape.sizes), nullptr, 0};
   DLManagedTensorVersioned* managed = nullptr;
@@ -54,6 +67,11 @@ Made allocate_by(const DLPackExchangeAPI& api, const Shape& shape, DLDataType dt
     if (PyErr_Occurred()) nb::raise_python_error();
     PyErr_SetString(error[0] == "MemoryError" ? PyExc_MemoryError : PyExc_RuntimeError, error[1].c_str());
     nb::raise_python_error();
+  }
+  if (!managed || !is_as_asked(managed->dl_tensor, prototype)) {
+    if (managed && managed->deleter) managed->deleter(managed);
+    throw BufferError("interop: the allocator of an array library makes another tensor than the one asked for, " +
+                      dtype_name(dtype) + " of shape " + shape_text(shape) + "; accepted: a new row-major one");
   }
   void* data =
       managed->dl_tensor.data ? static_cast<char*>(managed->dl_tensor.data) + managed->dl_tensor.byte_offset : nullptr;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "exchange/checks.h"
 #include "exchange/stream.h"
 
 namespace interop::exchange {
@@ -101,6 +102,7 @@ class RegisteredRoute final : public Route {
     inspect(array);
     acquire(array, stream);
     check_empty(array, shape, dtype, device);
+    check_address(array);
     made.data = array.tensor.data;
     return made;
   }

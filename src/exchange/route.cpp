@@ -168,6 +168,7 @@ const Route* find_route(nb::handle object) {
   const Route* route = nullptr;
   if (find_cached(type, &route)) return route;
   const unsigned before = registrations.load();
+  const nb::object held = nb::borrow(reinterpret_cast<PyObject*>(type));  // the look may run Python of its metaclass
   route = look(type);
   if (route) {
     cache(type, route, before);

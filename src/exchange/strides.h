@@ -10,8 +10,8 @@ namespace interop::exchange {
 /// BufferError for a shape or strides beyond all memory.
 void strides_from_bytes(Operand& operand);
 
-/// A tuple of ints into `out`, which takes kMaxDims; returns its length. Throws ValueError for a longer one, BufferError
-/// for what is no such tuple.
+/// A tuple of ints into `out`, which takes kMaxDims; returns its length. Throws ValueError for a longer one,
+/// BufferError for what is no such tuple.
 int read_ints(const Operand& operand, nb::handle tuple, int64_t* out);
 
 /// A tuple of strides in bytes into the operand, whose shape is filled in, and from there as `strides_from_bytes`.

@@ -134,8 +134,7 @@ DLDataType comparison_dtype(DLDataType a, DLDataType b) {
 }
 
 DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype) {
-  const char* accepted = is_served(dtype) ? refusal(op, dtype)
-                                          : kServedDtypes;
+  const char* accepted = is_served(dtype) ? refusal(op, dtype) : kServedDtypes;
   if (accepted) {
     throw TypeError(std::string(function) + ": the operands are " + dtype_name(dtype) + "; accepted: " + accepted);
   }

@@ -24,8 +24,9 @@ POSSIBLE = {
     (BFLOAT, 16),
 }
 BITS = (0, 1, 2, 4, 6, 7, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 192, 255)
-IMPOSSIBLE = [(FLOAT, 24), (FLOAT, 128), (COMPLEX, 8), (COMPLEX, 16), (COMPLEX, 24), (BOOL, 16), (BOOL, 1), (BFLOAT, 32)]
-IMPOSSIBLE += [(INT, 24), (UINT, 128), (UINT, 4), (FLOAT, 8), (10, 16), (15, 8), (17, 4), (17, 8), (HANDLE, 64), (99, 8)]
+IMPOSSIBLE = [*itertools.product((FLOAT,), (8, 24, 128)), *itertools.product((COMPLEX,), (8, 16, 24))]
+IMPOSSIBLE += [*itertools.product((INT, UINT), (4, 24, 128)), *itertools.product((15, 16, 17), (4, 6, 8))]
+IMPOSSIBLE += [*itertools.product((BOOL, 10), (1, 16)), *itertools.product((BFLOAT,), (8, 32)), (HANDLE, 64), (99, 8)]
 
 
 class Box:
@@ -84,7 +85,8 @@ def test_impossible_dtypes_are_refused_by_name(way, label):
             CALLS[label](x)
     for lanes in (0, 2, 4, 65535):
         x = WAYS[way](memory, dtype_code=FLOAT, dtype_bits=32, dtype_lanes=lanes, shape=(2,), strides=(1,))
-        with pytest.raises(TypeError, match=rf"^{label} has dtype\(code=2, bits=32, lanes={lanes}\); accepted: dtypes of"):
+        words = rf"has dtype\(code=2, bits=32, lanes={lanes}\); accepted: dtypes of one lane"
+        with pytest.raises(TypeError, match=f"^{label} {words}"):
             CALLS[label](x)
     assert not memory.any()
     EXCHANGE.fakes.clear()
@@ -93,9 +95,10 @@ def test_impossible_dtypes_are_refused_by_name(way, label):
 @pytest.mark.parametrize(
     "typestr",
     [
-        *("<f3", "<f1", "<f0", "<f16", "<f12", "<c4", "<c1", "<c2", "<c3", "<c32", "|b2", "|b0", "<b4", "<i3", "<i16", "<i0"),
-        *("<u5", "<V1", "|V2", "|O8", "|S4", "<U1", "<M8", "<m8", "<t4", "<e2", ">f4", ">i2", ">c8", "<f-4", "<f 4", "<f04 "),
-        *("<i256", "<i264", "<u33", "<c264", "f4", "<", "", "<f", "<4", "\0f4", "<f4\0"),
+        *("<f3", "<f1", "<f0", "<f16", "<f12", "<c4", "<c1", "<c2", "<c3", "<c32", "|b2", "|b0", "<b4"),
+        *("<i3", "<i16", "<i0", "<u5", "<V1", "|V2", "|O8", "|S4", "<U1", "<M8", "<m8", "<t4", "<e2"),
+        *(">f4", ">i2", ">c8", "<f-4", "<f 4", "<f04 ", "<i256", "<i264", "<u33", "<c264", "f4", "<"),
+        *("", "<f", "<4", "\0f4", "<f4\0"),
     ],
     ids=ascii,
 )

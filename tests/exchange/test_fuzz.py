@@ -248,6 +248,80 @@ def refuse_only(array):
     interop.matmul(array, np.ones((1000003, 0)))
 
 
+READS = {
+    "add": lambda x: interop.add(x, 1),
+    "matmul": lambda x: interop.matmul(x, np.ones((8, 2))),
+    "expression": lambda x: interop.elementwise("x * x + 1")(x),
+    "explain": lambda x: interop.explain(interop.add, x, 1),
+    "out": lambda x: interop.add(np.ones((8, 8)), 1, out=x),
+}
+LOOKS = {
+    "asarray": interop.asarray,
+    "convert": lambda x: interop.convert(x, "interop"),
+    "export": lambda x: interop.asarray(x).__dlpack__(max_version=(1, 0)),
+    "no element": lambda x: interop.matmul(x, np.ones((1000003, 0))),
+}
+
+
+@pytest.mark.parametrize("way", ["dlpack", "old dlpack", "capsule", "exchange api", "registered"])
+@given(fields=wrong_fields(), chosen=st.sampled_from(sorted({**READS, **LOOKS})))
+@example(fields={"byte_offset": 2**64 - 8}, chosen="add")
+@example(fields={"byte_offset": 2**63}, chosen="asarray")
+@example(fields={"shape": (2**40, 2**40, 0), "strides": None}, chosen="asarray")
+@example(fields={"shape": (0, 2**62, 2**62), "strides": (1, 1, 1)}, chosen="add")
+@example(fields={"shape": (3,), "strides": (2**62,)}, chosen="add")
+@example(fields={"shape": (8, 8), "strides": (-8, -1), "byte_offset": 63 * 8}, chosen="add")
+@example(fields={"dtype_code": 6, "dtype_bits": 16}, chosen="add")
+@example(fields={"dtype_code": 5, "dtype_bits": 24}, chosen="convert")
+@example(fields={"ndim": 66}, chosen="out")
+def test_hostile_tensors_through_every_function(way, fields, chosen):
+    """The right exception or the right answer, and every export given back once: nothing is read that should not be."""
+    x = np.arange(64.0)
+    known = {"shape": (8, 8), "strides": (8, 1), **fields}
+    if chosen in READS and not never_too_long(x, known):
+        chosen = "asarray"
+    fake = (OldFake if way == "old dlpack" else Fake)(x, **known)
+    array = {"capsule": fake.capsule, "exchange api": lambda: EXCHANGE.type(fake), "registered": lambda: Box(fake)}.get(
+        way, lambda: fake
+    )()
+    said = None
+    try:
+        result = {**READS, **LOOKS}[chosen](array)
+    except LISTED as error:
+        said = str(error)
+    if said is not None:
+        assert said.startswith(("interop.", "this torch")), said
+    elif chosen == "add" and known == {"shape": (8, 8), "strides": (8, 1), "byte_offset": 0}:
+        got = result.fake.array if hasattr(result, "fake") else np.asarray(result)
+        assert np.array_equal(got, x.reshape(8, 8) + 1)
+    got = result = array = None
+    if not fake.balanced:
+        gc.collect()
+    assert fake.exported == fake.deleted
+    assert stray_deletes() == 0
+    EXCHANGE.fakes.clear()
+
+
+@given(
+    typestr=st.one_of(st.text(max_size=5), st.from_regex(r"\A[<>|=]?[biufcVOSUMmt][0-9]{0,3}\Z")),
+    shape=st.lists(st.sampled_from(BIG), max_size=3).map(tuple),
+    strides=st.one_of(st.none(), st.lists(st.sampled_from(BIG), max_size=3).map(tuple)),
+    chosen=st.sampled_from(["add", "matmul", "expression", "asarray", "convert"]),
+)
+@example(typestr="<f3", shape=(2,), strides=None, chosen="add")
+@example(typestr="<f8", shape=(3,), strides=(2**62,), chosen="add")
+@example(typestr="<f8", shape=(2**32, 2**32, 0), strides=None, chosen="asarray")
+def test_hostile_interfaces_through_every_function(typestr, shape, strides, chosen):
+    """A null pointer, so that nothing is right but what has no element."""
+    array = Cai(None, typestr=typestr, shape=shape, strides=strides, data=(0, False), version=3)
+    try:
+        {**READS, **LOOKS}[chosen](array)
+    except LISTED as error:
+        assert str(error).startswith("interop")  # noqa: PT017
+    else:
+        assert math.prod(shape) == 0
+
+
 NOT_INTS = [None, 1.5, "8", b"8", (), [], {}, object(), float("nan"), 2**63, 2**64, -(2**63) - 1, 10**30]
 WRONG = {
     "version": [ABSENT, None, 1, 0, -1, "3", 3.0, (3,), 2**70],

@@ -5,13 +5,14 @@ Their layouts and dtypes are in the conformance matrix (`tests/test_conformance.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 
 import numpy as np
 import pytest
 from helpers import machine
-from helpers.dlpack import Fake, stray_deletes
+from helpers.dlpack import Fake, consume, stray_deletes
 from helpers.exchange_api import Exchange
 
 import interop
@@ -130,6 +131,38 @@ def test_a_type_at_the_address_of_a_dropped_one_has_its_own_route():
 def test_exchange_api_that_is_no_table(value):
     kind = type("Odd", (), {"__dlpack_c_exchange_api__": value, "__array_interface__": X.__array_interface__})
     assert route(kind()) == ("interop", "buffer protocol")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"shape": (2, 3)},
+        {"shape": (8,)},
+        {"ndim": 1},
+        {"shape": None},
+        {"dtype_bits": 32},
+        {"data": None},
+        {"strides": (1, 2)},
+        None,
+    ],
+    ids=str,
+)
+def test_an_allocator_that_makes_something_else(fields):
+    """What it returns is written to, so it is looked at first."""
+
+    class Lies(Exchange):
+        def _allocate(self, prototype, out, context, set_error):
+            if fields is None:
+                return 0  # and no tensor
+            self.made = Fake(np.zeros((2, 4)), **fields)
+            out[0] = ctypes.addressof(consume(self.made.capsule()))
+            return 0
+
+    library = Lies()
+    with pytest.raises(BufferError, match=r"makes another tensor than the one asked for, float64 of shape \(2, 4\)"):
+        interop.matmul(library.array(X), Y)
+    assert library.balanced
+    assert fields is None or library.made.balanced
 
 
 def test_exchange_api_without_an_allocator():

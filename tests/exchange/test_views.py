@@ -64,12 +64,11 @@ def test_a_traceback_keeps_the_memory_that_its_frames_see(producer, call):
     x = np.arange(4, dtype="u1")
     fake = (OldFake if producer == "old dlpack" else Fake)(x)
     library, kind = Exchange(lacks="allocate"), new_box(export=lambda box: box.inside)
-    array = {"capsule": fake.capsule, "exchange api": lambda: library.type(fake), "registered": lambda: kind(fake)}.get(
-        producer, lambda: fake
-    )()
+    make = {"capsule": fake.capsule, "exchange api": lambda: library.type(fake), "registered": lambda: kind(fake)}
+    arrays = [make.get(producer, lambda: fake)()]
     strays = stray_deletes()
-    error = error_of(lambda: CALLS[call](array))
-    del array
+    error = error_of(lambda: CALLS[call](*arrays))
+    arrays.clear()
     views = [view for view in arrays_in(error) if view.ctypes.data == x.ctypes.data]
     assert views, "no frame keeps a view: this test shows nothing"
     assert views[0].tolist() == [0, 1, 2, 3]
@@ -229,7 +228,7 @@ def test_numbers_of_an_interface_that_change_the_interface():
             gc.collect()
             return self.size
 
-    array = Cai(None, **good, shape=tuple([Size(2, "shape"), Size(-3, "shape"), Size(2, "shape")]))
+    array = Cai(None, **good, shape=(Size(2, "shape"), Size(-3, "shape"), Size(2, "shape")))
     with pytest.raises((BufferError, TypeError), match="^interop.add: a"):
         interop.add(array, 1)
     assert ran == ["shape"] * 3
