@@ -166,14 +166,11 @@ def comparison_dtype(*operands: Any) -> str | None:
     return _core.comparison_dtype(dtypes[0], dtypes[-1])
 
 
-_HELD_BY_ALL = 127  # signed integers and floats
-
-
 def side_of(scalar: Any, dtype: Any) -> int:
     """Tell where a finite real number lies beside all that a dtype holds: -1 below, 1 above, 0 among it."""
-    if type(scalar) in (int, float) and abs(scalar) <= _HELD_BY_ALL:
-        if dtype.kind not in "bu" or 0 <= scalar <= 1:
-            return 0
+    least = 0 if dtype.kind in "bu" else -1
+    if type(scalar) in (int, float) and least <= scalar <= 1:  # which all hold, as most that are compared with
+        return 0
     if not isinstance(scalar, REAL):
         return 0
     if dtype.kind in "biu" and isinstance(scalar, _INTEGRAL):
