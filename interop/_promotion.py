@@ -168,6 +168,9 @@ def comparison_dtype(*operands: Any) -> str | None:
 
 def side_of(scalar: Any, dtype: Any) -> int:
     """Tell where a finite real number lies beside all that a dtype holds: -1 below, 1 above, 0 among it."""
+    least = 0 if dtype.kind in ("b", "u") else -1
+    if type(scalar) in (int, float) and least <= scalar <= 1:  # which all hold, as most that are compared with
+        return 0
     if not isinstance(scalar, REAL):
         return 0
     if dtype.kind in "biu" and isinstance(scalar, _INTEGRAL):
