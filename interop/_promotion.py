@@ -37,15 +37,19 @@ def promote(function: str, library: str, divides: bool, a: Operand, b: Operand, 
     without its x64 mode would wrap. Raises TypeError where the library has no answer, in its own words.
     """
     rules = _RULES.get(library, _numpy)
-    key = (library, divides, compares, _key(a), _key(b), configuration(library))
-    if key not in _known:
-        try:
-            is_mixed = compares and library == "jax" and _are_mixed(a, b)
-            _known[key] = "int64" if is_mixed else rules(divides, *(x for x in (a, b) if x is not None))
-        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
-            names = " and ".join(_describe(x) for x in (a, b) if x is not None)
-            raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
-    return _known[key]
+    before = configuration(library)
+    key = (library, divides, compares, _key(a), _key(b), before)
+    if (known := _known.get(key)) is not None:
+        return known
+    try:
+        is_mixed = compares and library == "jax" and _are_mixed(a, b)
+        dtype = "int64" if is_mixed else rules(divides, *(x for x in (a, b) if x is not None))
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
+        names = " and ".join(_describe(x) for x in (a, b) if x is not None)
+        raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
+    if configuration(library) == before:  # else another thread has changed it while the library was asked
+        _known[key] = dtype
+    return dtype
 
 
 def _are_mixed(*operands: Operand) -> bool:

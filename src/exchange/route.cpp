@@ -60,9 +60,9 @@ void cache(PyTypeObject* type, const Route* route, unsigned looked_at) {
 
 /// Is a class of this name, from this package, among the type's bases?
 bool derives_from(PyTypeObject* type, std::string_view package, std::string_view name) {
-  PyObject* mro = type->tp_mro;
-  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); ++i) {
-    const nb::handle base(PyTuple_GET_ITEM(mro, i));
+  const nb::object mro = nb::borrow(type->tp_mro);  // a metaclass's `__module__` may give the type other bases
+  for (Py_ssize_t i = 0; mro.is_valid() && i < PyTuple_GET_SIZE(mro.ptr()); ++i) {
+    const nb::handle base(PyTuple_GET_ITEM(mro.ptr(), i));
     const nb::object module = nb::getattr(base, "__module__", nb::none());
     const nb::object own_name = nb::getattr(base, "__name__", nb::none());
     if (!nb::isinstance<nb::str>(module) || !nb::isinstance<nb::str>(own_name)) continue;
@@ -157,7 +157,15 @@ void refresh_routes(PyTypeObject* base) {
   }
   for (Slot& slot : slots) {
     PyTypeObject* type = slot.type.load(std::memory_order_acquire);
-    if (type && PyType_IsSubtype(type, base)) slot.route.store(look(type), std::memory_order_relaxed);
+    if (!type || !PyType_IsSubtype(type, base)) continue;
+    // A look calls Python, which lets other threads in: one that registers meanwhile has the last word.
+    for (bool is_new = false; !is_new;) {
+      const unsigned before = registrations.load();
+      const Route* route = look(type);
+      const std::lock_guard<std::mutex> lock(slots_mutex);
+      is_new = registrations.load() == before;
+      if (is_new) slot.route.store(route, std::memory_order_relaxed);
+    }
   }
 }
 
