@@ -1,4 +1,4 @@
-"""Threads that start at once and are switched often, and moments at which another thread's work comes in for certain."""
+"""Threads that start at once and are switched often, and moments at which other work comes in for certain."""
 
 from __future__ import annotations
 
