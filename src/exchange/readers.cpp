@@ -37,8 +37,8 @@ bool Readers::has(cudaStream_t stream) const {
   return std::find(streams_.begin(), streams_.end(), stream) != streams_.end();
 }
 
-// The libraries' answers are asked for by Python, which lets other threads in: a lock held meanwhile would stop one that
-// holds the GIL, for good.
+// The libraries' answers are asked for by Python, which lets other threads in: a lock held meanwhile would stop one
+// that holds the GIL, for good.
 void Readers::note(cudaStream_t stream, int device) {
   if (stream == cuda::kLegacyStream || stream == cuda::kPerThreadStream) return;  // always waited for
   if (has(stream)) return;
