@@ -43,7 +43,7 @@ def promote(function: str, library: str, divides: bool, a: Operand, b: Operand, 
         return known
     try:
         is_mixed = compares and library == "jax" and _are_mixed(a, b)
-        dtype = "int64" if is_mixed else rules(divides, *(x for x in (a, b) if x is not None))
+        dtype = "int64" if is_mixed else rules(divides, *(_plain(x) for x in (a, b) if x is not None))
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
         names = " and ".join(_describe(x) for x in (a, b) if x is not None)
         raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
@@ -69,7 +69,13 @@ def _describe(operand: Operand) -> str:
 
 
 def _key(operand: Operand) -> Any:
-    return operand if operand is None or isinstance(operand, tuple) else type(operand)
+    return operand if operand is None or isinstance(operand, tuple) else type(_plain(operand))
+
+
+def _plain(operand: Any) -> Any:
+    """Return an int for one of a class of the user's, which counts by its kind alone: an enumeration's, say."""
+    kind = type(operand)
+    return int.__index__(operand) if kind not in (int, bool) and isinstance(operand, int) else operand
 
 
 def configuration(library: str) -> Any:

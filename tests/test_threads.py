@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes.util
+import enum
 import gc
 import itertools
 import json
@@ -146,15 +147,32 @@ def test_a_default_dtype_that_changes_while_torch_is_asked(default_dtype):
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_a_default_dtype_that_changes_while_an_expression_finds_its_dtypes(default_dtype):
+@pytest.mark.parametrize(("event", "function"), [("call", "_torch"), ("return", "promote")])
+def test_a_default_dtype_that_changes_while_an_expression_finds_its_dtypes(default_dtype, event, function):
     torch = default_dtype
     x = torch.ones(3, dtype=torch.int16)
     f = interop.elementwise("x / y")
-    with meanwhile("return", "promote", lambda: torch.set_default_dtype(torch.float64)):
+    with meanwhile(event, function, lambda: torch.set_default_dtype(torch.float64)):
         f(x, x)
     assert f(x, x).dtype == torch.float64
     torch.set_default_dtype(torch.float32)
     assert f(x, x).dtype == torch.float32
+
+
+@pytest.mark.usefixtures("nothing_known")
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_an_int_of_a_class_of_the_users_counts_as_an_int(library):
+    x = np.array([True, False])
+    if library == "torch":
+        x = machine.need("torch").from_numpy(x)
+    if library == "jax":
+        x = machine.need("jax").numpy.asarray(x)
+    for k in range(5):
+        level = enum.IntEnum(f"Level{k}", {"low": 5, "high": 7})
+        result = interop.add(x, level.low)
+        assert str(result.dtype) == str(interop.add(x, 5).dtype)
+        assert np.asarray(result).tolist() == [6, 5]
+    assert len(_promotion._known) <= 1  # no class is kept
 
 
 @pytest.mark.usefixtures("nothing_known")
