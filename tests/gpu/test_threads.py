@@ -86,6 +86,8 @@ def test_streams_lent_to_two_threads_are_both_waited_for(cupy):
         assert api.view_from_py(view, ctypes.byref(tensor)) == 0
         return stream.value, tensor.data
 
+    with given:
+        cupy.from_dlpack(view)  # the first time takes long
     synchronize()
     stream, pointer = lend()
     [(other, _)] = at_once(1, lambda _: lend())
