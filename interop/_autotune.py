@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ from interop import _core
 __all__ = ["autotune"]
 
 _FORMAT = 1
+_saves = itertools.count()
 
 
 class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
@@ -104,7 +106,8 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
                 entries[_identity(entry)] = entry
                 count += 1
         text = json.dumps({"interop autotune": _FORMAT, "choices": list(entries.values())}, indent=1)
-        beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may read the file meanwhile
+        # Another process may read the file meanwhile, and another thread write it.
+        beside = path.with_name(f"{path.name}.{os.getpid()}.{next(_saves)}.tmp")
         beside.write_text(text + "\n")
         beside.replace(path)
         return count

@@ -126,7 +126,11 @@ def convert(
     if handle is not None and library == "numpy":
         raise ValueError(f"{_FUNCTION}: stream is given, but NumPy has no streams: its arrays are ready on return")
     loaded = sys.modules.get(target.module)
-    if loaded is not None and target.owns(loaded, x):
+    try:
+        is_own = loaded is not None and target.owns(loaded, x)
+    except AttributeError:  # another thread is in the middle of importing it
+        is_own = target.owns(importlib.import_module(target.module), x)
+    if is_own:
         if handle is not None:
             _core.asarray(x, _FUNCTION, handle)  # for its effect only: the stream waits
         return x

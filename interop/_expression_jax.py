@@ -62,11 +62,16 @@ def _typed(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], Type
         (str(x.dtype), x.ndim == 0) if is_strong(x) else (str(x.dtype), x.ndim == 0, as_scalar(x))
         for x in arrays.values()
     )
-    known = (split, kinds, tuple(_Kind(x) for x in scalars))
-    typed = _type(*known, (), configuration("jax"))
-    sides = typed.sides(scalars)
-    if any(sides):
-        typed = _type(*known, sides, configuration("jax"))
+    types = tuple(_Kind(x) for x in scalars)
+    while True:
+        asked = configuration("jax")
+        typed = _type(split, kinds, types, (), asked)
+        sides = typed.sides(scalars)
+        if any(sides):
+            typed = _type(split, kinds, types, sides, asked)
+        if typed.configuration in (None, asked):
+            break
+        _type.cache_clear()  # another thread has changed the configuration meanwhile
     values = [
         element_of(split.function, split.labels[source], scalars[source], numpy_dtype(dtype))
         for source, dtype in typed.values

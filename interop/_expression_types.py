@@ -212,11 +212,14 @@ class _Typing:
         self.typed = Typed(split.function, [array[0] for array in arrays])
 
     def run(self) -> Typed:
+        before = configuration(self.library)
         result = self.visit(self.split.root)
         if not isinstance(result.ref, StepRef):
             self.step(COPY, self.common_dtype(COPY, [result]), None, [result])
         if self.typed.asks:
-            self.typed.configuration = configuration(self.library)
+            if configuration(self.library) != before:  # another thread has changed it between two steps
+                return _Typing(self.split, self.library, self.arrays, self.scalars).run()
+            self.typed.configuration = before
         return self.typed
 
     def visit(self, node: Node) -> _Operand:

@@ -19,7 +19,7 @@ _MOST_BYTES = 256 << 20  # of the cache on disk: the least recently read go firs
 _INSTALL = "pip install 'interop-dlpack[cu13]' (or [cu12])"
 
 _loaded: dict[str, tuple[_core.LoadedKernel, ...]] = {}  # bounded by the sources of one process; CUDA unloads none
-_lock = threading.Lock()
+_lock = threading.RLock()  # compiling runs Python, and so `__del__` of any object, which may call a kernel in turn
 
 
 def load(
@@ -37,11 +37,11 @@ def load(
     includes. Compiles what neither this process nor the cache on disk has. Threads wait for each other. Raises
     CudaError, with the compiler's words.
     """
+    key = _key(source, names, options, architecture, headers)
     with _lock:
-        key = _key(source, names, options, architecture, headers)
         if key not in _loaded:
             image, lowered = _compiled(what, key, source, names, options, architecture)
-            _loaded[key] = tuple(_core.load_kernels(image, lowered))
+            _loaded.setdefault(key, tuple(_core.load_kernels(image, lowered)))
         return _loaded[key]
 
 

@@ -43,14 +43,18 @@ def promote(function: str, library: str, divides: bool, a: Operand, b: Operand) 
     float. Raises TypeError where the library has no answer, in its own words.
     """
     rules = _RULES.get(library, _numpy)
-    key = (library, divides, _key(a), _key(b), configuration(library))
-    if key not in _known:
-        try:
-            _known[key] = rules(divides, *(x for x in (a, b) if x is not None))
-        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
-            names = " and ".join(_describe(x) for x in (a, b) if x is not None)
-            raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
-    return _known[key]
+    before = configuration(library)
+    key = (library, divides, _key(a), _key(b), before)
+    if (known := _known.get(key)) is not None:
+        return known
+    try:
+        dtype = rules(divides, *(_plain(x) for x in (a, b) if x is not None))
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
+        names = " and ".join(_describe(x) for x in (a, b) if x is not None)
+        raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
+    if configuration(library) == before:  # else another thread has changed it while the library was asked
+        _known[key] = dtype
+    return dtype
 
 
 def _first_line(error: Exception) -> str:
@@ -64,7 +68,13 @@ def _describe(operand: Operand) -> str:
 
 
 def _key(operand: Operand) -> Any:
-    return operand if operand is None or isinstance(operand, tuple) else type(operand)
+    return operand if operand is None or isinstance(operand, tuple) else type(_plain(operand))
+
+
+def _plain(operand: Any) -> Any:
+    """Return an int for one of a class of the user's, which counts by its kind alone: an enumeration's, say."""
+    kind = type(operand)
+    return int.__index__(operand) if kind not in (int, bool) and isinstance(operand, int) else operand
 
 
 def configuration(library: str) -> Any:

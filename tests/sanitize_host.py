@@ -1,12 +1,17 @@
 """Run the tests of the host code under AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer.
 
-    python tests/sanitize_host.py                     the tests of exchange, ops and interop.Array
+    python tests/sanitize_host.py                     the tests of exchange, ops, interop.Array and threads
     python tests/sanitize_host.py tests/ops -k batch  pytest with these arguments instead
+    python tests/sanitize_host.py --threads           the tests of threads, under ThreadSanitizer; or as above
 
 Builds src/ without CUDA in a folder that is kept for the next run; the installed package is not touched. Any read or
 write out of bounds, use after free or undefined behaviour ends the run, as does a leak of interop's own: memory that no
 pointer leads to when the interpreter has exited, and that our code allocated, with no Python code in between. What the
 interpreter and the array libraries leave behind at exit is not reported.
+
+ThreadSanitizer sees what our code reads and writes; of the interpreter and the array libraries only the locks. The GIL
+is one, so what it orders is no race, and what is shared without it is. That it is so is tried first, on a function that
+threads run with the GIL and without.
 
 Needs GCC, what the build needs (cmake, ninja, nanobind, apache-tvm-ffi), and the tests' packages.
 """
@@ -27,7 +32,11 @@ MODULE = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
 TESTS = (
     *("tests/exchange", "tests/ops", "tests/test_array.py", "tests/test_array_exports.py", "tests/test_cases.py"),
     *("tests/test_conformance.py", "tests/test_convert.py", "tests/test_errors.py", "tests/test_explain.py"),
-    *("tests/test_jax.py", "tests/test_matmul.py"),
+    *("tests/test_jax.py", "tests/test_matmul.py", "tests/test_threads.py"),
+)
+THREAD_TESTS = (
+    *("tests/test_threads.py", "tests/test_array.py", "tests/test_array_exports.py", "tests/test_public.py"),
+    *("tests/test_expression.py", "tests/test_load.py", "tests/test_jax.py", "-k", "thread"),
 )
 
 
@@ -38,9 +47,9 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, sanitizers: str) -> Path:
     """Build the module with the sanitizers; return the folder that Python finds the package in."""
-    options = ("-DINTEROP_CUDA=OFF", "-DINTEROP_SANITIZE=address,undefined", "-DCMAKE_BUILD_TYPE=RelWithDebInfo")
+    options = ("-DINTEROP_CUDA=OFF", f"-DINTEROP_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo")
     run("cmake", "-S", ROOT, "-B", folder / "build", "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", *options)
     run("cmake", "--build", folder / "build", "--target", "_core")
     package = folder / "site" / "interop"
@@ -52,11 +61,11 @@ def build(folder: Path) -> Path:
     return package.parent
 
 
-def runtimes(module: Path) -> str:
+def runtimes(module: Path, sanitizer: str) -> str:
     """Return the libraries to load first: the sanitizer's, and libstdc++, which it looks for when it starts."""
-    found = re.findall(r"(?:libasan|libstdc\+\+)\.so\S* => (\S+)", run("ldd", module))
+    found = re.findall(rf"(?:{sanitizer}|libstdc\+\+)\.so\S* => (\S+)", run("ldd", module))
     if len(found) != 2:
-        raise SystemExit(f"{module} is linked to no libasan.so: these tests need GCC as the compiler")
+        raise SystemExit(f"{module} is linked to no {sanitizer}.so: these tests need GCC as the compiler")
     return " ".join(found)
 
 
@@ -66,33 +75,94 @@ def our_leaks(report: str) -> list[str]:
     return [leak for leak in leaks if MODULE in leak.split("_PyEval_EvalFrameDefault")[0]]
 
 
+# ---- threads ----
+
+# Two threads change one number in the same moment: both are there before either does.
+_PLANTED = r"""
+#include <atomic>
+static std::atomic<int> here{0};
+static int number = 0;
+extern "C" int change(void) {
+  here.fetch_add(1, std::memory_order_relaxed);
+  while (here.load(std::memory_order_relaxed) < 2) {}
+  return ++number;
+}
+extern "C" int change_alone(void) { return ++number; }
+"""
+_TRY = """
+import ctypes, sys, threading, interop
+path, holds_the_gil = sys.argv[1], sys.argv[2] == "held"
+call = ctypes.PyDLL(path).change_alone if holds_the_gil else interop.load(path, "int change(void);").change
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=lambda: [call() for _ in range(10000 if holds_the_gil else 1)]) for _ in range(2)]
+[x.start() for x in threads], [x.join() for x in threads]
+"""
+
+
+def check_that_races_are_seen(folder: Path, environment: dict[str, str], reports: Path) -> None:
+    """Run a race that must be reported, and the same with the GIL held, which must not."""
+    source, library = folder / "planted.cpp", folder / "planted.so"
+    source.write_text(_PLANTED)
+    run("g++", "-g", "-O1", "-fPIC", "-shared", "-fsanitize=thread", source, "-o", library)
+    for how, expected in (("held", False), ("released", True)):
+        subprocess.run([sys.executable, "-P", "-c", _TRY, library, how], env=environment, check=True)
+        texts = [file.read_text(errors="replace") for file in reports.iterdir()]
+        if (any(map(our_races, texts)) if expected else any(texts)) != expected:
+            raise SystemExit(f"a race with the GIL {how} was {'not ' if expected else ''}reported:\n{''.join(texts)}")
+        for file in reports.iterdir():
+            file.unlink()
+
+
+def our_races(report: str) -> list[str]:
+    """Return the races of ThreadSanitizer's report that our code has a part in."""
+    return [text for text in report.split("==================") if MODULE in text]
+
+
+# ---- the command ----
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where to build (default: one in the temporary folder)")
+    parser.add_argument("--threads", action="store_true", help="ThreadSanitizer in the place of the others")
     options, arguments = parser.parse_known_args()
-    folder = options.folder or Path(tempfile.gettempdir(), f"interop-sanitize-{os.getuid()}")
+    kind = "threads" if options.threads else "memory"
+    folder = (options.folder or Path(tempfile.gettempdir(), f"interop-sanitize-{os.getuid()}")) / kind
     print(f"building in {folder}", flush=True)
-    site = build(folder)
+    site = build(folder, "thread" if options.threads else "address,undefined")
 
     with tempfile.TemporaryDirectory() as reports:
         environment = {
             **os.environ,
             "PYTHONPATH": str(site),
-            "PYTHONMALLOC": "malloc",  # each object a block of its own, in whose bounds to stay
-            "LD_PRELOAD": runtimes(folder / "build" / MODULE),
-            # Reports of tests' own processes, too. A line of a stack names its module, by which our leaks are known. A
-            # small quarantine of what was freed, as tests measure memory.
-            "ASAN_OPTIONS": f"log_path={reports}/report:detect_leaks=1:quarantine_size_mb=16:"
-            "stack_trace_format='    #%n %f %S (%m)'",
-            "LSAN_OPTIONS": "exitcode=0:print_suppressions=0",  # whose leaks they are is for us to say
-            "UBSAN_OPTIONS": f"log_path={reports}/report:print_stacktrace=1",
+            "LD_PRELOAD": runtimes(folder / "build" / MODULE, "libtsan" if options.threads else "libasan"),
         }
-        tests = arguments or [*TESTS, "-m", "not gpu"]
+        # Reports of tests' own processes, too.
+        if options.threads:
+            environment |= {
+                "TSAN_OPTIONS": f"log_path={reports}/report:exitcode=0:die_after_fork=0:history_size=7:"
+                "ignore_noninstrumented_modules=1",
+            }
+            check_that_races_are_seen(folder, environment, Path(reports))
+        else:
+            environment |= {
+                "PYTHONMALLOC": "malloc",  # each object a block of its own, in whose bounds to stay
+                # A line of a stack names its module, by which our leaks are known. A small quarantine of what was
+                # freed, as tests measure memory.
+                "ASAN_OPTIONS": f"log_path={reports}/report:detect_leaks=1:quarantine_size_mb=16:"
+                "stack_trace_format='    #%n %f %S (%m)'",
+                "LSAN_OPTIONS": "exitcode=0:print_suppressions=0",  # whose leaks they are is for us to say
+                "UBSAN_OPTIONS": f"log_path={reports}/report:print_stacktrace=1",
+            }
+        tests = arguments or [*(THREAD_TESTS if options.threads else TESTS), "-m", "not gpu"]
         command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
         status = subprocess.run(command, cwd=ROOT, env=environment).returncode
         texts = [file.read_text(errors="replace") for file in sorted(Path(reports).iterdir())]
-    errors = [text for text in texts if "LeakSanitizer" not in text]
-    leaks = [leak for text in texts for leak in our_leaks(text)]
+    if options.threads:
+        errors, leaks = [race for text in texts for race in our_races(text)], []
+    else:
+        errors = [text for text in texts if "LeakSanitizer" not in text]
+        leaks = [leak for text in texts for leak in our_leaks(text)]
     for text in [*errors, *leaks]:
         print(text)
     print(f"pytest exited with {status}; {len(errors)} errors, {len(leaks)} leaks")

@@ -70,8 +70,12 @@ struct Split {
   std::vector<std::unique_ptr<Typed>> typed;
 };
 
-/// An expression, and all that its calls have found out. Entries are added and never removed: one for each combination
-/// of dtypes that it is called with.
+/// An expression, and all that its calls have found out. Entries are added and never removed or moved: one for each
+/// combination of dtypes that it is called with.
+///
+/// Whatever calls Python lets other threads in, and `__del__` of any object, which may call the same expression: lists
+/// may have grown meanwhile. So they are gone through by index, an entry is made whole before it is added, and the list
+/// is looked through again before that.
 struct ExpressionCalls {
   std::string function;
   std::vector<std::string> parameters;
@@ -155,10 +159,15 @@ bool is_jax_call(const ExpressionCalls& self, const Arguments& arguments, nb::ha
 
 // ---- scalars, and the dtypes of a call ----
 
-Split& find_split(ExpressionCalls& self, uint32_t scalars) {
+Split* known_split(const ExpressionCalls& self, uint32_t scalars) {
   for (const auto& split : self.splits) {
-    if (split->scalars == scalars) return *split;
+    if (split->scalars == scalars) return split.get();
   }
+  return nullptr;
+}
+
+Split& find_split(ExpressionCalls& self, uint32_t scalars) {
+  if (Split* known = known_split(self, scalars)) return *known;
   nb::list names;
   for (int k = 0; k < parameter_count(self); ++k) {
     if (scalars >> k & 1) names.append(self.parameters[static_cast<size_t>(k)]);
@@ -169,6 +178,7 @@ Split& find_split(ExpressionCalls& self, uint32_t scalars) {
   split->places = nb::cast<std::vector<int>>(split->python.attr("places"));
   split->labels = nb::cast<std::vector<std::string>>(split->python.attr("labels"));
   split->computes = std::find(split->places.begin(), split->places.end(), -1) != split->places.end();
+  if (Split* known = known_split(self, scalars)) return *known;
   return *self.splits.emplace_back(std::move(split));
 }
 
@@ -245,15 +255,19 @@ std::vector<Typed::Value> values_of(const ExpressionCalls& self, nb::handle pair
   return values;
 }
 
+Typed* known_typed(const Split& split, const std::vector<uint64_t>& key, const char* library) {
+  for (size_t i = 0; i < split.typed.size(); ++i) {  // by index: comparing configurations calls Python
+    Typed* const typed = split.typed[i].get();
+    if (typed->key != key) continue;
+    if (typed->configuration.is_none() || typed->configuration.equal(kConfiguration.get()(library))) return typed;
+  }
+  return nullptr;
+}
+
 Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uint64_t> key, nb::handle sides) {
   const Call& call = *plan.call;
   const char* library = call.library();
-  // By place: what is asked of Python may let another thread add one.
-  for (size_t i = 0; i < plan.split->typed.size(); ++i) {
-    Typed& typed = *plan.split->typed[i];
-    if (typed.key != key) continue;
-    if (typed.configuration.is_none() || typed.configuration.equal(kConfiguration.get()(library))) return typed;
-  }
+  if (Typed* known = known_typed(*plan.split, key, library)) return *known;
   nb::list arrays, scalars;
   for (int k = 0; k < plan.arguments.array_count; ++k) {
     const DLTensor& tensor = call.tensor(k);
@@ -261,7 +275,6 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uin
   }
   for (nb::handle value : plan.sources.values) scalars.append(value);
   auto typed = std::make_unique<Typed>();
-  typed->key = std::move(key);
   typed->python = plan.split->python.attr("type")(library, arrays, scalars, sides);
   typed->configuration = typed->python.attr("configuration");
   typed->out_dtype = named_dtype(self, typed->python.attr("out_dtype"));
@@ -271,6 +284,8 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uin
     throw ValueError(self.function + ": the arrays meet " + std::to_string(typed->values.size()) +
                      " scalars; accepted: " + std::to_string(kMaxValues) + " scalars and arrays");
   }
+  if (Typed* known = known_typed(*plan.split, key, library)) return *known;
+  typed->key = std::move(key);
   return *plan.split->typed.emplace_back(std::move(typed));
 }
 
@@ -370,19 +385,24 @@ size_t result_bytes(const Plan& plan) {
   return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.typed->out_dtype));
 }
 
+cuda::Kernel* known_kernel(const Typed& typed, int device, const cuda::ExpressionShape& shape) {
+  for (const Typed::Compiled& compiled : typed.compiled) {
+    if (compiled.device == device && compiled.shape == shape) return compiled.kernel;
+  }
+  return nullptr;
+}
+
 /// The kernel for that shape, compiled on first use.
 cuda::Kernel& find_kernel(const Plan& plan, const cuda::ExpressionShape& shape) {
   Typed& typed = *plan.typed;
   const int device = plan.call->device();
-  for (const Typed::Compiled& compiled : typed.compiled) {
-    if (compiled.device == device && compiled.shape == shape) return *compiled.kernel;
-  }
+  if (cuda::Kernel* known = known_kernel(typed, device, shape)) return *known;
   nb::list passed;
   for (int k = 0; k < plan.arguments.array_count; ++k) passed.append(plan.passed[k]);
   const nb::object loaded =
       kLoadKernel.get()(typed.python, passed, shape.tile, shape.vector, shape.unroll, cuda::architecture_name(device));
   cuda::Kernel* const kernel = nb::cast<const LoadedKernel&>(loaded).kernel;
-  typed.compiled.push_back({device, shape, kernel});
+  if (!known_kernel(typed, device, shape)) typed.compiled.push_back({device, shape, kernel});
   return *kernel;
 }
 

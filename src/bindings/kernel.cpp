@@ -243,13 +243,19 @@ cuda::Launch launch_of(const Kernel& kernel, const Plan& plan, const DLTensor* c
 
 // ---- the call ----
 
-cuda::Kernel& find_compiled(Kernel& kernel, int device) {
+cuda::Kernel* known_compiled(const Kernel& kernel, int device) {
   for (const Kernel::Compiled& compiled : kernel.compiled) {
-    if (compiled.device == device) return *compiled.kernel;
+    if (compiled.device == device) return compiled.kernel;
   }
+  return nullptr;
+}
+
+cuda::Kernel& find_compiled(Kernel& kernel, int device) {
+  if (cuda::Kernel* known = known_compiled(kernel, device)) return *known;
   const nb::object loaded = kernel.load(cuda::architecture_name(device));
   cuda::Kernel* const found = nb::cast<const LoadedKernel&>(loaded).kernel;
-  kernel.compiled.push_back({device, found});
+  // Python let other threads in, which may have loaded it too.
+  if (!known_compiled(kernel, device)) kernel.compiled.push_back({device, found});
   return *found;
 }
 

@@ -384,8 +384,9 @@ void matmul_on_host(const Product& product) {
 void find_cublas() {
   static bool found = false;
   if (found) return;
-  found = true;
   const auto paths = nb::cast<std::vector<std::string>>(kFindPaths.get()());
+  if (found) return;  // by another thread meanwhile, which may be reading the paths by now
+  found = true;
   std::vector<const char*> pointers;
   for (const std::string& path : paths) pointers.push_back(path.c_str());
   cuda::set_cublas_paths(pointers.data(), static_cast<int>(pointers.size()));

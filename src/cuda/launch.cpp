@@ -52,10 +52,12 @@ class Attempt {
   /// Is it a launch that every device and kernel allows, within what they have?
   bool is_plain() const { return shared_bytes() <= kAlwaysAllowed && launch_.cluster[0] == 0 && !launch_.cooperative; }
 
-  /// Allows the kernel much shared memory, and large clusters.
+  /// Allows the kernel all the shared memory that the device has for it, and large clusters: never less, as another
+  /// thread may be about to launch it with more.
   void allow() const {
     if (shared_bytes() > kAlwaysAllowed) {
-      set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(launch_.shared_bytes));
+      const int own = kernel_.own_shared_bytes.load(std::memory_order_relaxed);
+      set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most_shared_bytes() - own);
     }
     if (product(launch_.cluster) > kPortableCluster) set(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
   }
@@ -68,7 +70,7 @@ class Attempt {
     if (launch_.cooperative && !of_device(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)) {
       refuse("cooperative is True", "False, as this device cannot launch cooperatively");
     }
-    const auto most = static_cast<std::uint64_t>(of_device(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
+    const auto most = static_cast<std::uint64_t>(most_shared_bytes());
     if (shared_bytes() > most) {
       refuse("shared is " + std::to_string(launch_.shared_bytes) + " bytes, beside " +
                  std::to_string(kernel_.own_shared_bytes.load(std::memory_order_relaxed)) + " that the kernel declares",
@@ -129,6 +131,7 @@ class Attempt {
   }
 
   int of_device(CUdevice_attribute name) const { return device_attribute(name, device_); }
+  int most_shared_bytes() const { return of_device(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN); }
 
   int of_kernel(CUfunction_attribute name) const {
     int value = 0;

@@ -662,6 +662,8 @@ std::array<Shard, kShards>& shards() {
   return *all;
 }
 
+std::atomic<unsigned> choices_kept{0};
+
 void forget_plans() {
   for (Shard& shard : shards()) {
     std::lock_guard<std::mutex> lock(shard.mutex);
@@ -676,6 +678,7 @@ void keep(const Key& key, Choice choice) {
     std::lock_guard<std::mutex> lock(choices.mutex);
     choices.of.insert_or_assign({key, hash_of(key)}, std::move(choice));
   }
+  ++choices_kept;
   forget_plans();
 }
 
@@ -687,9 +690,11 @@ std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Ty
     const auto found = shard.plans.find(hashed);
     if (found != shard.plans.end()) return found->second;
   }
+  const unsigned before = choices_kept.load();
   std::shared_ptr<const Plan> plan =
       make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and agree
   std::lock_guard<std::mutex> lock(shard.mutex);
+  if (choices_kept.load() != before) return plan;  // it may know nothing of the choice, and would outlive forget_plans
   if (shard.plans.size() >= kPlansPerShard) shard.plans.clear();
   return shard.plans.emplace(hashed, std::move(plan)).first->second;
 }

@@ -1,6 +1,7 @@
 /// `interop.Array`: its memory, the order of work on it, and its route as an operand.
 #include "exchange/array.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "exchange/reaper.h"
@@ -38,11 +39,14 @@ class ArrayRoute final : public Route {
     if (stream) {
       array.check_address();
       array.make_wait_for_uses(stream);
+      operand.uses = array.uses;
     } else {
       array.make_host_wait();
     }
   }
-  void used(Operand& operand, cudaStream_t stream) const override { nb::cast<Array&>(operand.object).used_on(stream); }
+  void used(Operand& operand, cudaStream_t stream) const override {
+    nb::cast<Array&>(operand.object).used_on(stream, operand.uses);
+  }
   bool own_stream() const override { return true; }
 };
 
@@ -83,45 +87,50 @@ void Array::make_wait(cudaStream_t waiter) const {
 }
 
 void Array::make_wait_for_uses(cudaStream_t waiter) const {
-  if (gpu < 0 || (!last_use && !lent)) return;
+  if (gpu < 0 || (!last_use && lent.empty())) return;
   const cuda::DeviceGuard guard(gpu);
-  if (lent) cuda::wait_stream(waiter, lent);
+  for (cudaStream_t theirs : lent) cuda::wait_stream(waiter, theirs);
   if (!last_use) return;
   if (cuda::is_capturing(waiter)) {
     // What was queued outside the capture cannot become part of it; on its own stream it comes before every replay.
-    if (waiter == stream || last_use.done()) return;
+    if (waiter == stream || last_use->done()) return;
     throw ValueError(
         "interop: an interop.Array is still in use by work that was queued before the capture into a CUDA "
         "graph; synchronise before the capture");
   }
   // Also where `waiter` has the handle of `stream`: a destroyed stream's handle may be a new stream's.
-  last_use.make_wait(waiter);
+  last_use->make_wait(waiter);
 }
 
 void Array::make_host_wait() const {
   check_address();
   if (gpu < 0) return;
   const cuda::DeviceGuard guard(gpu);
-  const cudaStream_t streams[] = {producer_stream(), lent};
+  const cudaStream_t producers = producer_stream();
+  std::vector<cudaStream_t> streams = lent;
+  if (producers) streams.push_back(producers);
   for (cudaStream_t theirs : streams) {
-    if (theirs && cuda::is_capturing(theirs)) {
+    if (cuda::is_capturing(theirs)) {
       throw ValueError(
           "interop: the host cannot wait for an interop.Array whose stream is being captured into a CUDA "
           "graph; read it after the capture");
     }
   }
+  const std::shared_ptr<const cuda::Event> use = last_use;  // another thread may note a later one meanwhile
   const nb::gil_scoped_release no_gil;
-  for (cudaStream_t theirs : streams) {
-    if (theirs) cuda::synchronize(theirs);
-  }
-  if (last_use) last_use.synchronize();
+  for (cudaStream_t theirs : streams) cuda::synchronize(theirs);
+  if (use) use->synchronize();
 }
 
-void Array::used_on(cudaStream_t used) {
+void Array::used_on(cudaStream_t used, unsigned waited_for) {
   if (gpu < 0) return;
+  const bool is_behind_all = uses++ == waited_for;
+  const bool captures = cuda::is_capturing(used);
+  if (!is_behind_all && captures && last_use) return;  // the other thread's use, of which no capture can become part
+  if (!is_behind_all && last_use && stream != used) last_use->make_wait(used);
   stream = used;
   // In a capture nothing runs yet: its replays are ordered by whoever launches them.
-  last_use = cuda::is_capturing(used) ? cuda::Event() : cuda::Event(used);
+  last_use = captures ? nullptr : std::make_shared<const cuda::Event>(used);
 }
 
 void Array::lend() {
@@ -129,7 +138,7 @@ void Array::lend() {
   const cuda::DeviceGuard guard(gpu);
   const cudaStream_t own = cuda::own_stream();
   make_wait(own);
-  lent = own;
+  if (std::find(lent.begin(), lent.end(), own) == lent.end()) lent.push_back(own);
 }
 
 std::shared_ptr<void> host_memory(size_t bytes) {
@@ -191,7 +200,7 @@ Made Route::empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStr
 }
 
 nb::object Route::hand_over(nb::object made, cudaStream_t stream) const {
-  if (stream && nb::isinstance<Array>(made)) nb::cast<Array&>(made).used_on(stream);
+  if (stream && nb::isinstance<Array>(made)) nb::cast<Array&>(made).used_on(stream, 0);
   return made;
 }
 

@@ -17,7 +17,10 @@ namespace interop::exchange {
 ///
 /// Work on the memory may come from four sides, and whoever uses the array next waits for all of them: the last use
 /// that interop knows of (`last_use`); for a view of another library's array, what that library does now (`bound`, or
-/// the current stream of `producer`); consumers of the C exchange API, which work on the stream that it names (`lent`).
+/// the current stream of `producer`); consumers of the C exchange API, which work on the streams that it names
+/// (`lent`).
+///
+/// Several threads may use one array. The GIL orders them, but for the time in which work is launched or waited for.
 struct Array {
   std::shared_ptr<void> memory;
   void* data = nullptr;
@@ -26,13 +29,16 @@ struct Array {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  ///< in elements
   bool read_only = false;
-  int gpu = -1;                     ///< the CUDA device that may work on the memory; -1 for plain host memory
-  cudaStream_t stream = nullptr;    ///< where it was last used; null if no stream ever did
-  cuda::Event last_use;             ///< passed when that use is done; empty if there was none
-  const Route* producer = nullptr;  ///< of a view: whose current stream is to be waited for
-  cudaStream_t bound = nullptr;     ///< of a view: the stream that the producer's array itself names
-  cudaStream_t lent = nullptr;      ///< of interop's own; lives for ever
-  nb::handle owner;                 ///< of a view: what keeps its memory, alive as long as `memory` is
+  int gpu = -1;                   ///< the CUDA device that may work on the memory; -1 for plain host memory
+  cudaStream_t stream = nullptr;  ///< where it was last used; null if no stream ever did
+  /// Passed when that use, and all before it, is done; null if there was none. Shared, as a thread that waits for it
+  /// without the GIL keeps it.
+  std::shared_ptr<const cuda::Event> last_use;
+  unsigned uses = 0;                 ///< that have been noted
+  const Route* producer = nullptr;   ///< of a view: whose current stream is to be waited for
+  cudaStream_t bound = nullptr;      ///< of a view: the stream that the producer's array itself names
+  std::vector<cudaStream_t> lent;    ///< of interop's own, one for each thread that asked; they live for ever
+  nb::handle owner;                  ///< of a view: what keeps its memory, alive as long as `memory` is
   const Route* owner_route = nullptr;
   std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
 
@@ -52,8 +58,9 @@ struct Array {
   void make_wait_for_uses(cudaStream_t waiter) const;
   /// Blocks the host until all work on the memory is done; the GIL is released meanwhile.
   void make_host_wait() const;
-  /// Notes that work using the array was just queued on `used`.
-  void used_on(cudaStream_t used);
+  /// Notes that work using the array was just queued on `used`, which has waited for the first `waited_for` uses. Makes
+  /// it wait for those that other threads have noted since: whoever waits for the last use waits for all.
+  void used_on(cudaStream_t used, unsigned waited_for);
   /// Lets a consumer without further synchronisation work on interop's own stream of this thread and device.
   void lend();
 };

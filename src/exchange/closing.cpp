@@ -18,8 +18,8 @@ std::thread::id closer;  // written before `closed`
 
 thread_local int depth = 0;  // of the calls that this thread is in
 
-// A forked child has one thread, which is in no call.
-const int registered = pthread_atfork(nullptr, nullptr, [] { calls.store(0); });
+// A forked child has one thread, which is in a call only if that is where it forked.
+const int registered = pthread_atfork(nullptr, nullptr, [] { calls.store(depth > 0); });
 
 [[noreturn]] void sleep_for_ever() {
   PyEval_SaveThread();  // and never asks for the GIL again

@@ -1,5 +1,7 @@
 /// CuPy arrays, by their own attributes: exact for every layout (CuPy's DLPack export garbles negative strides) and
 /// free of CuPy's event waits.
+#include <optional>
+
 #include "exchange/numpy.h"
 #include "exchange/route.h"
 #include "exchange/stream.h"
@@ -60,12 +62,18 @@ class CupyRoute final : public Route {
   nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
 
  private:
+  /// The constructor in C behind `cupy.ndarray`; null where this CuPy has another.
+  static newfunc find_constructor() {
+    const nb::handle base = nb::hasattr(kCore.get(), "_ndarray_base") ? nb::handle(kBase.get()) : nb::handle();
+    return base && nb::hasattr(base, "_init") ? reinterpret_cast<PyTypeObject*>(base.ptr())->tp_new : nullptr;
+  }
+
   // What `cupy.ndarray(shape, dtype)` does, past its generic __new__. The device of the call is current.
   static Made allocate(const Shape& shape, DLDataType dtype) {
-    static const newfunc make = [] {
-      const nb::handle base = nb::hasattr(kCore.get(), "_ndarray_base") ? nb::handle(kBase.get()) : nb::handle();
-      return base && nb::hasattr(base, "_init") ? reinterpret_cast<PyTypeObject*>(base.ptr())->tp_new : nullptr;
-    }();
+    // Not in the initialiser of a static: its lock would be held across calls of Python.
+    static std::optional<newfunc> found;
+    if (!found) found = find_constructor();
+    const newfunc make = *found;
     Made made;
     const nb::object sizes = shape_tuple(shape);
     if (make) {

@@ -248,7 +248,7 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
     interface["strides"] = shape_tuple(bytes.data(), ndim);
   }
   const cudaStream_t theirs = array.producer_stream();
-  if (!stream && (array.last_use || array.lent || theirs)) {
+  if (!stream && (array.last_use || !array.lent.empty() || theirs)) {
     // One that outlives the array: its own stream may be the user's, and gone by then. In a capture there is no other.
     const cuda::DeviceGuard guard(gpu);
     stream = theirs && cuda::is_capturing(theirs) ? theirs : cuda::own_stream();

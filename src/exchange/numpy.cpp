@@ -12,7 +12,8 @@ const Lookup kDtype("numpy", "dtype");
 const Name kStr("str");
 const Name kType("type");
 
-/// The dtypes of NumPy and ml_dtypes are singletons: each is made once, and then known by its address.
+/// The dtypes of NumPy and ml_dtypes are singletons: each is made once, and then known by its address. Added to and
+/// never changed, with the GIL.
 struct Known {
   DLDataType dtype;
   PyObject* object;
@@ -20,6 +21,13 @@ struct Known {
 constexpr int kMaxKnown = 32;
 Known known[kMaxKnown];
 int known_count = 0;
+
+PyObject* known_object(DLDataType dtype) {
+  for (int i = 0; i < known_count; ++i) {
+    if (known[i].dtype == dtype) return known[i].object;
+  }
+  return nullptr;
+}
 
 class NumpyRoute final : public Route {
  public:
@@ -51,9 +59,7 @@ void check_numpy_ndim(const std::string& label, int ndim) {
 }
 
 nb::handle numpy_dtype(DLDataType dtype) {
-  for (int i = 0; i < known_count; ++i) {
-    if (known[i].dtype == dtype) return known[i].object;
-  }
+  if (PyObject* object = known_object(dtype)) return object;
   const std::string typestr = typestr_of(dtype);
   nb::object spelled = nb::none();
   if (!typestr.empty()) {
@@ -63,6 +69,8 @@ nb::handle numpy_dtype(DLDataType dtype) {
   }
   if (spelled.is_none()) throw TypeError("interop: NumPy has no dtype for " + dtype_name(dtype));
   nb::object made = kDtype.get()(spelled);
+  // Imports let other threads in, which may have added the same.
+  if (PyObject* object = known_object(dtype)) return object;
   known[known_count++] = {dtype, made.inc_ref().ptr()};  // one for each spelling: fewer than kMaxKnown
   return made;
 }

@@ -40,6 +40,7 @@ struct Operand {
   bool conjugated = false;        ///< its elements are the conjugates of what lies in memory
   bool read_only = false;
   bool any_device = false;                ///< empty, with no pointer that would name its device
+  unsigned uses = 0;                      ///< of an interop.Array: how many the call's stream has waited for
   bool hold = false;                      ///< its memory is not ordered on the call's stream: hold it until done there
   bool has_stream = false;                ///< `stream` is set: the array itself names the stream it is ready on
   cudaStream_t stream = nullptr;          ///< never 0: the legacy default stream is 1

@@ -114,7 +114,8 @@ int managed_to_py(DLManagedTensorVersioned* managed, void** out) {
     Array array = take_view(operand);
     if (array.gpu >= 0) {  // by the rules of the API, work on it goes on our stream of this thread
       const cuda::DeviceGuard guard(array.gpu);
-      array.stream = array.lent = cuda::own_stream();
+      array.stream = cuda::own_stream();
+      array.lent = {array.stream};
     }
     *out = nb::cast(std::move(array)).release().ptr();
   });

@@ -30,9 +30,10 @@ void Fact::find() const {
     const PyMethodDef* method = reinterpret_cast<PyMethodDescrObject*>(found.ptr())->d_method;
     if (method->ml_flags == METH_NOARGS) method_ = method->ml_meth;
   } else if (PyObject_TypeCheck(found.ptr(), &PyGetSetDescr_Type)) {
-    property_ = reinterpret_cast<PyGetSetDescrObject*>(found.ptr())->d_getset;
+    PyGetSetDef* property = reinterpret_cast<PyGetSetDescrObject*>(found.ptr())->d_getset;
+    if (property->get) property_ = property;  // one that can only be set stays unknown
   }
-  if (!method_ && !(property_ && property_->get)) {
+  if (!method_ && !property_) {
     throw std::runtime_error("interop: " + text_of(type_.get()) + " has no '" + text_of(name_.get()) + "' in C");
   }
 }

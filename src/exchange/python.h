@@ -37,7 +37,7 @@ inline nb::object attribute(nb::handle object, const Name& name) {
 nb::object attribute_or_null(nb::handle object, const Name& name);
 
 /// An object that is imported and looked up once ("torch", "is_grad_enabled"; the attribute may be dotted), then kept
-/// for the life of the process.
+/// for the life of the process. Two threads may both look it up, as an import lets go of the GIL: they find the same.
 class Lookup {
  public:
   Lookup(const char* module, const char* attribute) : module_(module), attribute_(attribute) {}

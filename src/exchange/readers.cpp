@@ -33,18 +33,21 @@ nb::object cupys(cudaStream_t stream, int device) {
 
 }  // namespace
 
+bool Readers::has(cudaStream_t stream) const {
+  return std::find(streams_.begin(), streams_.end(), stream) != streams_.end();
+}
+
+// The libraries' answers are asked for by Python, which lets other threads in: a lock held meanwhile would stop one
+// that holds the GIL, for good.
 void Readers::note(cudaStream_t stream, int device) {
   if (stream == cuda::kLegacyStream || stream == cuda::kPerThreadStream) return;  // always waited for
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) return;
-  if (is_loaded("torch.cuda") && is_torchs(stream, device)) {
-    streams_.push_back(stream);
-  } else if (is_loaded("cupy")) {
-    if (nb::object object = cupys(stream, device); object.is_valid()) {
-      streams_.push_back(stream);
-      kept_.push_back(std::move(object));
-    }
-  }
+  if (has(stream)) return;
+  nb::object object;
+  const bool lives_for_ever = is_loaded("torch.cuda") && is_torchs(stream, device);
+  if (!lives_for_ever && is_loaded("cupy")) object = cupys(stream, device);
+  if ((!lives_for_ever && !object.is_valid()) || has(stream)) return;
+  streams_.push_back(stream);
+  if (object.is_valid()) kept_.push_back(std::move(object));
 }
 
 void Readers::release(void* memory, int device) noexcept {

@@ -3,7 +3,6 @@
 
 #include <interop/cuda/driver.h>
 
-#include <mutex>
 #include <vector>
 
 #include "exchange/python.h"
@@ -18,15 +17,18 @@ namespace interop::exchange {
 /// if it lives for ever (torch's pool), or if its library's object can be kept (CuPy's). Others cannot be covered.
 class Readers {
  public:
-  /// Notes `stream`, which a consumer named in `__dlpack__(stream=)`. Holds the GIL.
+  /// Notes `stream`, which a consumer named in `__dlpack__(stream=)`. Holds the GIL, which orders those who note; they
+  /// own a share of the memory.
   void note(cudaStream_t stream, int device);
-  /// Frees `memory` of `device` behind all that is noted. Any thread, with or without the GIL; never throws.
+  /// Frees `memory` of `device` behind all that is noted, when its last owner lets go. Any thread, with or without the
+  /// GIL; never throws.
   void release(void* memory, int device) noexcept;
   /// Gives the owners of foreign memory on `device` back behind all that is noted. As `release`.
   void hold(std::vector<Held> owners, int device);
 
  private:
-  std::mutex mutex_;
+  bool has(cudaStream_t stream) const;
+
   std::vector<cudaStream_t> streams_;
   std::vector<nb::object> kept_;
 };

@@ -197,9 +197,12 @@ const Route* registered_route(PyTypeObject* type) {
 void register_library(Registration registration) {
   auto* type = reinterpret_cast<PyTypeObject*>(registration.type.ptr());
   const std::string text = nb::cast<std::string>(nb::repr(registration.type));
-  if (const RegisteredRoute* found = find_exactly(registration.type.ptr())) {
-    throw ValueError("interop.register: " + text + " is registered already, as '" + found->library() + "'");
-  }
+  const auto refuse_another = [&] {
+    if (const RegisteredRoute* found = find_exactly(registration.type.ptr())) {
+      throw ValueError("interop.register: " + text + " is registered already, as '" + found->library() + "'");
+    }
+  };
+  refuse_another();
   const Route* own = built_in_route(type);
   if (is_known_library(type)) {
     throw ValueError("interop.register: " + text + " is an array of " + own->library() +
@@ -212,6 +215,7 @@ void register_library(Registration registration) {
   {
     static std::mutex mutex;
     const std::lock_guard<std::mutex> lock(mutex);
+    refuse_another();  // the looks above called Python, which lets other threads in
     nodes.store(new Node{new RegisteredRoute(registration, own), nodes.load()}, std::memory_order_release);
   }
   refresh_routes(type);

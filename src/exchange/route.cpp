@@ -159,6 +159,7 @@ void refresh_routes(PyTypeObject* base) {
   }
   for (Slot& slot : slots) {
     PyTypeObject* type = slot.type.load(std::memory_order_acquire);
+    // Taught by now, so that the look calls no Python: no other registration comes in between.
     if (type && PyType_IsSubtype(type, base)) slot.route.store(look(type), std::memory_order_relaxed);
   }
 }

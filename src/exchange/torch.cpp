@@ -48,14 +48,15 @@ const Name kNumpy("numpy");
 
 const char* const kNoBuffer = " has no memory of its own to work on";
 
-const DLPackExchangeAPI* api_or_null() {
-  static const DLPackExchangeAPI* const found = [] {
-    const DLPackExchangeAPI* table = find_exchange_api(kTensor.get());
-    return table && table->dltensor_from_py_object_no_sync ? table : nullptr;
-  }();
-  return found;
+// Found before the route is given to anybody. Not in a static's initialiser: its lock would be held across calls of
+// Python, and stop a thread that holds the GIL, for good.
+const DLPackExchangeAPI* found_api = nullptr;
+
+const DLPackExchangeAPI* find_api() {
+  const DLPackExchangeAPI* table = find_exchange_api(kTensor.get());
+  return table && table->dltensor_from_py_object_no_sync ? table : nullptr;
 }
-const DLPackExchangeAPI& api() { return *api_or_null(); }
+const DLPackExchangeAPI& api() { return *found_api; }
 
 bool is_true(nb::handle value) { return value.is(Py_True); }
 nb::object call0(nb::handle function) {
@@ -270,7 +271,8 @@ nb::object unwrapped(nb::object tensor) {
 
 const Route& torch_route() {
   static const TorchExchangeRoute route;
-  return api_or_null() ? static_cast<const Route&>(route) : torch_dlpack_route();
+  if (!found_api) found_api = find_api();
+  return found_api ? static_cast<const Route&>(route) : torch_dlpack_route();
 }
 
 const Route& torch_subclass_route() {

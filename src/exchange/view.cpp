@@ -166,7 +166,7 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   }
   if (view.gpu >= 0) {
     const cuda::DeviceGuard guard(view.gpu);
-    view.used_on(ready);
+    view.used_on(ready, 0);
   }
   return nb::cast(std::move(view));
 }
