@@ -291,7 +291,10 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
   }
 
   Returned returned;
-  const auto run = [&](cudaStream_t) { returned = call_symbol(function, registers); };
+  const auto run = [&](cudaStream_t) {
+    const exchange::Unwaited may_take_long;
+    returned = call_symbol(function, registers);
+  };
   if (sides[0].call || sides[1].call) {
     sides[sides[0].call ? 0 : 1].call->launch(run);
   } else {

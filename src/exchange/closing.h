@@ -1,13 +1,16 @@
 /// Calls of other threads while the interpreter ends.
 #pragma once
 
+#include <chrono>
+
 namespace interop::exchange {
 
 /// Stands in every public function that calls Python, as its first statement.
 ///
-/// Python ends a daemon thread by unwinding its stack at the next moment it asks for the GIL. C++ frames would then
-/// drop references without the GIL, and crash. So at exit the calls under way are waited for, and other threads that
-/// make a new one sleep for ever instead.
+/// Once the interpreter is gone, Python ends a thread at the next moment it asks for the GIL. Our own frames stop there
+/// (unwinding.cpp); those of torch and JAX abort the process. So `close_calls`, at exit, waits for calls under way, and
+/// holds back what another thread begins after it: till the interpreter is gone, or, where a handler at exit waits for
+/// that thread, until the end it was given. Then the call runs.
 class CallGuard {
  public:
   CallGuard();
@@ -16,7 +19,22 @@ class CallGuard {
   CallGuard& operator=(const CallGuard&) = delete;
 };
 
-/// No more calls by other threads than this one; waits, no longer than `seconds`, for those under way. Without the GIL.
-void close_calls(double seconds);
+/// Within a call, around what may take long, without the GIL: the exit does not wait for it.
+class Unwaited {
+ public:
+  Unwaited();
+  ~Unwaited();
+  Unwaited(const Unwaited&) = delete;
+  Unwaited& operator=(const Unwaited&) = delete;
+};
+
+/// Begins the end: waits for the calls of other threads under way, until `until` at the latest. Without the GIL.
+void close_calls(std::chrono::steady_clock::time_point until);
+
+/// After `close_calls`, in another thread: a RuntimeError of `function`, which is about to call JAX.
+void refuse_after_close(const char* function);
+
+/// What a thread does that needs the GIL once there is no interpreter.
+[[noreturn]] void sleep_for_ever();
 
 }  // namespace interop::exchange
