@@ -6,6 +6,7 @@
 #include "exchange/closing.h"
 #include "exchange/export.h"
 #include "exchange/own_table.h"
+#include "exchange/view.h"
 
 namespace interop::bindings {
 
@@ -18,6 +19,9 @@ const exchange::Lookup kNumpyArray("numpy", "array");
 PyType_Slot kSlots[] = {
     {Py_bf_getbuffer, reinterpret_cast<void*>(&exchange::get_buffer)},
     {Py_bf_releasebuffer, reinterpret_cast<void*>(&exchange::release_buffer)},
+    {Py_tp_traverse, reinterpret_cast<void*>(&exchange::visit_owners)},
+    {Py_tp_finalize, reinterpret_cast<void*>(&exchange::finish_reading)},
+    {Py_tp_clear, reinterpret_cast<void*>(&exchange::let_owners_go)},
     {0, nullptr},
 };
 

@@ -33,6 +33,8 @@ struct Array {
   cudaStream_t bound = nullptr;      ///< of a view: the stream that the producer's array itself names
   cudaStream_t lent = nullptr;       ///< of interop's own; lives for ever
   std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
+  bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp
+  int buffers = 0;                   ///< exported by the buffer protocol and not yet released; counted with the GIL
 
   DLTensor tensor() const;
   bool on_host() const { return device.device_type == kDLCPU; }

@@ -70,11 +70,10 @@ void close_calls(Clock::time_point until) {
   while (calls.load() > 0 && Clock::now() < until) nap();
 }
 
-void refuse_after_close(const char* function) {
+void refuse_after_close(const char* function, const char* library) {
   if (!is_others_after_close()) return;
-  throw std::runtime_error(std::string(function) +
-                           ": the interpreter is shutting down, and JAX does not outlive it; accepted then: arrays of "
-                           "other libraries, and calls of the main thread");
+  throw std::runtime_error(std::string(function) + ": the interpreter is shutting down, and a thread inside " + library +
+                           " would abort it; accepted: calls of the main thread, or before the exit");
 }
 
 void sleep_for_ever() {

@@ -264,7 +264,7 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
 namespace {
 
 void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
-  const Array& array = nb::cast<const Array&>(nb::handle(self));
+  Array& array = nb::cast<Array&>(nb::handle(self));
   const char* format = format_of(array.dtype);
   if (!array.host_readable()) throw BufferError("interop.Array: device memory has no buffer; use __dlpack__");
   if (!format) throw BufferError("interop.Array: the buffer protocol has no such dtype, " + dtype_name(array.dtype));
@@ -292,6 +292,7 @@ void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
   view->suboffsets = nullptr;
   view->internal = sizes;
   view->obj = Py_NewRef(self);
+  ++array.buffers;
 }
 
 }  // namespace
@@ -307,6 +308,9 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   }
 }
 
-void release_buffer(PyObject*, Py_buffer* view) { delete[] static_cast<Py_ssize_t*>(view->internal); }
+void release_buffer(PyObject* self, Py_buffer* view) {
+  --nb::cast<Array&>(nb::handle(self)).buffers;
+  delete[] static_cast<Py_ssize_t*>(view->internal);
+}
 
 }  // namespace interop::exchange

@@ -20,6 +20,8 @@ class Readers {
  public:
   /// Notes `stream`, which a consumer named in `__dlpack__(stream=)`. Holds the GIL.
   void note(cudaStream_t stream, int device);
+  /// Those noted, while this lives.
+  std::vector<cudaStream_t> streams();
   /// Frees `memory` of `device` behind all that is noted. Any thread, with or without the GIL; never throws.
   void release(void* memory, int device) noexcept;
   /// Gives the owners of foreign memory on `device` back behind all that is noted. As `release`.
