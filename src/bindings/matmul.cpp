@@ -192,7 +192,7 @@ nb::dict jax_keywords(const Terms& terms) {
 }
 
 nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
-  exchange::refuse_after_close(kFunction, "JAX");
+  exchange::enter_foreign(kFunction, "JAX");
   if (given.size() == 0 && is_concrete(a) && is_concrete(b)) return kJaxMatmulOfArrays.get()(a, b);
   return kJaxMatmul.get()(a, b, **jax_keywords(terms));
 }

@@ -41,7 +41,7 @@ int (*initialize_module)(PyObject*) = nullptr;  // nanobind's
 /// objects. So the ImportError comes before any of that is touched.
 bool refuse_subinterpreter() {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return false;
-  PyErr_SetString(PyExc_ImportError, "interop: imported in a subinterpreter; accepted: the main interpreter");
+  PyErr_SetString(PyExc_ImportError, "interop: cannot be imported in a subinterpreter; accepted: the main interpreter");
   return true;
 }
 

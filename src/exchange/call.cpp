@@ -6,6 +6,7 @@
 
 #include "exchange/array.h"
 #include "exchange/buffer.h"
+#include "exchange/closing.h"
 #include "exchange/overlap.h"
 #include "exchange/reaper.h"
 #include "exchange/route.h"
@@ -81,6 +82,7 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
                        "or execution='cuda' with it");
     }
   } else {
+    enter_foreign(function_, "CUDA");
     guard_.emplace(device_);
     choose_stream(options.stream);
   }

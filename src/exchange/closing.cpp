@@ -15,16 +15,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::atomic<int> calls{0};
+std::atomic<int> calls{0};  // under way, of those that `enter_foreign` has counted
 std::atomic<bool> closed{false};
 std::thread::id closer;  // this and `end` are written before `closed`
 Clock::time_point end;
 
 thread_local int depth = 0;  // of the calls that this thread is in
+thread_local bool counted = false;
 
 // A forked child has one thread, and an interpreter that goes on.
 const int registered = pthread_atfork(nullptr, nullptr, [] {
-  calls.store(depth > 0 ? 1 : 0);
+  calls.store(counted ? 1 : 0);
   closed.store(false);
 });
 
@@ -32,48 +33,47 @@ bool is_others_after_close() { return closed.load() && std::this_thread::get_id(
 
 void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
 
-/// Until the interpreter is gone, which in most programs it is at once; in some, a handler at exit waits for this thread.
-void wait_for_end() {
+/// Most programs are gone at once. In some a handler at exit waits for this thread, or for a lock that it has.
+[[noreturn]] void refuse(const char* function, const char* library) {
   PyThreadState* const state = PyEval_SaveThread();
   while (Clock::now() < end && !interpreter_is_gone()) nap();
   if (interpreter_is_gone()) sleep_for_ever();
   PyEval_RestoreThread(state);
+  throw std::runtime_error(std::string(function) + ": the interpreter is shutting down, which " + library +
+                           " does not survive in another thread; accepted: calls of the main thread, or before the exit");
 }
 
 }  // namespace
 
-CallGuard::CallGuard() {
-  if (depth > 0) {  // part of a call under way
-    ++depth;
-    return;
-  }
-  calls.fetch_add(1);
-  if (is_others_after_close()) {
-    calls.fetch_sub(1);
-    wait_for_end();
-    calls.fetch_add(1);
-  }
-  depth = 1;
-}
+CallGuard::CallGuard() { ++depth; }
 
 CallGuard::~CallGuard() {
-  if (--depth == 0) calls.fetch_sub(1, std::memory_order_release);
+  if (--depth > 0 || !counted) return;
+  counted = false;
+  calls.fetch_sub(1, std::memory_order_release);
 }
 
-Unwaited::Unwaited() { calls.fetch_sub(1); }
-Unwaited::~Unwaited() { calls.fetch_add(1); }
+void enter_foreign(const char* function, const char* library) {
+  if (counted) return;
+  calls.fetch_add(1);
+  const bool refused = is_others_after_close();
+  counted = depth > 0 && !refused;
+  if (!counted) calls.fetch_sub(1);
+  if (refused) refuse(function, library);
+}
+
+Unwaited::Unwaited() {
+  if (counted) calls.fetch_sub(1);
+}
+Unwaited::~Unwaited() {
+  if (counted) calls.fetch_add(1);
+}
 
 void close_calls(Clock::time_point until) {
   closer = std::this_thread::get_id();
   end = until;
   closed.store(true);
   while (calls.load() > 0 && Clock::now() < until) nap();
-}
-
-void refuse_after_close(const char* function, const char* library) {
-  if (!is_others_after_close()) return;
-  throw std::runtime_error(std::string(function) + ": the interpreter is shutting down, and a thread inside " + library +
-                           " would abort it; accepted: calls of the main thread, or before the exit");
 }
 
 void sleep_for_ever() {

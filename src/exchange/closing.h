@@ -5,12 +5,12 @@
 
 namespace interop::exchange {
 
-/// Stands in every public function that calls Python, as its first statement.
-///
-/// Once the interpreter is gone, Python ends a thread at the next moment it asks for the GIL. Our own frames stop there
-/// (unwinding.cpp); those of torch and JAX abort the process. So `close_calls`, at exit, waits for calls under way, and
-/// holds back what another thread begins after it: till the interpreter is gone, or, where a handler at exit waits for
-/// that thread, until the end it was given. Then the call runs, or for those libraries is refused.
+// Once the interpreter is gone, Python ends a thread at the next moment it asks for the GIL. Our own frames, and those of
+// NumPy, stop there (unwinding.cpp). A thread inside torch or JAX would abort the process, and one inside CUDA meets a
+// driver that is being unloaded. So at exit `close_calls` waits for the calls of these that are under way, and no other
+// thread begins one.
+
+/// Stands in every public function that calls Python, as its first statement: a call lasts as long as it does.
 class CallGuard {
  public:
   CallGuard();
@@ -19,7 +19,11 @@ class CallGuard {
   CallGuard& operator=(const CallGuard&) = delete;
 };
 
-/// Within a call, around what may take long, without the GIL: the exit does not wait for it.
+/// The call is about to enter torch, JAX, CUDA or the like: the exit waits for its end. In another thread than that of
+/// `close_calls` and after it, RuntimeError, once the end that was given there has come. Holds the GIL.
+void enter_foreign(const char* function, const char* library);
+
+/// Within a call, around what may take long without the GIL: the exit does not wait for it.
 class Unwaited {
  public:
   Unwaited();
@@ -28,11 +32,8 @@ class Unwaited {
   Unwaited& operator=(const Unwaited&) = delete;
 };
 
-/// Begins the end: waits for the calls of other threads under way, until `until` at the latest. Without the GIL.
+/// Begins the end: waits for calls of other threads, until `until` at the latest. Without the GIL.
 void close_calls(std::chrono::steady_clock::time_point until);
-
-/// After `close_calls`, in another thread: a RuntimeError of `function`, which is about to call a library of C++.
-void refuse_after_close(const char* function, const char* library);
 
 /// What a thread does that needs the GIL once there is no interpreter.
 [[noreturn]] void sleep_for_ever();

@@ -13,7 +13,7 @@ class PaddleRoute final : public ExchangeApiRoute {
  public:
   explicit PaddleRoute(const DLPackExchangeAPI& api) : ExchangeApiRoute(api, "paddle") {}
 
-  void enter(const char* function) const override { refuse_after_close(function, "Paddle"); }
+  void enter(const char* function) const override { enter_foreign(function, "Paddle"); }
   void inspect(Operand& operand) const override {
     if (attribute(operand.object, kStopGradient).is(Py_False) && nb::cast<bool>(kIsGradEnabled.get()())) {
       throw BufferError(operand.label() + " has stop_gradient=False, and interop has no derivative to record; pass " +

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "exchange/buffer.h"
+#include "exchange/closing.h"
 #include "exchange/reaper.h"
 
 namespace interop::exchange {
@@ -131,6 +132,7 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   if (device.device_type == kDLCUDAManaged) {
     device.device_id = std::max(0, find_gpu(operand.tensor.data));  // DLPack says 0 for all of them
   }
+  enter_foreign(function, "CUDA");
   const cudaStream_t ready = acquire_on_gpu(operand, device.device_id, stream);
   Array view = take_view(operand);
   if (operand.has_stream) {
