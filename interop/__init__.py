@@ -66,7 +66,7 @@ from interop._paths import get_cmake_dir, get_include
 from interop._register import register
 
 Array.__module__ = CudaError.__module__ = "interop"
-_atexit.register(_core.close, 0.5)
+_atexit.register(_core.close, 0.8)
 
 __all__ = [  # not "jax": a star import would load JAX
     "Array",

@@ -3,10 +3,10 @@
     python tests/exits.py                        a thousand exits, over all ways to end and all libraries on the host
     python tests/exits.py --count 100 --parallel 4
     python tests/exits.py --way "logging" --library jax --count 50
-    python tests/exits.py --control              the same threads with NumPy's functions: what Python does without interop
+    python tests/exits.py --control              the same threads with NumPy's functions alone
 
-Each exit is a process of its own. It starts threads that call `interop` without a pause, and ends in the middle of that.
-What fails: a death by a signal, a hang, an exit status or an output that is not the expected one, and a process that
+Each exit is a process of its own. It starts threads that call `interop` without a pause, and ends in the middle of
+that. What fails: a death by a signal, a hang, an exit status or an output that is not the expected one, and a process that
 lives for more than a second longer, after its last statement, than the slowest of the same without `interop`. (On a
 busy machine raise that by --seconds.) The exit status is 1 if anything failed.
 """
@@ -99,7 +99,6 @@ def calls_of(library: str) -> dict[str, Call]:
         "an expression": lambda: expression(a, b),
         "an error of shapes": lambda: refused(lambda: interop.add(a, np.ones(3)), Exception),
         "an error of types": lambda: refused(lambda: interop.add(a, "x"), TypeError),
-        "explain": lambda: interop.explain(interop.matmul, a, b),
         "a new expression": lambda: interop.elementwise("x * 2 - y")(a, b),
         "a producer": lambda: interop.add(Producer(host), host),
         "exports": lambda: np.from_dlpack(interop.asarray(host)) is memoryview(interop.asarray(host)),
@@ -109,6 +108,7 @@ def calls_of(library: str) -> dict[str, Call]:
         out = arrays_of(library, 32)[1]
         calls["asarray"] = lambda: interop.asarray(a)
         calls["convert"] = lambda: interop.convert(interop.asarray(a), library)
+        calls["explain"] = lambda: interop.explain(interop.matmul, a, b)
         calls["out"] = lambda: interop.multiply(a, b, out=out)
     path = ctypes.util.find_library("c")
     if path:
@@ -128,6 +128,8 @@ def numpy_calls(library: str) -> dict[str, Call]:
         "wide add": lambda: np.add(wide, also),
         "matmul": lambda: np.matmul(a, b),
         "wide matmul": lambda: np.matmul(wide, also),
+        "a producer": lambda: time.sleep(0.004),
+        "a long C function": lambda: time.sleep(20),
     }
 
 
@@ -141,7 +143,7 @@ def loop(call: Call) -> None:
             raise
 
 
-def some(call: Call, count: int = 20) -> None:
+def some(call: Call, count: int = 3) -> None:
     try:
         for _ in range(count):
             call()
@@ -151,8 +153,8 @@ def some(call: Call, count: int = 20) -> None:
 
 
 # ---- ways to end ----
-# Each is run in the main thread, while daemon threads are in `loop`, and returns where the process is to end. It has the
-# names of the calls that finish soon.
+# Each is run in the main thread, while daemon threads are in `loop`, and returns where the process is to end. It is
+# given calls that finish soon.
 
 
 def end(_: list[Call]) -> None:
@@ -196,7 +198,7 @@ def a_handler_that_calls(calls: list[Call]) -> None:
 def logging_(calls: list[Call]) -> None:
     class Handler(logging.Handler):
         def emit(self, _: logging.LogRecord) -> None:  # under the handler's lock, for which logging.shutdown waits
-            some(calls[0], 2)
+            some(calls[0], 1)
 
     logger = logging.getLogger("exits")
     logger.addHandler(Handler())
@@ -207,13 +209,13 @@ def logging_(calls: list[Call]) -> None:
 
 def futures(calls: list[Call]) -> None:
     executor = ThreadPoolExecutor(3)
-    made = [executor.submit(some, call) for call in calls * 5]
+    made = [executor.submit(some, call) for call in calls]
     made[0].add_done_callback(lambda future: future.result())
 
 
 def a_pool(calls: list[Call]) -> None:
     pool = ThreadPool(3)
-    for call in calls * 5:
+    for call in calls:
         pool.apply_async(some, (call,))
     kept.append(pool)
 
@@ -224,8 +226,8 @@ def plain_threads(calls: list[Call]) -> None:
 
 
 def an_interrupt(calls: list[Call]) -> None:
-    threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
         while True:
             calls[0]()
     except KeyboardInterrupt:
@@ -298,11 +300,13 @@ def child(way: str, seed: int, control: bool) -> None:
     draw = random.Random(seed)
     calls = numpy_calls(library) if control else calls_of(library)
     soon = [call for name, call in calls.items() if "long" not in name]
-    for _ in range(draw.choice([1, 4, 8])):
-        call = draw.choice(list(calls.values()))
+    draw.shuffle(soon)
+    chosen = [draw.choice(list(calls.values())) for _ in range(draw.choice([1, 3, 5]))]
+    for call in {*chosen, *soon[:4]} & {*soon}:
+        call()  # once: what is loaded and compiled at first takes long, and with JAX longer than an exit waits
+    for call in chosen:
         threading.Thread(target=loop, args=(call,), daemon=True).start()
     time.sleep(draw.choice([0, 0.005, 0.05]))
-    draw.shuffle(soon)
     WAYS[way][0](soon[:4])
     say_end()
 

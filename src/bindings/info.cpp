@@ -65,12 +65,15 @@ void bind_info(nb::module_& m) {
       "close",
       [](double seconds) {
         const nb::gil_scoped_release no_gil;
-        const auto end = std::chrono::steady_clock::now() +
-                         std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+        const auto end =
+            std::chrono::steady_clock::now() +
+            std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
         exchange::close_calls(end);
         exchange::stop_reaper(end);
       },
-      nb::arg("seconds"), "Refuse calls of other threads, and wait for those under way and for what is held, no longer than this; for exit.");
+      nb::arg("seconds"),
+      "Refuse calls of other threads, and wait for those under way and for what is held, no longer than this; for "
+      "exit.");
 }
 
 }  // namespace interop::bindings

@@ -49,8 +49,8 @@ int initialize_in_main_interpreter(PyObject* m) { return refuse_subinterpreter()
 
 }  // namespace
 
-// Python 3.13 runs this in the main interpreter, whichever imports, and before 3.12 none but us refuses: so the check is
-// here and in the module's own initialisation.
+// Python 3.13 runs this in the main interpreter, whichever imports, and before 3.12 none but us refuses: so the check
+// is here and in the module's own initialisation.
 extern "C" NB_EXPORT PyObject* PyInit__core() {
   if (refuse_subinterpreter()) return nullptr;
   PyObject* const module = PyInit_in_main_interpreter();

@@ -39,8 +39,9 @@ void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
   while (Clock::now() < end && !interpreter_is_gone()) nap();
   if (interpreter_is_gone()) sleep_for_ever();
   PyEval_RestoreThread(state);
-  throw std::runtime_error(std::string(function) + ": the interpreter is shutting down, which " + library +
-                           " does not survive in another thread; accepted: calls of the main thread, or before the exit");
+  throw std::runtime_error(
+      std::string(function) + ": the interpreter is shutting down, which " + library +
+      " does not survive in another thread; accepted: calls of the main thread, or before the exit");
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 
 namespace interop::exchange {
 
-// Once the interpreter is gone, Python ends a thread at the next moment it asks for the GIL. Our own frames, and those of
-// NumPy, stop there (unwinding.cpp). A thread inside torch or JAX would abort the process, and one inside CUDA meets a
-// driver that is being unloaded. So at exit `close_calls` waits for the calls of these that are under way, and no other
-// thread begins one.
+// Once the interpreter is gone, Python ends a thread at the next moment it asks for the GIL. Our own frames, and those
+// of NumPy, stop there (unwinding.cpp). A thread inside torch or JAX would abort the process, and one inside CUDA meets
+// a driver that is being unloaded. So at exit `close_calls` waits for the calls of these that are under way, and no
+// other thread begins one.
 
 /// Stands in every public function that calls Python, as its first statement: a call lasts as long as it does.
 class CallGuard {

@@ -147,9 +147,9 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   return nb::cast(std::move(view));
 }
 
-// What refers to the owners is `memory`, which exports share. An object may be visited only on behalf of references that
-// are the array's own: so only while nobody else has a share. An export that is dropped meanwhile, without the GIL, makes
-// no difference: what was not visited at first stays reachable.
+// What refers to the owners is `memory`, which exports share. An object may be visited only on behalf of references
+// that are the array's own: so only while nobody else has a share. An export that is dropped meanwhile, without the
+// GIL, makes no difference: what was not visited at first stays reachable.
 int visit_owners(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
