@@ -6,9 +6,9 @@
     python tests/exits.py --control              the same threads with NumPy's functions alone
 
 Each exit is a process of its own. It starts threads that call `interop` without a pause, and ends in the middle of
-that. What fails: a death by a signal, a hang, an exit status or an output that is not the expected one, and a process that
-lives for more than a second longer, after its last statement, than the slowest of the same without `interop`. (On a
-busy machine raise that by --seconds.) The exit status is 1 if anything failed.
+that. What fails: a death by a signal, a hang, an exit status or an output that is not the expected one, and a process
+that lives for more than a second longer, after its last statement, than the slowest of the same without `interop`. (On
+a busy machine raise that by --seconds.) The exit status is 1 if anything failed.
 """
 
 from __future__ import annotations

@@ -419,7 +419,7 @@ class Producer:
         return self.x.__dlpack__(**options)
 
     def __dlpack_device__(self):
-        return CPU
+        return CPU, 0
 
 
 def owners():
