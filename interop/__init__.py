@@ -20,6 +20,8 @@ __path__ = _pkgutil.extend_path(__path__, __name__)
 try:
     from interop import _core
 except ImportError as error:
+    if "subinterpreter" in str(error):  # nothing is missing: there it cannot be imported
+        raise
     raise ImportError(
         "interop: the compiled half (interop._core) cannot be imported. In a source tree, install the package first: "
         f"'pip install .'. The loader said: {error}"
@@ -64,7 +66,7 @@ from interop._paths import get_cmake_dir, get_include
 from interop._register import register
 
 Array.__module__ = CudaError.__module__ = "interop"
-_atexit.register(_core.close, 5.0)
+_atexit.register(_core.close, 0.8)
 
 __all__ = [  # not "jax": a star import would load JAX
     "Array",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -399,3 +400,95 @@ def test_the_process_ends_well(tmp_path, what):
     command = [sys.executable, "-X", "faulthandler", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+# ---- cycles ----
+
+
+class Ndarray(np.ndarray):
+    """An array that has attributes."""
+
+
+class Producer:
+    """(A Fake is kept by its capsules.)"""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __dlpack__(self, **options):
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return CPU, 0
+
+
+def owners():
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        yield pytest.param(lambda: torch.ones(3), id="torch")
+    yield pytest.param(lambda: np.ones(3).view(Ndarray), id="ndarray")
+    yield pytest.param(lambda: Producer(np.ones(3)), id="dlpack")
+
+
+HOLDS = {
+    "a view": interop.asarray,
+    "a buffer of it": lambda x: memoryview(interop.asarray(x)),
+    "a view of a view": lambda x: [interop.asarray(interop.asarray(x))],
+}
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+@pytest.mark.parametrize("make_owner", [*owners()])
+def test_a_cycle_through_a_view_is_collected(make_owner, hold):
+    owner = make_owner()
+    owner.kept = HOLDS[hold](owner)
+    alive = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    "export",
+    [np.from_dlpack, memoryview, np.asarray, lambda view: view.__dlpack__(), lambda view: view],
+    ids=["consumer", "buffer", "array", "capsule", "view"],
+)
+@pytest.mark.parametrize("make_owner", [*owners()])
+def test_a_cycle_is_kept_by_an_export(make_owner, export):
+    owner = make_owner()
+    owner.kept = interop.asarray(owner)
+    exported = export(owner.kept)
+    is_capsule = type(exported).__name__ == "PyCapsule"
+    alive = weakref.ref(owner)
+    del owner
+    for _ in range(3):
+        gc.collect()
+        junk = [np.full(3, 7.0) for _ in range(50)]
+    assert alive() is not None
+    assert alive().kept.shape == (3,)
+    if not is_capsule:
+        assert np.asarray(exported).tolist() == [1, 1, 1]
+    del exported, junk
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_export_by_an_array_of_a_cycle_keeps_the_memory():
+    """The array is emptied; who has its memory still has it."""
+
+    class Node:
+        pass
+
+    fake = Fake(np.ones(3))
+    node = Node()
+    node.itself, node.kept = node, interop.asarray(fake)
+    exported = np.from_dlpack(node.kept)
+    del node
+    gc.collect()
+    assert not fake.balanced
+    assert exported.tolist() == [1, 1, 1]
+    del exported
+    assert fake.balanced

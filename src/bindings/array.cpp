@@ -6,6 +6,7 @@
 #include "exchange/closing.h"
 #include "exchange/export.h"
 #include "exchange/own_table.h"
+#include "exchange/view.h"
 
 namespace interop::bindings {
 
@@ -18,6 +19,8 @@ const exchange::Lookup kNumpyArray("numpy", "array");
 PyType_Slot kSlots[] = {
     {Py_bf_getbuffer, reinterpret_cast<void*>(&exchange::get_buffer)},
     {Py_bf_releasebuffer, reinterpret_cast<void*>(&exchange::release_buffer)},
+    {Py_tp_traverse, reinterpret_cast<void*>(&exchange::visit_owners)},
+    {Py_tp_clear, reinterpret_cast<void*>(&exchange::let_owners_go)},
     {0, nullptr},
 };
 
@@ -72,8 +75,10 @@ nb::object dlpack(const Array& array, nb::handle stream, nb::handle max_version,
 }  // namespace
 
 void bind_array(nb::module_& m) {
-  nb::class_<Array>(m, "Array", nb::type_slots(kSlots), kDoc)
-      .def_prop_ro(
+  nb::class_<Array> type(m, "Array", nb::type_slots(kSlots), kDoc);
+  // Not among the slots: those make a method of it, `__del__`.
+  reinterpret_cast<PyTypeObject*>(type.ptr())->tp_finalize = &exchange::finish_reading;
+  type.def_prop_ro(
           "shape",
           [](const Array& a) { return exchange::shape_tuple(a.shape.data(), static_cast<int>(a.shape.size())); },
           nb::sig("def shape(self) -> tuple[int, ...]"), "The size of each dimension.")

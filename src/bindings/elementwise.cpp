@@ -173,6 +173,7 @@ DLDataType common_dtype(const Operation& operation, const Operands& operands, co
 
 nb::object in_jax(const Operation& operation, const Operands& operands, nb::handle a, nb::handle b, nb::handle out,
                   nb::handle stream, nb::handle execution, nb::handle where_zero) {
+  exchange::enter_foreign(operation.name, "JAX");
   bool is_plain = out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none();
   for (int k = 0; k < operands.count; ++k) {
     is_plain =

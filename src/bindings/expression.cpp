@@ -431,6 +431,7 @@ void on_gpu(const ExpressionCalls& self, Plan& plan, const DLTensor& out) {
 
 nb::object in_jax(ExpressionCalls& self, const Arguments& arguments, nb::handle out, nb::handle stream,
                   nb::handle execution) {
+  exchange::enter_foreign(self.function.c_str(), "JAX");
   nb::object handle = nb::none();
   if (!stream.is_none()) {
     handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, self.function.c_str())));

@@ -1,6 +1,8 @@
 /// What the build and the machine are, for `interop info`, and what the package needs once at import and at exit.
 #include <interop/cuda/driver.h>
 
+#include <chrono>
+
 #include "bindings/bindings.h"
 #include "exchange/closing.h"
 #include "exchange/python.h"
@@ -63,10 +65,15 @@ void bind_info(nb::module_& m) {
       "close",
       [](double seconds) {
         const nb::gil_scoped_release no_gil;
-        exchange::close_calls(seconds);
-        exchange::stop_reaper(seconds);
+        const auto end =
+            std::chrono::steady_clock::now() +
+            std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+        exchange::close_calls(end);
+        exchange::stop_reaper(end);
       },
-      nb::arg("seconds"), "End calls of other threads and wait for what is held, no longer than this each; for exit.");
+      nb::arg("seconds"),
+      "Refuse calls of other threads, and wait for those under way and for what is held, no longer than this; for "
+      "exit.");
 }
 
 }  // namespace interop::bindings

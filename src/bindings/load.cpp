@@ -357,7 +357,10 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
   }
 
   Returned returned;
-  const auto run = [&] { returned = call_symbol(function, registers); };
+  const auto run = [&] {
+    const exchange::Unwaited may_take_long;
+    returned = call_symbol(function, registers);
+  };
   {
     const nb::gil_scoped_release no_gil;
     if (sides[0].call) {

@@ -193,6 +193,7 @@ nb::dict jax_keywords(const Terms& terms) {
 }
 
 nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
+  exchange::enter_foreign(kFunction, "JAX");
   if (given.size() == 0 && is_concrete(a) && is_concrete(b)) return kJaxMatmulOfArrays.get()(a, b);
   return kJaxMatmul.get()(a, b, **jax_keywords(terms));
 }

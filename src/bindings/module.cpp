@@ -7,7 +7,8 @@
 
 namespace nb = nanobind;
 
-NB_MODULE(_core, m) {
+// Exports PyInit_in_main_interpreter; `PyInit__core` below is what Python calls.
+NB_MODULE(in_main_interpreter, m) {
   m.doc() = "The compiled half of interop. Private: use the names of `interop`.";
   m.attr("version") = INTEROP_VERSION;
   // Types are kept in caches that outlive the module (style of CPython's own static types).
@@ -30,4 +31,33 @@ NB_MODULE(_core, m) {
   interop::bindings::bind_register(m);
   interop::bindings::bind_timing(m);
   interop::bind_jax_ffi(m);
+}
+
+namespace {
+
+int (*initialize_module)(PyObject*) = nullptr;  // nanobind's
+
+/// nanobind has one state for all interpreters, and so have the caches here: a second one would use the first one's
+/// objects. So the ImportError comes before any of that is touched.
+bool refuse_subinterpreter() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return false;
+  PyErr_SetString(PyExc_ImportError, "interop: cannot be imported in a subinterpreter; accepted: the main interpreter");
+  return true;
+}
+
+int initialize_in_main_interpreter(PyObject* m) { return refuse_subinterpreter() ? -1 : initialize_module(m); }
+
+}  // namespace
+
+// Python 3.13 runs this in the main interpreter, whichever imports, and before 3.12 none but us refuses: so the check
+// is here and in the module's own initialisation.
+extern "C" NB_EXPORT PyObject* PyInit__core() {
+  if (refuse_subinterpreter()) return nullptr;
+  PyObject* const module = PyInit_in_main_interpreter();
+  if (!module || initialize_module) return module;
+  PyModuleDef_Slot* slot = reinterpret_cast<PyModuleDef*>(module)->m_slots;
+  while (slot->slot != Py_mod_exec) ++slot;
+  initialize_module = reinterpret_cast<int (*)(PyObject*)>(slot->value);
+  slot->value = reinterpret_cast<void*>(&initialize_in_main_interpreter);
+  return module;
 }

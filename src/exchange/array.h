@@ -41,6 +41,8 @@ struct Array {
   nb::handle owner;                  ///< of a view: what keeps its memory, alive as long as `memory` is
   const Route* owner_route = nullptr;
   std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
+  bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp
+  int buffers = 0;                   ///< exported by the buffer protocol and not yet released; counted with the GIL
 
   DLTensor tensor() const;
   bool on_host() const { return device.device_type == kDLCPU; }

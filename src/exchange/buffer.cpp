@@ -76,6 +76,10 @@ class BufferRoute final : public Route {
 
 }  // namespace
 
+PyObject* buffer_owner(const Release& release) {
+  return release && release.get_deleter() == &release_buffer ? static_cast<Py_buffer*>(release.get())->obj : nullptr;
+}
+
 void read_buffer(Operand& operand, nb::handle object) {
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_STRIDES | PyBUF_FORMAT) != 0) {

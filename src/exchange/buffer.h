@@ -10,6 +10,9 @@ namespace interop::exchange {
 /// of ours, BufferError with the producer's words if it refuses.
 void read_buffer(Operand& operand, nb::handle object);
 
+/// The object to which a buffer that `read_buffer` got refers; null for any other release.
+PyObject* buffer_owner(const Release& release);
+
 /// A NumPy array on the operand's own memory: the caller's object where it is one already, else a view.
 nb::object numpy_view(Operand& operand);
 

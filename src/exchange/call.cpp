@@ -7,6 +7,7 @@
 #include "exchange/array.h"
 #include "exchange/buffer.h"
 #include "exchange/checks.h"
+#include "exchange/closing.h"
 #include "exchange/overlap.h"
 #include "exchange/reaper.h"
 #include "exchange/route.h"
@@ -86,6 +87,7 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
                        "or execution='cuda' with it");
     }
   } else {
+    enter_foreign(function_, "CUDA");
     enter_device();
     choose_stream(options.stream);
   }

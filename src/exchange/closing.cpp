@@ -4,7 +4,8 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <chrono>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "exchange/python.h"
@@ -12,41 +13,72 @@
 namespace interop::exchange {
 namespace {
 
-std::atomic<int> calls{0};
+using Clock = std::chrono::steady_clock;
+
+std::atomic<int> calls{0};  // under way, of those that `enter_foreign` has counted
 std::atomic<bool> closed{false};
-std::thread::id closer;  // written before `closed`
+std::thread::id closer;  // this and `end` are written before `closed`
+Clock::time_point end;
 
 thread_local int depth = 0;  // of the calls that this thread is in
+thread_local bool counted = false;
 
-// A forked child has one thread, which is in a call only if that is where it forked.
-const int registered = pthread_atfork(nullptr, nullptr, [] { calls.store(depth > 0); });
+// A forked child has one thread, and an interpreter that goes on.
+const int registered = pthread_atfork(nullptr, nullptr, [] {
+  calls.store(counted ? 1 : 0);
+  closed.store(false);
+});
 
-[[noreturn]] void sleep_for_ever() {
-  PyEval_SaveThread();  // and never asks for the GIL again
-  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+bool is_others_after_close() { return closed.load() && std::this_thread::get_id() != closer; }
+
+void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+
+/// Most programs are gone at once. In some a handler at exit waits for this thread, or for a lock that it has.
+[[noreturn]] void refuse(const char* function, const char* library) {
+  PyThreadState* const state = PyEval_SaveThread();
+  while (Clock::now() < end && !interpreter_is_gone()) nap();
+  if (interpreter_is_gone()) sleep_for_ever();
+  PyEval_RestoreThread(state);
+  throw std::runtime_error(
+      std::string(function) + ": the interpreter is shutting down, which " + library +
+      " does not survive in another thread; accepted: calls of the main thread, or before the exit");
 }
 
 }  // namespace
 
-CallGuard::CallGuard() {
-  if (depth++ > 0) return;  // part of a call under way
-  calls.fetch_add(1);
-  if (!closed.load() || std::this_thread::get_id() == closer) return;
-  calls.fetch_sub(1);
-  sleep_for_ever();
-}
+CallGuard::CallGuard() { ++depth; }
 
 CallGuard::~CallGuard() {
-  if (--depth == 0) calls.fetch_sub(1, std::memory_order_release);
+  if (--depth > 0 || !counted) return;
+  counted = false;
+  calls.fetch_sub(1, std::memory_order_release);
 }
 
-void close_calls(double seconds) {
+void enter_foreign(const char* function, const char* library) {
+  if (counted) return;
+  calls.fetch_add(1);
+  const bool refused = is_others_after_close();
+  counted = depth > 0 && !refused;
+  if (!counted) calls.fetch_sub(1);
+  if (refused) refuse(function, library);
+}
+
+Unwaited::Unwaited() {
+  if (counted) calls.fetch_sub(1);
+}
+Unwaited::~Unwaited() {
+  if (counted) calls.fetch_add(1);
+}
+
+void close_calls(Clock::time_point until) {
   closer = std::this_thread::get_id();
+  end = until;
   closed.store(true);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (calls.load() > 0 && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  while (calls.load() > 0 && Clock::now() < until) nap();
+}
+
+void sleep_for_ever() {
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 }  // namespace interop::exchange

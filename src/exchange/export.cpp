@@ -298,7 +298,7 @@ void fill_strides(const Array& array, bool prefers_columns, Py_ssize_t* strides)
 }
 
 void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
-  const Array& array = nb::cast<const Array&>(nb::handle(self));
+  Array& array = nb::cast<Array&>(nb::handle(self));
   const char* format = format_of(array.dtype);
   if (!array.host_readable()) throw BufferError("interop.Array: device memory has no buffer; use __dlpack__");
   if (!format) throw BufferError("interop.Array: the buffer protocol has no such dtype, " + dtype_name(array.dtype));
@@ -321,6 +321,7 @@ void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
   view->suboffsets = nullptr;
   view->internal = sizes;
   view->obj = Py_NewRef(self);
+  ++array.buffers;
 }
 
 }  // namespace
@@ -336,6 +337,9 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   }
 }
 
-void release_buffer(PyObject*, Py_buffer* view) { delete[] static_cast<Py_ssize_t*>(view->internal); }
+void release_buffer(PyObject* self, Py_buffer* view) {
+  --nb::cast<Array&>(nb::handle(self)).buffers;
+  delete[] static_cast<Py_ssize_t*>(view->internal);
+}
 
 }  // namespace interop::exchange

@@ -1,4 +1,5 @@
 /// Paddle tensors, by the DLPack C exchange API (Paddle 3.2 and later; earlier ones by `__dlpack__`).
+#include "exchange/closing.h"
 #include "exchange/exchange_api.h"
 
 namespace interop::exchange {
@@ -12,6 +13,7 @@ class PaddleRoute final : public ExchangeApiRoute {
  public:
   explicit PaddleRoute(const DLPackExchangeAPI& api) : ExchangeApiRoute(api, "paddle") {}
 
+  void enter(const char* function) const override { enter_foreign(function, "Paddle"); }
   void inspect(Operand& operand) const override {
     if (attribute(operand.object, kStopGradient).is(Py_False) && nb::cast<bool>(kIsGradEnabled.get()())) {
       throw BufferError(operand.label() + " has stop_gradient=False, and interop has no derivative to record; pass " +

@@ -38,7 +38,7 @@ struct Reaper {
 // parent held stays the parent's.
 Reaper* reaper = new Reaper;
 
-void start_afresh_in_child() { reaper = new Reaper; }
+const int registered = pthread_atfork(nullptr, nullptr, [] { reaper = new Reaper; });
 
 /// Leaks what is held without touching Python or the producer.
 void leak(Entry& entry) {
@@ -122,8 +122,6 @@ void run(Reaper& state) {
 
 /// Hands an entry to the thread, which is started if need be.
 void enqueue(Entry entry) {
-  static const int registered = pthread_atfork(nullptr, nullptr, &start_afresh_in_child);
-  (void)registered;
   Reaper& state = *reaper;
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.count += entry.held.size();
@@ -164,12 +162,12 @@ size_t held_count() {
   return reaper->count;
 }
 
-void stop_reaper(double seconds) {
+void stop_reaper(std::chrono::steady_clock::time_point end) {
   Reaper& state = *reaper;
   std::unique_lock<std::mutex> lock(state.mutex);
   state.stopping = true;
   state.changed.notify_all();
-  state.changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !state.running; });
+  state.changed.wait_until(lock, end, [&] { return !state.running; });
 }
 
 }  // namespace interop::exchange

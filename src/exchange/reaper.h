@@ -3,6 +3,8 @@
 
 #include <interop/cuda/driver.h>
 
+#include <chrono>
+
 #include "exchange/python.h"
 #include "exchange/route.h"
 
@@ -28,7 +30,7 @@ void give_back_later(std::vector<Held> held);
 /// How many owners are still held. For tests.
 size_t held_count();
 
-/// Waits, no longer than `seconds`, for what is held, then stops the thread; what is left is leaked. Run at exit.
-void stop_reaper(double seconds);
+/// Waits until `end`, no longer, for what is held, then stops the thread; what is left is leaked. Run at exit.
+void stop_reaper(std::chrono::steady_clock::time_point end);
 
 }  // namespace interop::exchange

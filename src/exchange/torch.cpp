@@ -7,6 +7,7 @@
 
 #include <interop/cuda/driver.h>
 
+#include "exchange/closing.h"
 #include "exchange/exchange_api.h"
 #include "exchange/stream.h"
 #include "exchange/torch_empty.h"
@@ -161,6 +162,7 @@ class TorchSubclassRoute final : public TorchRoute {
 // real. Function modes (torch.set_default_device) change calls of torch's own functions, which this is not. A trace
 // (torch.jit.trace) would keep the result as a constant.
 void TorchRoute::enter(const char* function) const {
+  enter_foreign(function, "torch");
   if (to_int64(call0(kDispatchModes.get())) != 0) {
     throw TypeError(std::string(function) + ": a torch dispatch mode is active, for which interop has no operator " +
                     "yet; call it outside the mode");

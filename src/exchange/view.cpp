@@ -1,7 +1,11 @@
 /// `interop.Array` on the memory of other libraries' arrays: `interop.asarray`.
 #include "exchange/view.h"
 
+#include <algorithm>
+
+#include "exchange/buffer.h"
 #include "exchange/checks.h"
+#include "exchange/closing.h"
 #include "exchange/reaper.h"
 #include "exchange/shown.h"
 
@@ -89,6 +93,7 @@ Array take_view(Operand& operand) {
     device.device_id = 0;  // what DLPack says of pinned and managed memory
   }
   if (array.gpu >= 0) array.readers = std::make_shared<Readers>();
+  array.is_view = true;
   if (!operand.route) {  // a tensor that came without an array
     std::vector<Held> owners(1);
     owners[0].release = std::move(operand.release);
@@ -112,6 +117,7 @@ nb::object view_of(Operand& operand) {
   owners[0].release = std::move(operand.release);  // NumPy's view may stay in an exception's traceback
   owners[1].object = operand.exported;
   array.memory = keep_alive(std::move(owners), -1, nullptr);
+  array.is_view = true;
   array.device = {kDLCPU, 0};
   operand.view = nb::cast(std::move(array));
   return operand.view;
@@ -151,6 +157,7 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   if (device.device_type == kDLCUDAManaged) {
     device.device_id = std::max(0, find_gpu(operand.tensor.data));  // DLPack says 0 for all of them
   }
+  enter_foreign(function, "CUDA");
   cudaStream_t ready = nullptr;
   try {
     ready = acquire_on_gpu(operand, device.device_id, stream);
@@ -169,6 +176,50 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
     view.used_on(ready, 0);
   }
   return nb::cast(std::move(view));
+}
+
+// What refers to the owners is `memory`, which exports share. An object may be visited only on behalf of references
+// that are the array's own: so only while nobody else has a share. An export that is dropped meanwhile, without the
+// GIL, makes no difference: what was not visited at first stays reachable.
+int visit_owners(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const Array& array = nb::cast<const Array&>(nb::handle(self));
+  if (!array.is_view || array.memory.use_count() != 1) return 0;
+  for (const Held& held : *static_cast<const std::vector<Held>*>(array.memory.get())) {
+    Py_VISIT(held.object.ptr());
+    Py_VISIT(buffer_owner(held.release));
+  }
+  return 0;
+}
+
+// The collector empties all objects of a cycle, one after another, the owner perhaps before its view. A GPU that still
+// reads takes a share of the memory first: then nothing is emptied now, and the next collection finds the cycle again.
+void finish_reading(PyObject* self) {
+  const nb::error_scope kept;
+  const Array& array = nb::cast<const Array&>(nb::handle(self));
+  if (!array.is_view || !array.readers) return;
+  try {
+    std::vector<Held> held(1);
+    held[0].release = Release(new std::shared_ptr<void>(array.memory),
+                              [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
+    hold_behind_known_streams(array.gpu, std::move(held), array.readers->streams());
+  } catch (...) {
+    set_python_error();
+    PyErr_WriteUnraisable(self);
+  }
+}
+
+// What has the array's buffer (a memoryview, of the same cycle) is emptied itself, and then lets the array go.
+int let_owners_go(PyObject* self) {
+  Array& array = nb::cast<Array&>(nb::handle(self));
+  if (!array.is_view || array.buffers > 0) return 0;
+  std::fill(array.shape.begin(), array.shape.end(), 0);
+  array.data = nullptr;
+  array.owner_route = nullptr;
+  array.is_view = false;
+  array.memory.reset();
+  return 0;
 }
 
 std::optional<int> readable_by_gpu(const Array& array) {

@@ -23,6 +23,12 @@ nb::object view_of(Operand& operand);
 /// ready on `stream`, or (null) on the producer's own.
 nb::object asarray(nb::handle x, const char* function, cudaStream_t stream);
 
+/// tp_traverse, tp_finalize and tp_clear of `interop.Array`: a cycle through the owners of a view's memory is collected
+/// once there is no export of it.
+int visit_owners(PyObject* self, visitproc visit, void* arg);
+void finish_reading(PyObject* self);
+int let_owners_go(PyObject* self);
+
 /// The CUDA device whose kernels can read the array where it is; none for memory of the host alone.
 std::optional<int> readable_by_gpu(const Array& array);
 

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -272,7 +273,7 @@ def test_a_forked_child_starts_clean(tmp_path, cupy):
             assert interop._core.held_count() == 0
             x = numpy.eye(2)
             assert (interop.matmul(x, x) == x).all()
-            interop._core.close(5.0)
+            interop._core.close(0.8)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         assert status == 0, status
@@ -281,6 +282,47 @@ def test_a_forked_child_starts_clean(tmp_path, cupy):
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_cycle_is_collected_once_the_gpu_has_finished(cupy):
+    class Owner:
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack__(self, **options):
+            return self.x.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+    owner = Owner(cupy.ones((N, N), "float32"))
+    owner.view = interop.asarray(owner)
+    alive = weakref.ref(owner)
+    synchronize()
+    delay(device.LEGACY)
+    del owner
+    gc.collect()
+    assert is_busy(device.LEGACY)
+    assert alive() is not None  # whose memory may be read until then
+    synchronize()
+    assert eventually(lambda: interop._core.held_count() == 0)
+    gc.collect()
+    assert alive() is None
+    assert eventually(lambda: interop._core.held_count() == 0)
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_a_cycle_through_a_view_of_a_librarys_own_array(library, request):
+    owner = request.getfixturevalue(library).ones(4, **({"device": "cuda"} if library == "torch" else {}))
+    owner.kept = interop.asarray(owner)
+    alive = weakref.ref(owner)
+    del owner
+    for _ in range(2):
+        gc.collect()
+        synchronize()
+        assert eventually(lambda: interop._core.held_count() == 0)
+    gc.collect()
+    assert alive() is None
 
 
 # ---- results ----

@@ -6,8 +6,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <chrono>
 #include <cstring>
 #include <initializer_list>
+#include <thread>
 #include <utility>
 
 typedef struct CUstream_st* cudaStream_t;
@@ -146,7 +148,7 @@ class Call {
   /// and the stream is null.
   template <class Queue>
   void launch(Queue&& queue) {
-    const nanobind::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     queue(stream());
   }
 
@@ -159,6 +161,25 @@ class Call {
 
  private:
   static constexpr int kMaxNdim = 64;
+
+  /// Once the interpreter is gone, Python before 3.14 does not give the GIL back but ends the thread, by unwinding its
+  /// stack. No C++ frame may be unwound then (a destructor would drop a reference): the thread stays here.
+  class WithoutGil {
+   public:
+    WithoutGil() : state_(PyEval_SaveThread()) {}
+    ~WithoutGil() {
+      try {
+        PyEval_RestoreThread(state_);
+      } catch (...) {
+        while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+      }
+    }
+    WithoutGil(const WithoutGil&) = delete;
+    WithoutGil& operator=(const WithoutGil&) = delete;
+
+   private:
+    PyThreadState* state_;
+  };
 
   template <class Pointer>
   static Pointer required(Pointer pointer) {
