@@ -73,7 +73,7 @@ cudaStream_t Array::producer_stream() const {
 }
 
 void Array::check_address() const {
-  if (owner_route && data) owner_route->check_address(owner, data);
+  if (owner_route && data) owner_route->check_kept(owner, data);
 }
 
 void Array::make_wait(cudaStream_t waiter) const {

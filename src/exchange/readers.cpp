@@ -50,11 +50,6 @@ void Readers::note(cudaStream_t stream, int device) {
   if (object.is_valid()) kept_.push_back(std::move(object));
 }
 
-std::vector<cudaStream_t> Readers::streams() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return streams_;
-}
-
 void Readers::release(void* memory, int device) noexcept {
   const bool freed = cuda::release(memory, device, streams_);
   std::vector<Held> held;

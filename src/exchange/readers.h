@@ -20,8 +20,8 @@ class Readers {
   /// Notes `stream`, which a consumer named in `__dlpack__(stream=)`. Holds the GIL, which orders those who note; they
   /// own a share of the memory.
   void note(cudaStream_t stream, int device);
-  /// Those noted, while this lives.
-  std::vector<cudaStream_t> streams();
+  /// Those noted, while this lives. Holds the GIL, too.
+  const std::vector<cudaStream_t>& streams() const { return streams_; }
   /// Frees `memory` of `device` behind all that is noted, when its last owner lets go. Any thread, with or without the
   /// GIL; never throws.
   void release(void* memory, int device) noexcept;

@@ -52,7 +52,7 @@ class Route {
   /// The same for a view, which may live long.
   virtual nb::object view_owner(nb::handle array) const { return owner(array); }
   /// Throws if the memory that such an owner keeps is no longer at `data`.
-  virtual void check_address(nb::handle /*owner*/, const void* /*data*/) const {}
+  virtual void check_kept(nb::handle /*owner*/, const void* /*data*/) const {}
   /// What `explain` says of where `empty` gets its arrays.
   virtual std::string allocator() const { return std::string(library()) + "'s own"; }
 

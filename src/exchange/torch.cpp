@@ -213,7 +213,7 @@ nb::object TorchRoute::view_owner(nb::handle tensor) const {
   return alias;
 }
 
-void TorchRoute::check_address(nb::handle owner, const void* data) const {
+void TorchRoute::check_kept(nb::handle owner, const void* data) const {
   if (to_int64(kDataPtr(owner)) == static_cast<int64_t>(reinterpret_cast<uintptr_t>(data))) return;
   throw BufferError(
       "interop.Array: the storage of the torch.Tensor that it is a view of has been resized or moved; accepted: a new "

@@ -22,7 +22,7 @@ class TorchRoute : public Route {
   nb::object owner(nb::handle tensor) const override;
   /// Moreover, storage in host memory cannot be resized from then on, as after `Tensor.numpy`.
   nb::object view_owner(nb::handle tensor) const override;
-  void check_address(nb::handle owner, const void* data) const override;
+  void check_kept(nb::handle owner, const void* data) const override;
 
  protected:
   /// Fills the operand from `operand.memory()`, which has no gradient, tangent or negation to lose; conjugation is
