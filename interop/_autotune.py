@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
+import stat
 import threading
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Self
 
 from interop import _core
+from interop._arguments import named, shown, type_name
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["autotune"]
 
@@ -32,6 +41,8 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
 
     Raises
     ------
+    TypeError
+        `path` is no path.
     ValueError
         The file is not one that this class has written.
     OSError
@@ -41,6 +52,9 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
     -----
     Another algorithm adds up in another order: results are as exact as before, and may differ in their last bits. A
     choice holds for the card and the version of cuBLAS that it was made with; a file keeps those of several.
+
+    Threads and processes may use one file at once: each adds its choices to what the others have written, and whoever
+    reads it finds a whole file. A symbolic link stays one: the file that it leads to is replaced, with its permissions.
 
     Examples
     --------
@@ -55,12 +69,14 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
     _lock = threading.Lock()
     _open = 0
 
+    @named("interop.autotune", method=True)
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else _path(path)
 
     def __enter__(self) -> Self:
-        if self._path is not None and self._path.exists():
-            self.load(self._path)
+        if self._path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.load(self._path)
         self._count(1)
         return self
 
@@ -76,38 +92,102 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
             _core.tune_products(cls._open > 0)
 
     @staticmethod
+    @named("interop.autotune.load")
     def load(path: str | os.PathLike[str]) -> int:
         """Take the choices in a file, and return how many hold for the cards and the cuBLAS that are here."""
         kept = 0
-        for entry in _read(Path(path)):
+        for entry in _read(_path(path)):
             for device, card in enumerate(_cards()):
                 if entry["card"] == card and entry["cublas"] == _core.cublas_version():
                     try:
                         _core.keep_matmul_choice(device, entry)
                     except (KeyError, TypeError, ValueError) as error:
-                        raise _malformed(path, repr(error)) from error
+                        raise _malformed(path, shown(error)) from error
                     kept += 1
         return kept
 
     @staticmethod
+    @named("interop.autotune.save")
     def save(path: str | os.PathLike[str]) -> int:
         """Write all choices of this process to a file, and return how many there are.
 
         Those in the file already, for other cards, another cuBLAS or other products, stay in it.
         """
-        path = Path(path)
-        entries = {_identity(entry): entry for entry in (_read(path) if path.exists() else [])}
-        count = 0
-        for device, card in enumerate(_cards()):
-            for choice in _core.matmul_choices(device):
-                entry = {"card": card, "cublas": _core.cublas_version(), **choice}
-                entries[_identity(entry)] = entry
-                count += 1
-        text = json.dumps({"interop autotune": _FORMAT, "choices": list(entries.values())}, indent=1)
-        beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may read the file meanwhile
-        beside.write_text(text + "\n")
-        beside.replace(path)
-        return count
+        file = os.path.realpath(_path(path))
+        mine = [
+            {"card": card, "cublas": _core.cublas_version(), **choice}
+            for device, card in enumerate(_cards())
+            for choice in _core.matmul_choices(device)
+        ]
+        with _alone(os.path.dirname(file)):
+            try:
+                found = _read(file)
+            except FileNotFoundError:
+                found = []
+            entries = {_identity(entry): entry for entry in (*found, *mine)}
+            text = json.dumps({"interop autotune": _FORMAT, "choices": list(entries.values())}, indent=1)
+            _replace(file, text.encode() + b"\n")
+        return len(mine)
+
+
+# ---- the file ----
+
+_writing = threading.Lock()
+if hasattr(os, "register_at_fork"):  # another thread may have been writing, which the child has not
+    os.register_at_fork(after_in_child=lambda: globals().update(_writing=threading.Lock()))
+
+
+def _path(path: Any) -> str:
+    """Return a path as a str; TypeError or ValueError for what is none."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        raise TypeError(
+            f"interop.autotune: path is {type_name(path)}; accepted: a str, or a path such as pathlib.Path"
+        )
+    if "\0" in text:
+        raise ValueError("interop.autotune: path has a null character; accepted: the path of a file")
+    return text
+
+
+@contextlib.contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Keep others that write in this folder, threads and processes, from writing meanwhile."""
+    with _writing:
+        if fcntl is None:
+            yield
+            return
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except PermissionError:  # one may write into it all the same
+            yield
+            return
+        try:
+            # Some network file systems have no such locks: then two processes may drop each other's choices.
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile has the handle, too
+            os.close(handle)
+
+
+def _replace(file: str, data: bytes) -> None:
+    """Put another content in the place of a file in one step, with its permissions, or those of any new file."""
+    beside = f"{file}.{secrets.token_hex(8)}.tmp"
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as opened:
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(beside, stat.S_IMODE(os.stat(file).st_mode))
+            opened.write(data)
+        os.replace(beside, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
 
 
 def _cards() -> list[str]:
@@ -122,17 +202,26 @@ def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:
     return entry["card"], entry["cublas"], entry["key"]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: str) -> list[dict[str, Any]]:
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise _malformed(path, "a device or a pipe")
+    with open(path, "rb") as opened:
+        text = opened.read()
     try:
-        found = json.loads(path.read_text())
-        if found["interop autotune"] != _FORMAT:
-            raise _malformed(path, f"format {found['interop autotune']}")
-        entries: list[dict[str, Any]] = found["choices"]
-        for entry in entries:
-            _identity(entry)
-    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise _malformed(path, repr(error)) from error
-    return entries
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(path, shown(error)) from error
+    try:
+        version, entries = found["interop autotune"], found["choices"]
+        is_listed = all(isinstance(part, str) for entry in entries for part in _identity(entry))
+    except (KeyError, TypeError) as error:
+        raise _malformed(path, shown(error)) from error
+    if version != _FORMAT:
+        raise _malformed(path, f"format {shown(version)}")
+    if not is_listed:
+        raise _malformed(path, "a name that is no text")
+    return [*entries]
 
 
 def _malformed(path: Any, what: str) -> ValueError:

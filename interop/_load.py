@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from interop import _core
+from interop._arguments import named
 from interop._array_function import ArrayFunction, ShapeRule
 from interop._declarations import ELEMENTS, QUALIFIERS, SCALARS, Parameter, parts_of, without_comments
 from interop._matmul import StreamLike
@@ -19,6 +20,7 @@ __all__ = ["Function", "Library", "load"]
 Memory = Literal["device", "host"]
 
 
+@named("interop.load")
 def load(path: str | os.PathLike[str], declarations: str, /, *, memory: Memory | None = None) -> Library:
     """Load a shared library, and make its C functions callable with arrays of any library.
 

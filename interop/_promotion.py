@@ -9,6 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from interop._arguments import shown, type_name
+
 __all__ = [
     "COMPARISONS",
     "REAL",
@@ -143,10 +145,10 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
     elif is_integer:
         fits = abs(int(scalar)) <= sys.float_info.max
     elif dtype.kind != "c" and isinstance(scalar, complex | np.complexfloating):
-        raise TypeError(f"{function}: {name} is {scalar}, and the result is {dtype}; accepted: a real number")
+        raise TypeError(f"{function}: {name} is {shown(scalar)}, and the result is {dtype}; accepted: a real number")
     if not fits:
         raise OverflowError(
-            f"{function}: {name} is {scalar}, which {dtype} cannot hold; accepted: a value in its range, or an array"
+            f"{function}: {name} is {shown(scalar)}, which {dtype} cannot hold; accepted: a value in its range, or an array"
         )
     return np.asarray(scalar).astype(dtype)
 
@@ -162,8 +164,8 @@ def factor_of(function: str, name: str, factor: Any, dtype: Any, kind: Any) -> A
     kinds = {"i": _INTEGRAL, "u": _INTEGRAL, "c": REAL | complex | np.complexfloating}.get(dtype.kind, REAL)
     if dtype.kind == "b" or not isinstance(factor, kinds):
         raise TypeError(
-            f"{function}: {name} is {' '.join(repr(factor).split())} ({type(factor).__name__}), and the product is "
-            f"{dtype}; accepted: {accepted_factor(dtype)}"
+            f"{function}: {name} is {shown(factor)} ({type_name(factor)}), and the product is {dtype}; "
+            f"accepted: {accepted_factor(dtype)}"
         )
     return element_of(function, name, factor, dtype if dtype.kind in "iu" else kind).astype(kind)
 
@@ -179,13 +181,13 @@ def accepted_factor(dtype: Any) -> str:
 
 def dtype_name(function: str, dtype: Any) -> str:
     """Return the name of a dtype of any library, or of the name itself; TypeError for what is none."""
-    if type(dtype).__module__ == "torch":
+    if (type(dtype).__module__, type(dtype).__name__) == ("torch", "dtype"):
         return str(dtype).removeprefix("torch.")
     if isinstance(dtype, str) and hasattr(ml_dtypes, dtype):
         return dtype
     try:
         return str(np.dtype(dtype).name)
-    except TypeError as error:
+    except Exception as error:  # NumPy's, of whatever kind
         raise TypeError(
-            f"{function}: dtype is {dtype!r}; accepted: None, a name, a dtype of NumPy, torch or JAX"
+            f"{function}: dtype is {shown(dtype)}; accepted: None, a name, a dtype of NumPy, torch or JAX"
         ) from error

@@ -20,6 +20,7 @@ import numpy as np
 
 import interop
 from interop import _core
+from interop._arguments import named
 
 __all__ = ["DTYPES", "LAYOUTS", "Cell", "check_producer"]
 
@@ -81,6 +82,7 @@ def _base(dtype: np.dtype[Any]) -> np.ndarray:
     return np.asarray(numbers if dtype.kind == "u" else numbers - 5, dtype)
 
 
+@named("interop.testing.check_producer")
 def check_producer(
     make: Callable[[np.ndarray], Any],
     *,

@@ -15,7 +15,48 @@ namespace {
 
 const exchange::Lookup kNumpyArray("numpy", "array");
 
+// ---- what an interop.Array is not ----
+// It has no values of its own, so nothing may be read out of it by the way: by its length, its buffer or its identity.
+
+[[nodiscard]] PyObject* refuse(const char* what, const char* remedy) {
+  PyErr_Format(PyExc_TypeError, "interop.Array: %s; accepted: %s", what, remedy);
+  return nullptr;
+}
+
+constexpr const char* kByValue = "interop.convert(x, \"numpy\"), whose values are looked at";
+
+PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
+  return refuse("it is not made, copied or loaded directly", "interop.asarray(x), or the result of a call");
+}
+PyObject* refuse_number(PyObject*) { return refuse("an array is no number", kByValue); }
+int refuse_bool(PyObject*) {
+  (void)refuse("an array has no truth value", kByValue);
+  return -1;
+}
+PyObject* refuse_comparison(PyObject*, PyObject*, int operation) {
+  constexpr const char* kInstead[] = {"interop.less(x, y)",      "interop.less_equal(x, y)", "interop.equal(x, y), or `is`",
+                                      "interop.not_equal(x, y)", "interop.greater(x, y)",    "interop.greater_equal(x, y)"};
+  return refuse("operators compare no elements", kInstead[operation]);
+}
+PyObject* refuse_item(PyObject*, PyObject*) {
+  return refuse("items are not read here", "interop.convert(x, library)[...] with the library that is to have the view");
+}
+int refuse_in(PyObject*, PyObject*) {
+  (void)refuse("an array is no collection of Python objects", kByValue);
+  return -1;
+}
+// By its identity, as is no other comparison: one in a dict or a set is found again.
+Py_hash_t identity_hash(PyObject* self) { return _Py_HashPointer(self); }
+
 PyType_Slot kSlots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(&refuse_new)},
+    {Py_tp_richcompare, reinterpret_cast<void*>(&refuse_comparison)},
+    {Py_tp_hash, reinterpret_cast<void*>(&identity_hash)},
+    {Py_nb_bool, reinterpret_cast<void*>(&refuse_bool)},
+    {Py_nb_int, reinterpret_cast<void*>(&refuse_number)},
+    {Py_nb_float, reinterpret_cast<void*>(&refuse_number)},
+    {Py_sq_contains, reinterpret_cast<void*>(&refuse_in)},
+    {Py_mp_subscript, reinterpret_cast<void*>(&refuse_item)},
     {Py_bf_getbuffer, reinterpret_cast<void*>(&exchange::get_buffer)},
     {Py_bf_releasebuffer, reinterpret_cast<void*>(&exchange::release_buffer)},
     {0, nullptr},
@@ -26,7 +67,9 @@ constexpr const char* kDoc = R"(A typed view of memory: the array of no other li
 `interop.asarray` makes one on another array's memory. Calls whose first array belongs to no known array library (a raw
 DLPack capsule, an object that has only ``__cuda_array_interface__``) return one. Every DLPack and CUDA array interface
 consumer reads it, without a copy, and where the host can read it it has a buffer, so that ``numpy.asarray`` takes it. On
-a GPU every export waits, by events, for the work that wrote the array. It cannot be made directly.
+a GPU every export waits, by events, for the work that wrote the array. It cannot be made directly, copied by `copy` or
+pickled. Operators, items and conversions to numbers are refused: `interop.add`, `interop.equal` and their like compute, and
+another library's view shows values. It is hashed by its identity, so that it may stand in a set or be a key.
 )";
 
 constexpr const char* kDlpackDoc = R"(Export the memory as a DLPack capsule.
@@ -58,7 +101,9 @@ Py_ssize_t length(const Array& array) {
 
 /// NumPy asks for this where there is no buffer: device memory, and the dtypes of ml_dtypes.
 nb::object numpy_array(nb::handle self, nb::handle dtype, nb::handle copy) {
-  const nb::object array = exchange::numpy_array(self);
+  exchange::read_copy("interop.Array.__array__", copy);
+  const nb::object array =
+      exchange::as_call("interop.Array.__array__", false, [&] { return exchange::numpy_array(self); });
   if (dtype.is_none() && copy.is_none()) return array;
   return kNumpyArray.get()(array, nb::arg("dtype") = dtype, nb::arg("copy") = copy);
 }
@@ -66,14 +111,17 @@ nb::object numpy_array(nb::handle self, nb::handle dtype, nb::handle copy) {
 nb::object dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   nb::handle copy) {
   const exchange::CallGuard guard;
-  return exchange::export_dlpack(array, stream, max_version, dl_device, copy);
+  return exchange::as_call("interop.Array.__dlpack__", false, [&] {
+    return exchange::export_dlpack(array, stream, max_version, dl_device, copy);
+  });
 }
 
 }  // namespace
 
 void bind_array(nb::module_& m) {
-  nb::class_<Array>(m, "Array", nb::type_slots(kSlots), kDoc)
-      .def_prop_ro(
+  nb::class_<Array> type(m, "Array", nb::type_slots(kSlots), kDoc);
+  reinterpret_cast<PyTypeObject*>(type.ptr())->tp_name = "interop.Array";  // in Python's own messages
+  type.def_prop_ro(
           "shape",
           [](const Array& a) { return exchange::shape_tuple(a.shape.data(), static_cast<int>(a.shape.size())); },
           nb::sig("def shape(self) -> tuple[int, ...]"), "The size of each dimension.")

@@ -22,8 +22,8 @@ const Name kAstype("astype");
 const Name kTobytes("tobytes");
 
 [[noreturn]] void out_of_range(const char* function, const char* name, nb::handle value, DLDataType dtype) {
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold; accepted: a value in its range, or an array",
-               function, name, value.ptr(), dtype_name(dtype).c_str());
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %s, which %s cannot hold; accepted: a value in its range, or an array",
+               function, name, exchange::shown(value).c_str(), dtype_name(dtype).c_str());
   nb::raise_python_error();
 }
 
@@ -65,8 +65,8 @@ void put_integer(ScalarValue& value, const char* function, const char* name, nb:
 }
 
 [[noreturn]] void beyond_c_type(const char* function, const char* name, nb::handle value, DLDataType dtype) {
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold", function, name, value.ptr(),
-               dtype_name(dtype).c_str());
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %s, which %s cannot hold", function, name,
+               exchange::shown(value).c_str(), dtype_name(dtype).c_str());
   nb::raise_python_error();
 }
 

@@ -40,14 +40,14 @@ void check_writable(const Operand& operand) {
 /// The N of execution="cuda:N"; 0 for "cuda".
 int execution_device(nb::handle execution, const char* function) {
   if (nb::isinstance<nb::str>(execution)) {
-    const std::string text = nb::cast<std::string>(execution);
+    const std::string text = text_of(execution);
     if (text == "cuda") return 0;
     if (text.rfind("cuda:", 0) == 0 && text.size() > 5 && text.size() < 9 &&
         std::all_of(text.begin() + 5, text.end(), [](char c) { return c >= '0' && c <= '9'; })) {
       return std::stoi(text.substr(5));
     }
   }
-  throw ValueError(std::string(function) + ": execution is " + nb::cast<std::string>(nb::repr(execution)) +
+  throw ValueError(std::string(function) + ": execution is " + shown(execution) +
                    "; accepted: None, 'cuda', 'cuda:0', 'cuda:1', ...");
 }
 
@@ -144,8 +144,8 @@ void Call::choose_device(nb::handle execution) {
     }
     staged_ = true;
     device_ = wanted;
-  } else if (device_ != wanted && nb::cast<std::string>(execution) != "cuda") {
-    throw ValueError(std::string(function_) + ": execution is '" + nb::cast<std::string>(execution) + "' and " +
+  } else if (device_ != wanted && text_of(execution) != "cuda") {
+    throw ValueError(std::string(function_) + ": execution is '" + text_of(execution) + "' and " +
                      on_device->name + " is on " + device_text(on_device->tensor.device) +
                      "; accepted: the arrays' own device");
   }
