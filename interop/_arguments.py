@@ -15,6 +15,7 @@ __all__ = ["missing", "named", "refuse_call", "refuse_call_of", "refuse_keyword"
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
+
 def named(name: str, *, method: bool = False) -> Callable[[FunctionT], FunctionT]:
     """Make the errors of calls that do not fit a signature say the whole name, and which keyword was meant.
 
@@ -39,9 +40,7 @@ def named(name: str, *, method: bool = False) -> Callable[[FunctionT], FunctionT
     return name_it
 
 
-def refuse_call(
-    name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> NoReturn:
+def refuse_call(name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
     """Raise the TypeError that says how a call does not fit."""
     parameters = [*signature.parameters.values()]
     by_position = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

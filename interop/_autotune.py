@@ -9,6 +9,7 @@ import secrets
 import stat
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Self
 
 from interop import _core
@@ -113,13 +114,13 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
 
         Those in the file already, for other cards, another cuBLAS or other products, stay in it.
         """
-        file = os.path.realpath(_path(path))
+        file = Path(os.path.realpath(_path(path)))
         mine = [
             {"card": card, "cublas": _core.cublas_version(), **choice}
             for device, card in enumerate(_cards())
             for choice in _core.matmul_choices(device)
         ]
-        with _alone(os.path.dirname(file)):
+        with _alone(file.parent):
             try:
                 found = _read(file)
             except FileNotFoundError:
@@ -137,23 +138,21 @@ if hasattr(os, "register_at_fork"):  # another thread may have been writing, whi
     os.register_at_fork(after_in_child=lambda: globals().update(_writing=threading.Lock()))
 
 
-def _path(path: Any) -> str:
-    """Return a path as a str; TypeError or ValueError for what is none."""
+def _path(path: Any) -> Path:
+    """Return a path; TypeError or ValueError for what is none."""
     try:
         text = os.fspath(path)
     except TypeError:
         text = None
     if not isinstance(text, str):
-        raise TypeError(
-            f"interop.autotune: path is {type_name(path)}; accepted: a str, or a path such as pathlib.Path"
-        )
+        raise TypeError(f"interop.autotune: path is {type_name(path)}; accepted: a str, or a path such as pathlib.Path")
     if "\0" in text:
         raise ValueError("interop.autotune: path has a null character; accepted: the path of a file")
-    return text
+    return Path(text)
 
 
 @contextlib.contextmanager
-def _alone(folder: str) -> Iterator[None]:
+def _alone(folder: Path) -> Iterator[None]:
     """Keep others that write in this folder, threads and processes, from writing meanwhile."""
     with _writing:
         if fcntl is None:
@@ -175,18 +174,18 @@ def _alone(folder: str) -> Iterator[None]:
             os.close(handle)
 
 
-def _replace(file: str, data: bytes) -> None:
+def _replace(file: Path, data: bytes) -> None:
     """Put another content in the place of a file in one step, with its permissions, or those of any new file."""
-    beside = f"{file}.{secrets.token_hex(8)}.tmp"
+    beside = file.with_name(f"{file.name[:50]}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as opened:
+        with beside.open("xb") as opened:
             with contextlib.suppress(FileNotFoundError):
-                os.chmod(beside, stat.S_IMODE(os.stat(file).st_mode))
+                beside.chmod(stat.S_IMODE(file.stat().st_mode))
             opened.write(data)
-        os.replace(beside, file)
+        beside.replace(file)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            beside.unlink()
         raise
 
 
@@ -202,12 +201,11 @@ def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:
     return entry["card"], entry["cublas"], entry["key"]
 
 
-def _read(path: str) -> list[dict[str, Any]]:
-    mode = os.stat(path).st_mode
+def _read(path: Path) -> list[dict[str, Any]]:
+    mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise _malformed(path, "a device or a pipe")
-    with open(path, "rb") as opened:
-        text = opened.read()
+    text = path.read_bytes()
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

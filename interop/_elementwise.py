@@ -133,12 +133,12 @@ def _operation(
                 refuse_call_of(function, (x, *more), options)
             return _core.elementwise(place, x, None, options)
 
-        made = functools.wraps(declared)(unary if sections is _UNARY else binary)
+        made: Any = functools.wraps(declared)(unary if sections is _UNARY else binary)
         made.__code__ = made.__code__.replace(co_name=name)  # in tracebacks and profiles
         if declared.__doc__:  # there is none under python -OO
             words = sections.format(dtypes=dtypes, result=result, more=more)
             made.__doc__ = declared.__doc__ = cleandoc(declared.__doc__).replace("{sections}", words)
-        return made  # type: ignore[return-value]
+        return made  # type: ignore[no-any-return]
 
     return make
 

@@ -114,13 +114,14 @@ def _compiled(
         cache = FileStreamProgramCache(cache_folder(), max_size_bytes=_MOST_BYTES)
         found = cache.get(key)
     if found is not None:
-        with contextlib.suppress(ValueError):  # a file that is broken is written anew
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # a broken file is written anew
             header, _, image = found.partition(b"\n")
             entry = json.loads(header)
-            if entry["bytes"] == len(image):
+            if entry["sha256"] == hashlib.sha256(image).hexdigest():
                 return image, entry["names"]
     image, lowered = compile_source(what, source, names, options, architecture)
     if cache is not None:
         with contextlib.suppress(OSError):
-            cache[key] = json.dumps({"names": lowered, "bytes": len(image)}).encode() + b"\n" + image
+            header = {"names": lowered, "sha256": hashlib.sha256(image).hexdigest()}
+            cache[key] = json.dumps(header).encode() + b"\n" + image
     return image, lowered

@@ -148,7 +148,8 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
         raise TypeError(f"{function}: {name} is {shown(scalar)}, and the result is {dtype}; accepted: a real number")
     if not fits:
         raise OverflowError(
-            f"{function}: {name} is {shown(scalar)}, which {dtype} cannot hold; accepted: a value in its range, or an array"
+            f"{function}: {name} is {shown(scalar)}, which {dtype} cannot hold; accepted: a value in its range, or an "
+            "array"
         )
     return np.asarray(scalar).astype(dtype)
 

@@ -87,7 +87,9 @@ def register(
     if not isinstance(kind, type):
         raise TypeError(f"interop.register: kind is {shown(kind)}; accepted: a class")
     if kind.__module__ == "builtins":
-        raise ValueError(f"interop.register: {shown(kind)} is built into Python; accepted: the class of an array library")
+        raise ValueError(
+            f"interop.register: {shown(kind)} is built into Python; accepted: the class of an array library"
+        )
     for what, function in (("export", export), ("current_stream", current_stream), ("empty", empty)):
         if function is not None and not callable(function):
             raise TypeError(f"interop.register: {what} is {shown(function)}; accepted: None, or a callable")

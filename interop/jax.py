@@ -97,8 +97,8 @@ def matmul(
     for name, x in (("a", a), ("b", b), ("c", c), ("bias", bias)):
         if not isinstance(x, jax.Array) and not (x is None and name in ("c", "bias")):
             raise TypeError(
-                f"{_FUNCTION}: {name} is {type_name(x)}; accepted: an array of JAX (interop.matmul takes those of every "
-                "library)"
+                f"{_FUNCTION}: {name} is {type_name(x)}; accepted: an array of JAX (interop.matmul takes those of "
+                "every library)"
             )
     _core.check_matmul_options(backend, precision)
     if stream is not None:
@@ -351,7 +351,8 @@ def refuse_backend_on_host(backend: str | None) -> None:
     """Raise ValueError where kernels are named for arrays that JAX computes on the CPU."""
     if backend is not None:
         raise ValueError(
-            f"interop.matmul: backend={shown(backend)} is for device arrays; JAX computes these on the CPU; accepted: None"
+            f"interop.matmul: backend={shown(backend)} is for device arrays; JAX computes these on the CPU; accepted: "
+            "None"
         )
 
 

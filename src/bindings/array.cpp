@@ -17,46 +17,45 @@ const exchange::Lookup kNumpyArray("numpy", "array");
 
 // ---- what an interop.Array is not ----
 // It has no values of its own, so nothing may be read out of it by the way: by its length, its buffer or its identity.
+// Python itself refuses items and `in`. It is hashed by its identity, since no comparison says that two are equal.
 
-[[nodiscard]] PyObject* refuse(const char* what, const char* remedy) {
-  PyErr_Format(PyExc_TypeError, "interop.Array: %s; accepted: %s", what, remedy);
-  return nullptr;
+[[noreturn]] void refuse(const char* what, const char* remedy) {
+  throw TypeError(std::string("interop.Array: ") + what + "; accepted: " + remedy);
 }
 
 constexpr const char* kByValue = "interop.convert(x, \"numpy\"), whose values are looked at";
 
 PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
-  return refuse("it is not made, copied or loaded directly", "interop.asarray(x), or the result of a call");
+  PyErr_SetString(PyExc_TypeError,
+                  "interop.Array: it is not made directly; accepted: interop.asarray(x), or the result of a call");
+  return nullptr;
 }
-PyObject* refuse_number(PyObject*) { return refuse("an array is no number", kByValue); }
-int refuse_bool(PyObject*) {
-  (void)refuse("an array has no truth value", kByValue);
-  return -1;
+
+void refuse_operators(nb::class_<Array>& type) {
+  const auto compared = [&](const char* name, const char* signature, const char* instead) {
+    type.def(
+        name, [instead](const Array&, nb::handle) { refuse("operators compare no elements", instead); },
+        nb::arg("other").none(), nb::sig(signature), "TypeError: operators compare no elements.");
+  };
+  compared("__eq__", "def __eq__(self, other: object, /) -> typing.NoReturn", "interop.equal(x, y), or `is`");
+  compared("__ne__", "def __ne__(self, other: object, /) -> typing.NoReturn", "interop.not_equal(x, y), or `is not`");
+  compared("__lt__", "def __lt__(self, other: object, /) -> typing.NoReturn", "interop.less(x, y)");
+  compared("__le__", "def __le__(self, other: object, /) -> typing.NoReturn", "interop.less_equal(x, y)");
+  compared("__gt__", "def __gt__(self, other: object, /) -> typing.NoReturn", "interop.greater(x, y)");
+  compared("__ge__", "def __ge__(self, other: object, /) -> typing.NoReturn", "interop.greater_equal(x, y)");
+  type.def(
+          "__bool__", [](const Array&) { refuse("an array has no truth value", kByValue); },
+          nb::sig("def __bool__(self) -> typing.NoReturn"), "TypeError: an array has no truth value.")
+      .def(
+          "__int__", [](const Array&) { refuse("an array is no number", kByValue); },
+          nb::sig("def __int__(self) -> typing.NoReturn"), "TypeError: an array is no number.")
+      .def(
+          "__float__", [](const Array&) { refuse("an array is no number", kByValue); },
+          nb::sig("def __float__(self) -> typing.NoReturn"), "TypeError: an array is no number.");
 }
-PyObject* refuse_comparison(PyObject*, PyObject*, int operation) {
-  constexpr const char* kInstead[] = {"interop.less(x, y)",      "interop.less_equal(x, y)", "interop.equal(x, y), or `is`",
-                                      "interop.not_equal(x, y)", "interop.greater(x, y)",    "interop.greater_equal(x, y)"};
-  return refuse("operators compare no elements", kInstead[operation]);
-}
-PyObject* refuse_item(PyObject*, PyObject*) {
-  return refuse("items are not read here", "interop.convert(x, library)[...] with the library that is to have the view");
-}
-int refuse_in(PyObject*, PyObject*) {
-  (void)refuse("an array is no collection of Python objects", kByValue);
-  return -1;
-}
-// By its identity, as is no other comparison: one in a dict or a set is found again.
-Py_hash_t identity_hash(PyObject* self) { return _Py_HashPointer(self); }
 
 PyType_Slot kSlots[] = {
     {Py_tp_new, reinterpret_cast<void*>(&refuse_new)},
-    {Py_tp_richcompare, reinterpret_cast<void*>(&refuse_comparison)},
-    {Py_tp_hash, reinterpret_cast<void*>(&identity_hash)},
-    {Py_nb_bool, reinterpret_cast<void*>(&refuse_bool)},
-    {Py_nb_int, reinterpret_cast<void*>(&refuse_number)},
-    {Py_nb_float, reinterpret_cast<void*>(&refuse_number)},
-    {Py_sq_contains, reinterpret_cast<void*>(&refuse_in)},
-    {Py_mp_subscript, reinterpret_cast<void*>(&refuse_item)},
     {Py_bf_getbuffer, reinterpret_cast<void*>(&exchange::get_buffer)},
     {Py_bf_releasebuffer, reinterpret_cast<void*>(&exchange::release_buffer)},
     {0, nullptr},
@@ -68,8 +67,9 @@ constexpr const char* kDoc = R"(A typed view of memory: the array of no other li
 DLPack capsule, an object that has only ``__cuda_array_interface__``) return one. Every DLPack and CUDA array interface
 consumer reads it, without a copy, and where the host can read it it has a buffer, so that ``numpy.asarray`` takes it. On
 a GPU every export waits, by events, for the work that wrote the array. It cannot be made directly, copied by `copy` or
-pickled. Operators, items and conversions to numbers are refused: `interop.add`, `interop.equal` and their like compute, and
-another library's view shows values. It is hashed by its identity, so that it may stand in a set or be a key.
+pickled. Operators, items, truth and conversions to numbers are refused, each with a TypeError: `interop.add`,
+`interop.equal` and their like compute, and another library's view shows values. It may stand in a set or be a key, by its
+identity.
 )";
 
 constexpr const char* kDlpackDoc = R"(Export the memory as a DLPack capsule.
@@ -111,9 +111,8 @@ nb::object numpy_array(nb::handle self, nb::handle dtype, nb::handle copy) {
 nb::object dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   nb::handle copy) {
   const exchange::CallGuard guard;
-  return exchange::as_call("interop.Array.__dlpack__", false, [&] {
-    return exchange::export_dlpack(array, stream, max_version, dl_device, copy);
-  });
+  return exchange::as_call("interop.Array.__dlpack__", false,
+                           [&] { return exchange::export_dlpack(array, stream, max_version, dl_device, copy); });
 }
 
 }  // namespace
@@ -160,6 +159,7 @@ void bind_array(nb::module_& m) {
           "__dlpack_c_exchange_api__", [](nb::handle) { return exchange::own_exchange_api(); },
           nb::sig("def __dlpack_c_exchange_api__(cls: object, /) -> typing.Any"),
           "The C functions of DLPack 1.3, in a capsule.");
+  refuse_operators(type);
 }
 
 }  // namespace interop::bindings

@@ -40,8 +40,7 @@ const Lookup kDtypeName("interop._promotion", "dtype_name");
 const Lookup kNumpyGeneric("numpy", "generic");
 
 [[noreturn]] void bad_choice(const char* name, nb::handle value, const char* accepted) {
-  throw ValueError(std::string(kFunction) + ": " + name + " is " + exchange::shown(value) +
-                   "; accepted: " + accepted);
+  throw ValueError(std::string(kFunction) + ": " + name + " is " + exchange::shown(value) + "; accepted: " + accepted);
 }
 
 bool equals(nb::handle value, const char* text) {

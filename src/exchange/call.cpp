@@ -145,9 +145,8 @@ void Call::choose_device(nb::handle execution) {
     staged_ = true;
     device_ = wanted;
   } else if (device_ != wanted && text_of(execution) != "cuda") {
-    throw ValueError(std::string(function_) + ": execution is '" + text_of(execution) + "' and " +
-                     on_device->name + " is on " + device_text(on_device->tensor.device) +
-                     "; accepted: the arrays' own device");
+    throw ValueError(std::string(function_) + ": execution is '" + text_of(execution) + "' and " + on_device->name +
+                     " is on " + device_text(on_device->tensor.device) + "; accepted: the arrays' own device");
   }
 }
 

@@ -71,7 +71,8 @@ nb::object new_capsule(void* managed, const char* name, PyCapsule_Destructor des
 std::pair<int32_t, int32_t> read_pair(const char* name, nb::handle given) {
   const auto number = [&](Py_ssize_t i) -> std::optional<int32_t> {
     PyObject* const item = PyTuple_GET_ITEM(given.ptr(), i);
-    const nb::object integer = PyIndex_Check(item) && !find_route(item) ? nb::steal(PyNumber_Index(item)) : nb::object();
+    const nb::object integer =
+        PyIndex_Check(item) && !find_route(item) ? nb::steal(PyNumber_Index(item)) : nb::object();
     if (!integer.is_valid()) {
       if (PyErr_Occurred()) nb::raise_python_error();
       return std::nullopt;
@@ -289,7 +290,9 @@ namespace {
 void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
   const Array& array = nb::cast<const Array&>(nb::handle(self));
   const char* format = format_of(array.dtype);
-  if (!array.host_readable()) throw BufferError("interop.Array: device memory has no buffer; accepted: __dlpack__, or interop.convert(x, library)");
+  if (!array.host_readable())
+    throw BufferError(
+        "interop.Array: device memory has no buffer; accepted: __dlpack__, or interop.convert(x, library)");
   if (!format) throw BufferError("interop.Array: the buffer protocol has no such dtype, " + dtype_name(array.dtype));
   if ((flags & PyBUF_WRITABLE) && array.read_only) throw BufferError("interop.Array: the array is read-only");
   if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !is_compact(array.tensor())) {
