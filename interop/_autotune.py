@@ -146,8 +146,12 @@ def _path(path: Any) -> Path:
         text = None
     if not isinstance(text, str):
         raise TypeError(f"interop.autotune: path is {type_name(path)}; accepted: a str, or a path such as pathlib.Path")
-    if "\0" in text:
-        raise ValueError("interop.autotune: path has a null character; accepted: the path of a file")
+    try:
+        is_name = "\0" not in text and bool(os.fsencode(text))
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise ValueError(f"interop.autotune: path is {shown(text)}; accepted: the path of a file")
     return Path(text)
 
 

@@ -124,7 +124,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         return _explain_kernel(function, *args, **kwargs)
     if isinstance(function, Expression):
         return _explain_expression(function, *args, **kwargs)
-    explainer = _EXPLAINERS.get(function)
+    explainer = _EXPLAINERS.get(function) if inspect.isfunction(function) else None
     if explainer is None:
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
         raise TypeError(
