@@ -43,7 +43,8 @@ def asarray(x: Any, /) -> Array:
     ----------
     x : array of any library
         NumPy, torch, JAX, CuPy or Numba array, raw DLPack capsule, or any object with ``__dlpack__``,
-        ``__cuda_array_interface__``, a buffer or ``__array_interface__``. Any strides, any dtype that DLPack has.
+        ``__cuda_array_interface__``, a buffer or ``__array_interface__``. Any strides, and any dtype of DLPack whose
+        elements are one number of whole bytes (not torch's pairs of 4-bit floats).
 
     Returns
     -------
@@ -287,6 +288,13 @@ def _to_jax(jax: Any, array: Array, stream: int | None) -> Any:
         return _import_into("JAX", array, importer)
     except ValueError as error:
         _refuse_layout("JAX", f"cannot share the memory ({error})", array, "let jax.numpy.asarray(x) copy it")
+
+
+def jax_array(array: Array) -> Any:
+    """Return what `jax.numpy.asarray` makes of an `Array`, for which it asks: it does not know the protocols."""
+    if _core.readable_by_host(array):
+        return importlib.import_module("jax.numpy").asarray(array.__array__())
+    return _to_jax(importlib.import_module("jax"), array, None)
 
 
 def _to_warp(warp: Any, array: Array, stream: int | None) -> Any:

@@ -128,7 +128,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     if explainer is None:
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
         raise TypeError(
-            f"interop.explain: function is {shown(function)}; accepted: {accepted}, and what interop.elementwise makes"
+            f"interop.explain: function is {shown(function)}; accepted: {accepted}, and what "
+            "interop.elementwise, interop.kernel and interop.load make"
         )
     try:
         inspect.signature(function).bind(*args, **kwargs)

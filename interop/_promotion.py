@@ -131,6 +131,9 @@ def _jax(divides: bool, *operands: Any) -> str:
 _RULES = {"torch": _torch, "jax": _jax}
 
 
+_SCALARS = ("alpha", "beta", "scale_a", "scale_b", "where_zero")  # which no array of another dtype may be
+
+
 def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
     """Return a scalar as a 0-d NumPy array.
 
@@ -148,8 +151,8 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
         raise TypeError(f"{function}: {name} is {shown(scalar)}, and the result is {dtype}; accepted: a real number")
     if not fits:
         raise OverflowError(
-            f"{function}: {name} is {shown(scalar)}, which {dtype} cannot hold; accepted: a value in its range, or an "
-            "array"
+            f"{function}: {name} is {shown(scalar)}, which {dtype} cannot hold; accepted: a value in its range"
+            + ("" if name in _SCALARS else ", or an array")
         )
     return np.asarray(scalar).astype(dtype)
 

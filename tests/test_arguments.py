@@ -18,12 +18,12 @@ OPERATIONS = list(interop._core.elementwise_operations())
 UNARY = ("negative", "abs")
 
 
-class Mine(Exception):
+class MineError(Exception):
     """What an object of the caller's raises itself."""
 
 
 def _raises(*_):
-    raise Mine
+    raise MineError
 
 
 class Raises:
@@ -153,7 +153,7 @@ def test_odd_values_are_taken_rightly_or_refused_by_name(parameter, odd):
     refused = None
     try:
         call(ODD[odd])
-    except Mine:
+    except MineError:
         return  # the caller's own
     except Exception as error:
         refused = error

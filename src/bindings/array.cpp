@@ -14,6 +14,7 @@ using exchange::Array;
 namespace {
 
 const exchange::Lookup kNumpyArray("numpy", "array");
+const exchange::Lookup kJaxArray("interop._convert", "jax_array");
 
 // ---- what an interop.Array is not ----
 // It has no values of its own, so nothing may be read out of it by the way: by its length, its buffer or its identity.
@@ -153,6 +154,10 @@ void bind_array(nb::module_& m) {
       .def("__array__", &numpy_array, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none(),
            nb::sig("def __array__(self, dtype: typing.Any = None, copy: bool | None = None) -> typing.Any"),
            "A NumPy array on the memory, also of the dtypes of ml_dtypes; TypeError for device memory.")
+      .def(
+          "__jax_array__", [](nb::handle self) { return kJaxArray.get()(self); },
+          nb::sig("def __jax_array__(self) -> typing.Any"),
+          "What jax.numpy.asarray(x) makes of it: host memory as it takes NumPy's, device memory shared.")
       .def("__len__", &length, "The size of the first dimension.")
       .def("__repr__", &repr)
       .def_prop_ro_static(

@@ -22,8 +22,10 @@ const Name kAstype("astype");
 const Name kTobytes("tobytes");
 
 [[noreturn]] void out_of_range(const char* function, const char* name, nb::handle value, DLDataType dtype) {
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %s, which %s cannot hold; accepted: a value in its range, or an array",
-               function, name, exchange::shown(value).c_str(), dtype_name(dtype).c_str());
+  // An array there would have a dtype of its own, which takes part in promotion.
+  const char* const also = std::strcmp(name, "where_zero") == 0 ? "" : ", or an array";
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %s, which %s cannot hold; accepted: a value in its range%s", function,
+               name, exchange::shown(value).c_str(), dtype_name(dtype).c_str(), also);
   nb::raise_python_error();
 }
 

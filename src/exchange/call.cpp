@@ -77,8 +77,8 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
   if (on_host()) {
     if (!is_none(options.stream)) {
       throw ValueError(std::string(function_) +
-                       ": stream is given, but the arrays are in host memory; accepted: None, " +
-                       "or execution='cuda' with it");
+                       ": stream is given, but the arrays are in host memory; accepted: None" +
+                       (options.execution ? ", or execution='cuda' with it" : ""));
     }
   } else {
     guard_.emplace(device_);
@@ -103,7 +103,8 @@ void Call::inspect(const InteropArgument* arguments, int count, nb::handle out) 
     const Route& route = route_of(object, function_, argument.name);
     if ((argument.flags & INTEROP_WRITTEN) && !route.writable()) {
       throw TypeError(std::string(function_) + ": " + argument.name + " is " + type_text(object) +
-                      ", which is immutable; accepted: None, or a writable array");
+                      ", which is immutable; accepted: " +
+                      (argument.object == out.ptr() ? "None, or a writable array" : "a writable array"));
     }
     Operand& operand = operands_.add();
     ++operand_count_;
