@@ -209,8 +209,8 @@ def test_every_function_is_tried():
 def test_calls_that_do_not_fit_name_the_function(name):
     function, arguments = getattr(interop, name), FITTING[name]
     whole = rf"^interop\.{name}: "
-    with pytest.raises(TypeError, match=whole + "got an unexpected keyword argument 'ouput'"):
-        function(*arguments, ouput=1)
+    with pytest.raises(TypeError, match=whole + "got an unexpected keyword argument 'outt'"):
+        function(*arguments, outt=1)
     with pytest.raises(TypeError, match=whole + "got an unexpected keyword argument 'axis'; accepted: "):
         function(*arguments, axis=1)
     with pytest.raises(TypeError, match=whole + r"takes \d positional arguments? but 20 were given; accepted: "):
@@ -225,14 +225,14 @@ def test_calls_that_do_not_fit_name_the_function(name):
 def test_the_keyword_that_was_meant_is_named(jax):
     a, view = jax.numpy.ones((2, 2)), _view()
     for call, meant in (
-        (lambda: interop.add(X, X, ouput=X), "out"),
+        (lambda: interop.add(X, X, outt=X), "out"),
         (lambda: interop.divide(X, X, where_zeros=1), "where_zero"),
         (lambda: interop.matmul(X, X, alhpa=2), "alpha"),
         (lambda: interop.matmul(X, X, transpose_a=2), None),
         (lambda: interop.add(X, X, axis=0), None),
         (lambda: interop.add(X, X, where_zero=0), None),  # divide's alone
-        (lambda: interop.explain(interop.add, X, X, ouput=X), "out"),
-        (lambda: interop.elementwise("x + 1")(X, ouput=X), "out"),
+        (lambda: interop.explain(interop.add, X, X, outt=X), "out"),
+        (lambda: interop.elementwise("x + 1")(X, outt=X), "out"),
         (lambda: interop.elementwise("x + 1")(X, execute="cuda"), "execution"),
         (lambda: interop.convert(view, "numpy", steam=None), "stream"),
         (lambda: interop.register(Float, exports=None), "export"),

@@ -76,8 +76,7 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
   choose_device(options.execution);
   if (on_host()) {
     if (!is_none(options.stream)) {
-      throw ValueError(std::string(function_) +
-                       ": stream is given, but the arrays are in host memory; accepted: None" +
+      throw ValueError(std::string(function_) + ": stream is given, but the arrays are in host memory; accepted: None" +
                        (options.execution ? ", or execution='cuda' with it" : ""));
     }
   } else {

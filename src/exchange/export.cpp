@@ -247,7 +247,8 @@ DLManagedTensorVersioned* export_managed(const Array& array) { return new_versio
 nb::dict export_cai(const Array& array, cudaStream_t stream) {
   const int gpu = readable_by_gpu(array).value_or(array.gpu);
   if (gpu < 0 || (array.on_host() && !stream)) {
-    throw nb::attribute_error("__cuda_array_interface__: the array is in host memory; accepted: __dlpack__, or numpy.asarray(x)");
+    throw nb::attribute_error(
+        "__cuda_array_interface__: the array is in host memory; accepted: __dlpack__, or numpy.asarray(x)");
   }
   const std::string typestr = typestr_of(array.dtype);
   if (typestr.empty()) {
@@ -293,8 +294,9 @@ void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
   if (!array.host_readable())
     throw BufferError(
         "interop.Array: device memory has no buffer; accepted: __dlpack__, or interop.convert(x, library)");
-  if (!format) throw BufferError("interop.Array: the buffer protocol has no " + dtype_name(array.dtype) +
-                                "; accepted: __dlpack__, or numpy.asarray(x)");
+  if (!format)
+    throw BufferError("interop.Array: the buffer protocol has no " + dtype_name(array.dtype) +
+                      "; accepted: __dlpack__, or numpy.asarray(x)");
   if ((flags & PyBUF_WRITABLE) && array.read_only) throw BufferError("interop.Array: the array is read-only");
   if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !is_compact(array.tensor())) {
     throw BufferError("interop.Array: the array is strided; ask for strides");
