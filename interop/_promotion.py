@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from interop._arguments import shown, type_name
+from interop._arguments import shown
 
 __all__ = [
     "COMPARISONS",
@@ -168,7 +168,7 @@ def factor_of(function: str, name: str, factor: Any, dtype: Any, kind: Any) -> A
     kinds = {"i": _INTEGRAL, "u": _INTEGRAL, "c": REAL | complex | np.complexfloating}.get(dtype.kind, REAL)
     if dtype.kind == "b" or not isinstance(factor, kinds):
         raise TypeError(
-            f"{function}: {name} is {shown(factor)} ({type_name(factor)}), and the product is {dtype}; "
+            f"{function}: {name} is {shown(factor)} ({type(factor).__name__}), and the product is {dtype}; "
             f"accepted: {accepted_factor(dtype)}"
         )
     return element_of(function, name, factor, dtype if dtype.kind in "iu" else kind).astype(kind)

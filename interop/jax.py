@@ -261,7 +261,7 @@ def _check_factor(name: str, factor: Any, dtype: Any) -> None:
 def _scale_of(name: str, scale: Any) -> Any:
     if isinstance(scale, REAL):
         return element_of("interop.matmul", name, scale, np.dtype(np.float32))
-    what = f"{shown(scale)} ({type_name(scale)})"
+    what = f"{shown(scale)} ({type(scale).__name__})"
     if isinstance(scale, jax.Array | _Tracer):
         if scale.dtype == np.float32 and scale.size == 1:
             return scale

@@ -1,7 +1,6 @@
 /// Small things every exchange file needs of Python.
 #include "exchange/python.h"
 
-#include <algorithm>
 #include <string_view>
 
 namespace interop::exchange {
@@ -47,9 +46,18 @@ nb::object Fact::operator()(nb::handle object) const {
 
 namespace {
 
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
+/// Without line breaks, and the space that begins the next line.
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\n') {
+      line += text[i];
+      continue;
+    }
+    line += ' ';
+    while (i + 1 < text.size() && text[i + 1] == ' ') ++i;
+  }
+  return line;
 }
 
 }  // namespace
