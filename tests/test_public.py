@@ -331,6 +331,14 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, arguments):
     assert "usage: interop" in done.stderr
 
 
+@pytest.mark.parametrize("path", ["", "\udcff/page.md"], ids=["empty", "no text"])
+def test_the_command_says_which_file_it_cannot_write(tmp_path, path):
+    command = [sys.executable, "-m", "interop", "conformance", "--update", path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, errors="replace")
+    assert done.returncode == 2
+    assert re.match("interop conformance: .*: (Is a directory|No such file or directory)\n$", done.stderr)
+
+
 # ---- threads ----
 
 
