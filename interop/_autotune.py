@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
 import os
+import secrets
+import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from interop import _core
+from interop._arguments import named, shown, type_name
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["autotune"]
 
 _FORMAT = 1
-_saves = itertools.count()
 
 
 class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
@@ -34,6 +42,8 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
 
     Raises
     ------
+    TypeError
+        `path` is no path.
     ValueError
         The file is not one that this class has written.
     OSError
@@ -43,6 +53,9 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
     -----
     Another algorithm adds up in another order: results are as exact as before, and may differ in their last bits. A
     choice holds for the card and the version of cuBLAS that it was made with; a file keeps those of several.
+
+    Threads and processes may use one file at once: each adds its choices to what the others have written, and whoever
+    reads it finds a whole file. A symbolic link stays one: the file that it leads to is replaced, with its permissions.
 
     Examples
     --------
@@ -57,12 +70,14 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
     _lock = threading.Lock()
     _open = 0
 
+    @named("interop.autotune", method=True)
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else _path(path)
 
     def __enter__(self) -> Self:
-        if self._path is not None and self._path.exists():
-            self.load(self._path)
+        if self._path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.load(self._path)
         self._count(1)
         return self
 
@@ -78,39 +93,104 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
             _core.tune_products(cls._open > 0)
 
     @staticmethod
+    @named("interop.autotune.load")
     def load(path: str | os.PathLike[str]) -> int:
         """Take the choices in a file, and return how many hold for the cards and the cuBLAS that are here."""
         kept = 0
-        for entry in _read(Path(path)):
+        for entry in _read(_path(path)):
             for device, card in enumerate(_cards()):
                 if entry["card"] == card and entry["cublas"] == _core.cublas_version():
                     try:
                         _core.keep_matmul_choice(device, entry)
                     except (KeyError, TypeError, ValueError) as error:
-                        raise _malformed(path, repr(error)) from error
+                        raise _malformed(path, shown(error)) from error
                     kept += 1
         return kept
 
     @staticmethod
+    @named("interop.autotune.save")
     def save(path: str | os.PathLike[str]) -> int:
         """Write all choices of this process to a file, and return how many there are.
 
         Those in the file already, for other cards, another cuBLAS or other products, stay in it.
         """
-        path = Path(path)
-        entries = {_identity(entry): entry for entry in (_read(path) if path.exists() else [])}
-        count = 0
-        for device, card in enumerate(_cards()):
-            for choice in _core.matmul_choices(device):
-                entry = {"card": card, "cublas": _core.cublas_version(), **choice}
-                entries[_identity(entry)] = entry
-                count += 1
-        text = json.dumps({"interop autotune": _FORMAT, "choices": list(entries.values())}, indent=1)
-        # Another process may read the file meanwhile, and another thread write it.
-        beside = path.with_name(f"{path.name}.{os.getpid()}.{next(_saves)}.tmp")
-        beside.write_text(text + "\n")
-        beside.replace(path)
-        return count
+        file = Path(os.path.realpath(_path(path)))
+        mine = [
+            {"card": card, "cublas": _core.cublas_version(), **choice}
+            for device, card in enumerate(_cards())
+            for choice in _core.matmul_choices(device)
+        ]
+        with _alone(file.parent):
+            try:
+                found = _read(file)
+            except FileNotFoundError:
+                found = []
+            entries = {_identity(entry): entry for entry in (*found, *mine)}
+            text = json.dumps({"interop autotune": _FORMAT, "choices": list(entries.values())}, indent=1)
+            _replace(file, text.encode() + b"\n")
+        return len(mine)
+
+
+# ---- the file ----
+
+_writing = threading.Lock()
+if hasattr(os, "register_at_fork"):  # another thread may have been writing, which the child has not
+    os.register_at_fork(after_in_child=lambda: globals().update(_writing=threading.Lock()))
+
+
+def _path(path: Any) -> Path:
+    """Return a path; TypeError or ValueError for what is none."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        raise TypeError(f"interop.autotune: path is {type_name(path)}; accepted: a str, or a path such as pathlib.Path")
+    try:
+        is_name = "\0" not in text and bool(os.fsencode(text))
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise ValueError(f"interop.autotune: path is {shown(text)}; accepted: the path of a file")
+    return Path(text)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep others that write in this folder, threads and processes, from writing meanwhile."""
+    with _writing:
+        if fcntl is None:
+            yield
+            return
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except PermissionError:  # one may write into it all the same
+            yield
+            return
+        try:
+            # Some network file systems have no such locks: then two processes may drop each other's choices.
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile has the handle, too
+            os.close(handle)
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Put another content in the place of a file in one step, with its permissions, or those of any new file."""
+    beside = file.with_name(f"{file.name[:50]}.{secrets.token_hex(8)}.tmp")
+    try:
+        with beside.open("xb") as opened:
+            with contextlib.suppress(FileNotFoundError):
+                beside.chmod(stat.S_IMODE(file.stat().st_mode))
+            opened.write(data)
+        beside.replace(file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
 
 
 def _cards() -> list[str]:
@@ -126,16 +206,24 @@ def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise _malformed(path, "a device or a pipe")
+    text = path.read_bytes()
     try:
-        found = json.loads(path.read_text())
-        if found["interop autotune"] != _FORMAT:
-            raise _malformed(path, f"format {found['interop autotune']}")
-        entries: list[dict[str, Any]] = found["choices"]
-        for entry in entries:
-            _identity(entry)
-    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise _malformed(path, repr(error)) from error
-    return entries
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(path, shown(error)) from error
+    try:
+        version, entries = found["interop autotune"], found["choices"]
+        is_listed = all(isinstance(part, str) for entry in entries for part in _identity(entry))
+    except (KeyError, TypeError) as error:
+        raise _malformed(path, shown(error)) from error
+    if version != _FORMAT:
+        raise _malformed(path, f"format {shown(version)}")
+    if not is_listed:
+        raise _malformed(path, "a name that is no text")
+    return [*entries]
 
 
 def _malformed(path: Any, what: str) -> ValueError:

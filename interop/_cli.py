@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         given = (getattr(options, name, None) for name in ("csv", "plot", "table", "update"))
-        if error.filename is None or Path(error.filename) not in [Path(path) for path in given if path]:
+        if error.filename is None or Path(error.filename) not in [Path(path) for path in given if path is not None]:
             raise
         parser.exit(2, f"interop {options.command}: {error.filename}: {error.strerror}\n")
 

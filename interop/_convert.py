@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 from interop import _core
+from interop._arguments import missing, named, refuse_call_of, shown
 from interop._core import Array
 from interop._matmul import StreamLike
 
@@ -18,6 +20,22 @@ _FUNCTION = "interop.convert"
 _CPU, _CUDA, _MANAGED = 1, 2, 13  # DLPack's device types
 
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def _of_one(declared: FunctionT) -> FunctionT:
+    """Make `asarray` of its declaration: a view is soon made, so calls that do not fit are found here."""
+
+    @functools.wraps(declared)
+    def asarray(x: Any = missing, /, *more: Any, **unknown: Any) -> Array:
+        if more or unknown or x is missing:
+            refuse_call_of("interop.asarray", [y for y in (x, *more) if y is not missing], unknown)
+        return _core.asarray(x, "interop.asarray")
+
+    return asarray  # type: ignore[return-value]
+
+
+@_of_one
 def asarray(x: Any, /) -> Array:
     """View an array of any library as an `interop.Array`, without a copy.
 
@@ -25,7 +43,8 @@ def asarray(x: Any, /) -> Array:
     ----------
     x : array of any library
         NumPy, torch, JAX, CuPy or Numba array, raw DLPack capsule, or any object with ``__dlpack__``,
-        ``__cuda_array_interface__``, a buffer or ``__array_interface__``. Any strides, any dtype that DLPack has.
+        ``__cuda_array_interface__``, a buffer or ``__array_interface__``. Any strides, and any dtype of DLPack whose
+        elements are one number of whole bytes (not torch's pairs of 4-bit floats).
 
     Returns
     -------
@@ -61,9 +80,10 @@ def asarray(x: Any, /) -> Array:
     >>> interop.asarray(np.ones((2, 3), "float32").T)
     interop.Array(shape=(3, 2), dtype=float32, device=cpu)
     """
-    return _core.asarray(x, "interop.asarray")
+    raise NotImplementedError  # a declaration
 
 
+@named("interop.convert")
 def convert(
     x: Any,
     library: Literal["torch", "cupy", "jax", "numpy", "numba", "warp", "interop"],
@@ -121,7 +141,7 @@ def convert(
     """
     target = _TARGETS.get(library) if isinstance(library, str) else None
     if target is None:
-        raise ValueError(f"{_FUNCTION}: library is {library!r}; accepted: {', '.join(map(repr, _TARGETS))}")
+        raise ValueError(f"{_FUNCTION}: library is {shown(library)}; accepted: {', '.join(map(repr, _TARGETS))}")
     handle = None if stream is None else _core.stream_handle(stream, _FUNCTION)
     if handle is not None and library == "numpy":
         raise ValueError(f"{_FUNCTION}: stream is given, but NumPy has no streams: its arrays are ready on return")
@@ -272,6 +292,13 @@ def _to_jax(jax: Any, array: Array, stream: int | None) -> Any:
         return _import_into("JAX", array, importer)
     except ValueError as error:
         _refuse_layout("JAX", f"cannot share the memory ({error})", array, "let jax.numpy.asarray(x) copy it")
+
+
+def jax_array(array: Array) -> Any:
+    """Return what `jax.numpy.asarray` makes of an `Array`, for which it asks: it does not know the protocols."""
+    if _core.readable_by_host(array):
+        return importlib.import_module("jax.numpy").asarray(array.__array__())
+    return _to_jax(importlib.import_module("jax"), array, None)
 
 
 def _to_warp(warp: Any, array: Array, stream: int | None) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any, TypeVar
 
 from interop import _core
+from interop._arguments import missing, refuse_call_of
 from interop._matmul import StreamLike
 
 __all__ = [
@@ -31,28 +33,6 @@ __all__ = [
 
 ArrayT = TypeVar("ArrayT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
-# Their places in _core.elementwise_operations().
-(
-    _ADD,
-    _SUBTRACT,
-    _MULTIPLY,
-    _DIVIDE,
-    _FLOOR_DIVIDE,
-    _REMAINDER,
-    _MINIMUM,
-    _MAXIMUM,
-    _POW,
-    _NEGATIVE,
-    _ABS,
-    _EQUAL,
-    _NOT_EQUAL,
-    _LESS,
-    _LESS_EQUAL,
-    _GREATER,
-    _GREATER_EQUAL,
-) = range(len(_core.elementwise_operations()))
-
 
 # ---- what all their docstrings say ----
 
@@ -135,24 +115,45 @@ _WHERE_ZERO = """where_zero : scalar, optional
 """
 
 
-def _described(
+_PLACES = {name: place for place, name in enumerate(_core.elementwise_operations())}
+
+
+def _operation(
     sections: str, dtypes: str, result: str = "the operands' dtype", more: str = ""
 ) -> Callable[[FunctionT], FunctionT]:
-    """Put the sections that the functions share in place of `{sections}` in a docstring."""
+    """Make an operation of its declaration; the sections that the docstrings share take the place of `{sections}`.
 
-    def describe(function: FunctionT) -> FunctionT:
-        if function.__doc__:  # there is none under python -OO
+    The function itself takes what is given, as that of `interop.matmul`.
+    """
+
+    def make(declared: FunctionT) -> FunctionT:
+        name = declared.__name__
+        place, function = _PLACES[name], f"interop.{name}"
+
+        def binary(a: Any = missing, b: Any = missing, /, *more: Any, **options: Any) -> Any:
+            if more:
+                refuse_call_of(function, (a, b, *more), options)
+            return _core.elementwise(place, a, b, options)
+
+        def unary(x: Any = missing, /, *more: Any, **options: Any) -> Any:
+            if more:
+                refuse_call_of(function, (x, *more), options)
+            return _core.elementwise(place, x, None, options)
+
+        made: Any = functools.wraps(declared)(unary if sections is _UNARY else binary)
+        made.__code__ = made.__code__.replace(co_name=name)  # in tracebacks and profiles
+        if declared.__doc__:  # there is none under python -OO
             words = sections.format(dtypes=dtypes, result=result, more=more)
-            function.__doc__ = cleandoc(function.__doc__).replace("{sections}", words)
-        return function
+            made.__doc__ = declared.__doc__ = cleandoc(declared.__doc__).replace("{sections}", words)
+        return made  # type: ignore[no-any-return]
 
-    return describe
+    return make
 
 
 # ---- the functions ----
 
 
-@_described(_BINARY, "any dtype; bool is or")
+@_operation(_BINARY, "any dtype; bool is or")
 def add(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -178,10 +179,10 @@ def add(
     array([[11, 22],
            [13, 24]])
     """
-    return _core.elementwise(_ADD, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_BINARY, "any dtype but bool")
+@_operation(_BINARY, "any dtype but bool")
 def subtract(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -206,10 +207,10 @@ def subtract(
     >>> interop.subtract(np.array([5, 7]), 2)
     array([3, 5])
     """
-    return _core.elementwise(_SUBTRACT, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_BINARY, "any dtype; bool is and")
+@_operation(_BINARY, "any dtype; bool is and")
 def multiply(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -234,10 +235,10 @@ def multiply(
     >>> interop.multiply(np.array([1.5, 2.0]), 2)
     array([3., 4.])
     """
-    return _core.elementwise(_MULTIPLY, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(
+@_operation(
     _BINARY,
     "any dtype; integers as default floats",
     "the operands' dtype, or the library's default float for integers",
@@ -268,10 +269,10 @@ def divide(
     >>> interop.divide(np.array([1.0, 2.0]), np.array([4.0, 0.0]), where_zero=0)
     array([0.25, 0.  ])
     """
-    return _core.elementwise(_DIVIDE, a, b, out, stream, execution, where_zero)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_BINARY, "integers and floats")
+@_operation(_BINARY, "integers and floats")
 def floor_divide(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -297,10 +298,10 @@ def floor_divide(
     >>> interop.floor_divide(np.array([7, -7]), 2)
     array([ 3, -4])
     """
-    return _core.elementwise(_FLOOR_DIVIDE, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_BINARY, "integers and floats")
+@_operation(_BINARY, "integers and floats")
 def remainder(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -325,10 +326,10 @@ def remainder(
     >>> interop.remainder(np.array([7, -7]), 3)
     array([1, 2])
     """
-    return _core.elementwise(_REMAINDER, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_BINARY, "any dtype but complex")
+@_operation(_BINARY, "any dtype but complex")
 def minimum(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -353,10 +354,10 @@ def minimum(
     >>> interop.minimum(np.array([1.0, 5.0]), 3.0)
     array([1., 3.])
     """
-    return _core.elementwise(_MINIMUM, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_BINARY, "any dtype but complex")
+@_operation(_BINARY, "any dtype but complex")
 def maximum(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -381,10 +382,10 @@ def maximum(
     >>> interop.maximum(np.array([1.0, 5.0]), 3.0)
     array([3., 5.])
     """
-    return _core.elementwise(_MAXIMUM, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_BINARY, "any dtype but bool")
+@_operation(_BINARY, "any dtype but bool")
 def pow(  # noqa: A001
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -409,10 +410,10 @@ def pow(  # noqa: A001
     >>> interop.pow(np.array([2, 3]), np.array([3, -1]))
     array([8, 0])
     """
-    return _core.elementwise(_POW, a, b, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_UNARY, "any dtype but bool")
+@_operation(_UNARY, "any dtype but bool")
 def negative(
     x: ArrayT,
     /,
@@ -436,10 +437,10 @@ def negative(
     >>> interop.negative(np.array([1.0, -2.0]))
     array([-1.,  2.])
     """
-    return _core.elementwise(_NEGATIVE, x, None, out, stream, execution, None)  # type: ignore[no-any-return]
+    raise NotImplementedError  # a declaration
 
 
-@_described(_UNARY, "any dtype", "the dtype of `x`, or of its parts if that is complex")
+@_operation(_UNARY, "any dtype", "the dtype of `x`, or of its parts if that is complex")
 def abs(  # noqa: A001
     x: ArrayT,
     /,
@@ -463,10 +464,10 @@ def abs(  # noqa: A001
     >>> interop.abs(np.array([3 + 4j]))
     array([5.])
     """
-    return _core.elementwise(_ABS, x, None, out, stream, execution, None)
+    raise NotImplementedError  # a declaration
 
 
-@_described(_COMPARISON, "any dtype", "bool")
+@_operation(_COMPARISON, "any dtype", "bool")
 def equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -491,10 +492,10 @@ def equal(
     >>> interop.equal(np.array([1, 2]), 2)
     array([False,  True])
     """
-    return _core.elementwise(_EQUAL, a, b, out, stream, execution, None)
+    raise NotImplementedError  # a declaration
 
 
-@_described(_COMPARISON, "any dtype", "bool")
+@_operation(_COMPARISON, "any dtype", "bool")
 def not_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -519,10 +520,10 @@ def not_equal(
     >>> interop.not_equal(np.array([1, 2]), 2)
     array([ True, False])
     """
-    return _core.elementwise(_NOT_EQUAL, a, b, out, stream, execution, None)
+    raise NotImplementedError  # a declaration
 
 
-@_described(_COMPARISON, "any dtype but complex", "bool")
+@_operation(_COMPARISON, "any dtype but complex", "bool")
 def less(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -547,10 +548,10 @@ def less(
     >>> interop.less(np.array([1, 2]), 2)
     array([ True, False])
     """
-    return _core.elementwise(_LESS, a, b, out, stream, execution, None)
+    raise NotImplementedError  # a declaration
 
 
-@_described(_COMPARISON, "any dtype but complex", "bool")
+@_operation(_COMPARISON, "any dtype but complex", "bool")
 def less_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -575,10 +576,10 @@ def less_equal(
     >>> interop.less_equal(np.array([1, 2]), 1)
     array([ True, False])
     """
-    return _core.elementwise(_LESS_EQUAL, a, b, out, stream, execution, None)
+    raise NotImplementedError  # a declaration
 
 
-@_described(_COMPARISON, "any dtype but complex", "bool")
+@_operation(_COMPARISON, "any dtype but complex", "bool")
 def greater(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -603,10 +604,10 @@ def greater(
     >>> interop.greater(np.array([1, 2]), 1)
     array([False,  True])
     """
-    return _core.elementwise(_GREATER, a, b, out, stream, execution, None)
+    raise NotImplementedError  # a declaration
 
 
-@_described(_COMPARISON, "any dtype but complex", "bool")
+@_operation(_COMPARISON, "any dtype but complex", "bool")
 def greater_equal(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -631,4 +632,4 @@ def greater_equal(
     >>> interop.greater_equal(np.array([1, 2]), 2)
     array([False,  True])
     """
-    return _core.elementwise(_GREATER_EQUAL, a, b, out, stream, execution, None)
+    raise NotImplementedError  # a declaration

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from interop import _core, _elementwise
+from interop._arguments import named, refuse_call_of, shown
 from interop._expression import Expression
 from interop._kernel import Kernel
 from interop._load import Function
@@ -74,6 +75,7 @@ class Explanation:
         return "\n".join([self.function] + [f"  {name:<11}{text}" for name, text in rows])
 
 
+@named("interop.explain")
 def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """Say what a call would do: streams, waits, copies, memory, algorithm.
 
@@ -122,16 +124,17 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         return _explain_kernel(function, *args, **kwargs)
     if isinstance(function, Expression):
         return _explain_expression(function, *args, **kwargs)
-    explainer = _EXPLAINERS.get(function)
+    explainer = _EXPLAINERS.get(function) if inspect.isfunction(function) else None
     if explainer is None:
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
         raise TypeError(
-            f"interop.explain: function is {function!r}; accepted: {accepted}, and what interop.elementwise makes"
+            f"interop.explain: function is {shown(function)}; accepted: {accepted}, and what "
+            "interop.elementwise, interop.kernel and interop.load make"
         )
     try:
         inspect.signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{function.__name__}() {error}") from None
+    except TypeError:
+        refuse_call_of(f"interop.{function.__name__}", args, kwargs)
     return explainer(*args, **kwargs)
 
 

@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 from interop import _core
+from interop._arguments import named, shown
 from interop._expression_parser import OPTIONS, parse
 from interop._expression_types import Split
 from interop._matmul import StreamLike
@@ -14,6 +15,7 @@ from interop._matmul import StreamLike
 __all__ = ["Expression", "elementwise"]
 
 
+@named("interop.elementwise")
 def elementwise(expression: str, /) -> Expression:
     """Make a function of an expression over arrays, which one kernel computes.
 
@@ -81,7 +83,7 @@ class Expression:
 
     def __init__(self, expression: str) -> None:
         root, parameters = parse(expression)
-        function = f"interop.elementwise({expression!r})"
+        function = f"interop.elementwise({shown(expression)})"
         self._text = expression
         self._calls = _core.Expression(function, list(parameters), functools.partial(Split, function, root, parameters))
         positional = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in parameters]

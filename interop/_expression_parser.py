@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from interop import _core
+from interop._arguments import shown
 from interop._expression_operations import BINARY, COMPARISONS, FUNCTIONS, UNARY, Operation
 
 __all__ = ["Apply", "Literal", "Name", "Node", "parse"]
@@ -48,7 +49,7 @@ def parse(text: str) -> tuple[Node, tuple[str, ...]]:
     Raises TypeError if `text` is no str, and ValueError, which points at the character, for what is not accepted.
     """
     if not isinstance(text, str):
-        raise TypeError(f"interop.elementwise: the expression is {text!r}; accepted: a str such as 'x * y + a'")
+        raise TypeError(f"interop.elementwise: the expression is {shown(text)}; accepted: a str such as 'x * y + a'")
     return _Parser(text).run()
 
 

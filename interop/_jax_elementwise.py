@@ -25,6 +25,7 @@ from interop.jax import (
     require_one_device,
     require_target,
     run,
+    run_primitive,
 )
 
 __all__ = ["as_scalar", "computed", "converted", "elementwise", "elementwise_of_arrays", "is_strong"]
@@ -202,8 +203,7 @@ def _compiled(operation: str, dtype: str, where_zero: bytes | None) -> Callable[
 
 
 def _impl(*operands: jax.Array, **params: Any) -> jax.Array:
-    with jax.disable_jit(False):  # else, under jax.disable_jit, this would call itself
-        return _compiled(**params)(*operands)
+    return run_primitive(f"interop.{params['operation']}", _compiled(**params), *operands)
 
 
 def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from interop import _core, _nvrtc
+from interop._arguments import named
 from interop._array_function import ArrayFunction, ShapeRule
 from interop._declarations import without_comments
 from interop._kernel_declaration import NAME, parameters_of
@@ -23,6 +24,7 @@ Sizes = int | tuple[int, ...]
 Extent = Sizes | Callable[..., Sizes]
 
 
+@named("interop.kernel")
 def kernel(
     source: str | os.PathLike[str],
     name: str,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from interop import _core
+from interop._arguments import named
 from interop._array_function import ArrayFunction, ShapeRule
 from interop._declarations import ELEMENTS, QUALIFIERS, SCALARS, Parameter, parts_of, without_comments
 from interop._matmul import StreamLike
@@ -20,6 +21,7 @@ Memory = Literal["device", "host"]
 Streams = Literal["default", "own"]
 
 
+@named("interop.load")
 def load(
     path: str | os.PathLike[str],
     declarations: str,

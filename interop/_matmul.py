@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from interop import _core
+from interop._arguments import missing, refuse_call_of
 
 __all__ = ["StreamLike", "matmul"]
 
@@ -28,11 +29,14 @@ def _with_few_defaults(declared: FunctionT) -> FunctionT:
     """Make `matmul` of its declaration.
 
     Python looks up the default of each keyword argument that a call leaves out, one by one: of so many that takes
-    longer than all else in Python. So the function itself takes what is given, which is read in C++.
+    longer than all else in Python. So the function itself takes what is given, which is read in C++, and what does not
+    fit the declaration is refused by the function's whole name.
     """
 
     @functools.wraps(declared)
-    def matmul(a: Any, b: Any, /, **options: Any) -> Any:
+    def matmul(a: Any = missing, b: Any = missing, /, *more: Any, **options: Any) -> Any:
+        if more:
+            refuse_call_of("interop.matmul", (a, b, *more), options)
         return _core.matmul(a, b, options)
 
     return matmul  # type: ignore[return-value]

@@ -37,7 +37,7 @@ def load(
     includes. Compiles what neither this process nor the cache on disk has. Threads wait for each other. Raises
     CudaError, with the compiler's words.
     """
-    key = _key(source, names, options, architecture, headers)
+    key = _key(what, source, names, options, architecture, headers)
     with _lock:
         if key not in _loaded:
             image, lowered = _compiled(what, key, source, names, options, architecture)
@@ -49,7 +49,7 @@ def compile_source(
     what: str, source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str
 ) -> tuple[bytes, list[str]]:
     """Compile without a look at any cache: a cubin, and the names that the kernels have in it. Needs no GPU."""
-    core = _cuda_core()
+    core = _cuda_core(what)
     try:
         program = core.Program(source, "c++", core.ProgramOptions(arch=architecture, **options))
         code = program.compile("cubin", name_expressions=tuple(names))
@@ -74,32 +74,32 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "interop"
 
 
-def _cuda_core() -> Any:
+def _cuda_core(what: str) -> Any:
     try:
         import cuda.core
     except ImportError as error:
         raise CudaError(
-            f"interop: compiling a kernel at run time needs cuda.core, which cannot be imported ({error}); {_INSTALL}"
+            f"{what}: compiling a kernel at run time needs cuda.core, which cannot be imported ({error}); {_INSTALL}"
         ) from error
     return cuda.core
 
 
 def _key(
-    source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str, headers: Sequence[str]
+    what: str, source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str, headers: Sequence[str]
 ) -> str:
-    facts = [_core.version, *versions(), architecture, list(names), sorted(options.items()), source, list(headers)]
+    facts = [_core.version, *versions(what), architecture, list(names), sorted(options.items()), source, list(headers)]
     return hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()
 
 
-def versions() -> list[str]:
+def versions(what: str = "interop") -> list[str]:
     """Return the versions of what compiles, cuda.core and NVRTC. CudaError, with what to install, if one is missing."""
-    core = _cuda_core()
+    core = _cuda_core(what)
     try:
         from cuda.bindings import nvrtc
 
         _, major, minor = nvrtc.nvrtcVersion()
     except Exception as error:
-        raise CudaError(f"interop: NVRTC cannot be loaded: {error}; {_INSTALL}") from error
+        raise CudaError(f"{what}: NVRTC cannot be loaded: {error}; {_INSTALL}") from error
     return [core.__version__, f"{major}.{minor}"]
 
 
@@ -114,13 +114,14 @@ def _compiled(
         cache = FileStreamProgramCache(cache_folder(), max_size_bytes=_MOST_BYTES)
         found = cache.get(key)
     if found is not None:
-        with contextlib.suppress(ValueError):  # a file that is broken is written anew
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # a broken file is written anew
             header, _, image = found.partition(b"\n")
             entry = json.loads(header)
-            if entry["bytes"] == len(image):
+            if entry["sha256"] == hashlib.sha256(image).hexdigest():
                 return image, entry["names"]
     image, lowered = compile_source(what, source, names, options, architecture)
     if cache is not None:
         with contextlib.suppress(OSError):
-            cache[key] = json.dumps({"names": lowered, "bytes": len(image)}).encode() + b"\n" + image
+            header = {"names": lowered, "sha256": hashlib.sha256(image).hexdigest()}
+            cache[key] = json.dumps(header).encode() + b"\n" + image
     return image, lowered

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from interop import _core
+from interop._arguments import named
 
 __all__ = ["get_cmake_dir", "get_include"]
 
 _INSTALLED = Path(_core.__file__).parent  # in an editable install the Python files are elsewhere
 
 
+@named("interop.get_include")
 def get_include() -> str:
     """Return the folder of the C++ headers: ``<interop/call.h>`` and ``<dlpack/dlpack.h>``.
 
@@ -28,6 +30,7 @@ def get_include() -> str:
     return str(_INSTALLED / "include")
 
 
+@named("interop.get_cmake_dir")
 def get_cmake_dir() -> str:
     """Return the folder of the CMake package, for ``find_package(interop)``.
 

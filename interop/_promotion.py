@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from interop import _core
+from interop._arguments import shown
 
 __all__ = [
     "COMPARISONS",
@@ -138,6 +139,9 @@ def _jax(divides: bool, *operands: Any) -> str:
 _RULES = {"torch": _torch, "jax": _jax}
 
 
+_SCALARS = ("alpha", "beta", "scale_a", "scale_b", "where_zero")  # which no array of another dtype may be
+
+
 def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
     """Return a scalar as a 0-d NumPy array.
 
@@ -152,10 +156,11 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
     elif is_integer:
         fits = abs(int(scalar)) <= sys.float_info.max
     elif dtype.kind != "c" and isinstance(scalar, complex | np.complexfloating):
-        raise TypeError(f"{function}: {name} is {scalar}, and the result is {dtype}; accepted: a real number")
+        raise TypeError(f"{function}: {name} is {shown(scalar)}, and the result is {dtype}; accepted: a real number")
     if not fits:
         raise OverflowError(
-            f"{function}: {name} is {scalar}, which {dtype} cannot hold; accepted: a value in its range, or an array"
+            f"{function}: {name} is {shown(scalar)}, which {dtype} cannot hold; accepted: a value in its range"
+            + ("" if name in _SCALARS else ", or an array")
         )
     return np.asarray(scalar).astype(dtype)
 
@@ -250,8 +255,8 @@ def factor_of(function: str, name: str, factor: Any, dtype: Any, kind: Any) -> A
     kinds = {"i": _INTEGRAL, "u": _INTEGRAL, "c": REAL | complex | np.complexfloating}.get(dtype.kind, REAL)
     if dtype.kind == "b" or not isinstance(factor, kinds):
         raise TypeError(
-            f"{function}: {name} is {' '.join(repr(factor).split())} ({type(factor).__name__}), and the product is "
-            f"{dtype}; accepted: {accepted_factor(dtype)}"
+            f"{function}: {name} is {shown(factor)} ({type(factor).__name__}), and the product is {dtype}; "
+            f"accepted: {accepted_factor(dtype)}"
         )
     return element_of(function, name, factor, dtype if dtype.kind in "iu" else kind).astype(kind)
 
@@ -267,13 +272,13 @@ def accepted_factor(dtype: Any) -> str:
 
 def dtype_name(function: str, dtype: Any) -> str:
     """Return the name of a dtype of any library, or of the name itself; TypeError for what is none."""
-    if type(dtype).__module__ == "torch":
+    if (type(dtype).__module__, type(dtype).__name__) == ("torch", "dtype"):
         return str(dtype).removeprefix("torch.")
     if isinstance(dtype, str) and hasattr(ml_dtypes, dtype):
         return dtype
     try:
         return str(np.dtype(dtype).name)
-    except TypeError as error:
+    except Exception as error:  # NumPy's, of whatever kind
         raise TypeError(
-            f"{function}: dtype is {dtype!r}; accepted: None, a name, a dtype of NumPy, torch or JAX"
+            f"{function}: dtype is {shown(dtype)}; accepted: None, a name, a dtype of NumPy, torch or JAX"
         ) from error

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from interop import _core
+from interop._arguments import named, shown
 from interop._matmul import StreamLike
 
 __all__ = ["register"]
@@ -14,6 +15,7 @@ __all__ = ["register"]
 _TAKEN = ("cupy", "interop", "jax", "numba", "numpy", "paddle", "tensorflow", "torch", "tvm_ffi", "warp")
 
 
+@named("interop.register")
 def register(
     kind: type,
     /,
@@ -86,20 +88,22 @@ def register(
            [1., 1.]])
     """
     if not isinstance(kind, type):
-        raise TypeError(f"interop.register: kind is {kind!r}; accepted: a class")
+        raise TypeError(f"interop.register: kind is {shown(kind)}; accepted: a class")
     if kind.__module__ == "builtins":
-        raise ValueError(f"interop.register: {kind!r} is built into Python; accepted: the class of an array library")
+        raise ValueError(
+            f"interop.register: {shown(kind)} is built into Python; accepted: the class of an array library"
+        )
     for what, function in (("export", export), ("current_stream", current_stream), ("empty", empty)):
         if function is not None and not callable(function):
-            raise TypeError(f"interop.register: {what} is {function!r}; accepted: None, or a callable")
+            raise TypeError(f"interop.register: {what} is {shown(function)}; accepted: None, or a callable")
     if not isinstance(writable, bool):
-        raise TypeError(f"interop.register: writable is {writable!r}; accepted: True or False")
+        raise TypeError(f"interop.register: writable is {shown(writable)}; accepted: True or False")
     if name is None:
         name = kind.__module__.partition(".")[0]
         if name in _TAKEN:
             name = f"{kind.__module__}.{kind.__qualname__}"
     elif not isinstance(name, str) or not name:
-        raise TypeError(f"interop.register: name is {name!r}; accepted: None, or a str that is not empty")
+        raise TypeError(f"interop.register: name is {shown(name)}; accepted: None, or a str that is not empty")
     elif name in _TAKEN:
         raise ValueError(f"interop.register: name is {name!r}, a library that interop knows; accepted: another name")
     _core.register_library(kind, name, export, current_stream, empty, writable)

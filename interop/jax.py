@@ -23,15 +23,19 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import CudaError, _core
+from interop._arguments import named, shown, type_name
 from interop._promotion import REAL, accepted_factor, element_of, factor_of, numpy_dtype
 
 __all__ = ["matmul"]
+
+_FUNCTION = "interop.jax.matmul"
 
 # JAX's types promise little here (bind, update and rules are untyped), so ours do not try.
 _Aval = Any  # jax.core.ShapedArray
 _Tracer = jax.core.Tracer
 
 
+@named("interop.jax.matmul")
 def matmul(
     a: jax.Array,
     b: jax.Array,
@@ -79,7 +83,7 @@ def matmul(
     Raises
     ------
     TypeError
-        A dtype that is not served, or that does not go with the others'; `out` or `aux`.
+        An array of another library, a dtype that is not served, or that does not go with the others'; `out` or `aux`.
     ValueError
         Shapes that do not fit, arrays on two or on several devices, an option that does not fit the device.
     BufferError
@@ -90,6 +94,15 @@ def matmul(
         No kernels for JAX in this build; or CUDA or cuBLAS fails. JAX may raise a failure on the device later, as its
         own `JaxRuntimeError`, where the result is used.
     """
+    for name, x in (("a", a), ("b", b), ("c", c), ("bias", bias)):
+        if not isinstance(x, jax.Array) and not (x is None and name in ("c", "bias")):
+            raise TypeError(
+                f"{_FUNCTION}: {name} is {type_name(x)}; accepted: an array of JAX (interop.matmul takes those of "
+                "every library)"
+            )
+    _core.check_matmul_options(backend, precision)
+    if stream is not None:
+        stream = _core.stream_handle(stream, _FUNCTION)
     if (
         type(a) is type(b)
         and not isinstance(a, _Tracer)
@@ -248,7 +261,7 @@ def _check_factor(name: str, factor: Any, dtype: Any) -> None:
 def _scale_of(name: str, scale: Any) -> Any:
     if isinstance(scale, REAL):
         return element_of("interop.matmul", name, scale, np.dtype(np.float32))
-    what = f"{scale!r} ({type(scale).__name__})"
+    what = f"{shown(scale)} ({type(scale).__name__})"
     if isinstance(scale, jax.Array | _Tracer):
         if scale.dtype == np.float32 and scale.size == 1:
             return scale
@@ -325,8 +338,7 @@ def _plain(dtype: Any, backend: str | None, precision: str | None) -> Callable[.
 
 
 def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
-    with jax.disable_jit(False):  # else, under jax.disable_jit, this would call itself
-        return _compiled(("a", "b"), backend, precision, dtype, None)(a, b)
+    return run_primitive("interop.matmul", _compiled(("a", "b"), backend, precision, dtype, None), a, b)
 
 
 def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None, dtype: str) -> _Aval:
@@ -339,7 +351,8 @@ def refuse_backend_on_host(backend: str | None) -> None:
     """Raise ValueError where kernels are named for arrays that JAX computes on the CPU."""
     if backend is not None:
         raise ValueError(
-            f"interop.matmul: backend={backend!r} is for device arrays; JAX computes these on the CPU; accepted: None"
+            f"interop.matmul: backend={shown(backend)} is for device arrays; JAX computes these on the CPU; accepted: "
+            "None"
         )
 
 
@@ -507,6 +520,33 @@ def run(function: str, compiled: Callable[..., jax.Array], a: jax.Array, b: jax.
         raise_as_ours(function, error, {"x": a} if b is None else {"a": a, "b": b})
 
 
+@functools.lru_cache(maxsize=1024)
+def _apart(compiled: Any) -> Callable[..., jax.Array]:
+    """Compile the same again: JAX refuses a function that runs itself, as it would where it looks for a NaN in it."""
+    alone: Callable[..., jax.Array] = jax.jit(lambda *operands: compiled.__wrapped__(*operands))
+    return alone
+
+
+def run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+    """Run one primitive by itself, as JAX does under `jax.disable_jit`, and to find which operation made a NaN."""
+    checks = [
+        (name, special)
+        for name, special, is_on in (
+            ("nan", jnp.isnan, jax.config.jax_debug_nans),
+            ("inf", jnp.isinf, jax.config.jax_debug_infs),
+        )
+        if is_on
+    ]
+    # Each would have the compiled function call the primitive, and that this, without an end.
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        result = _apart(compiled)(*operands)
+        if checks and jnp.issubdtype(result.dtype, jnp.inexact):
+            for name, special in checks:
+                if special(result).any():
+                    raise FloatingPointError(f"{function}: invalid value ({name}) encountered in the result")
+    return result
+
+
 def refuse_outputs(function: str, **outputs: object) -> None:
     """Refuse arrays to write to."""
     for name, x in outputs.items():
@@ -545,7 +585,7 @@ def check_placement(function: str, arrays: dict[str, jax.Array], stream: object,
     on_gpu = device.platform == "gpu"
     if execution is not None and not (on_gpu and execution in ("cuda", f"cuda:{device.local_hardware_id}")):
         raise ValueError(
-            f"{function}: execution={execution!r}, but {those} on {device}, which JAX computes "
+            f"{function}: execution={shown(execution)}, but {those} on {device}, which JAX computes "
             f"where they are; move them first, with jax.device_put({next(iter(arrays))}, jax.devices('cuda')[0])"
         )
     if stream is not None and not on_gpu:

@@ -20,9 +20,11 @@ import numpy as np
 
 import interop
 from interop import _core
+from interop._arguments import named, shown
 
 __all__ = ["DTYPES", "LAYOUTS", "Cell", "check_producer"]
 
+_FUNCTION = "interop.testing.check_producer"
 LISTED = (TypeError, ValueError, BufferError, interop.CudaError)  # what interop raises for what it cannot read
 
 
@@ -81,6 +83,7 @@ def _base(dtype: np.dtype[Any]) -> np.ndarray:
     return np.asarray(numbers if dtype.kind == "u" else numbers - 5, dtype)
 
 
+@named("interop.testing.check_producer")
 def check_producer(
     make: Callable[[np.ndarray], Any],
     *,
@@ -111,6 +114,8 @@ def check_producer(
 
     Raises
     ------
+    TypeError, ValueError
+        An argument is of the wrong kind, or there is no such dtype or layout.
     AssertionError
         An array was read wrong, raised what is not documented, or was not given back; or `make` returned none at all.
 
@@ -118,6 +123,18 @@ def check_producer(
     -----
     Each array is read twice: its values, shape and dtype must be right, and nothing may hold it afterwards.
     """
+    if not callable(make):
+        raise TypeError(f"{_FUNCTION}: make is {shown(make)}; accepted: a callable")
+    for name, given, known in (("dtypes", dtypes, DTYPES), ("layouts", layouts, LAYOUTS)):
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise TypeError(f"{_FUNCTION}: {name} is {shown(given)}; accepted: a sequence of names")
+        for one in given:
+            if not isinstance(one, str) or one not in known:
+                raise ValueError(f"{_FUNCTION}: {name} has {shown(one)}; accepted: {', '.join(known)}")
+    if not isinstance(streams, Sequence) or not all(type(stream) is int for stream in streams):
+        raise TypeError(f"{_FUNCTION}: streams is {shown(streams)}; accepted: a sequence of int handles")
+    for stream in streams:
+        _core.stream_handle(stream, _FUNCTION)
     kinds: list[tuple[str, int | None]] = [(layout, None) for layout in layouts]
     kinds += [("compact", stream) for stream in streams]
     cells = [_check(make, dtype, layout, stream) for dtype in dtypes for layout, stream in kinds]
@@ -125,7 +142,7 @@ def check_producer(
     if strict and cells and all(cell.outcome == "none" for cell in cells):
         wrong = [f"`make` returned no array at all; the first: {cells[0]}"]
     if strict and wrong:
-        raise AssertionError("\n".join(["interop.testing.check_producer:", *wrong]))
+        raise AssertionError("\n".join([f"{_FUNCTION}:", *wrong]))
     return cells
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
+import operator
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -77,6 +80,88 @@ def test_of_no_element():
 def test_cannot_be_made_directly():
     with pytest.raises(TypeError):
         interop.Array()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: interop.Array.__new__(interop.Array),
+        lambda: interop.Array.__new__(interop.Array, 1, x=2),
+        lambda: object.__new__(interop.Array),
+        lambda: type("Sub", (interop.Array,), {})(),
+        lambda: copy.copy(interop.asarray(np.ones(2))),
+        lambda: copy.deepcopy(interop.asarray(np.ones(2))),
+        lambda: pickle.dumps(interop.asarray(np.ones(2))),
+        lambda: pickle.loads(b"cinterop\nArray\n)\x81."),
+        lambda: pickle.loads(b"ccopyreg\n__newobj__\n(cinterop\nArray\ntR."),
+    ],
+    ids=["new", "arguments", "object", "subclass", "copy", "deepcopy", "dumps", "loads", "copyreg"],
+)
+def test_there_is_none_without_memory(make):
+    """Not one that any attribute, buffer or export of would then have to answer for."""
+    with pytest.raises(TypeError, match=r"interop\.Array"):
+        make()
+
+
+def test_its_values_are_not_read_by_the_way():
+    """A buffer makes int() parse digits, a length makes a truth, an identity makes two arrays unequal."""
+    x = interop.asarray(memoryview(b"12"))
+    same = interop.asarray(memoryview(b"12"))
+    empty = interop.asarray(np.zeros(0))
+    refused = {
+        "int": lambda: int(x),
+        "float": lambda: float(x),
+        "complex": lambda: complex(x),
+        "index": lambda: operator.index(x),
+        "round": lambda: round(x),
+        "bool": lambda: bool(x),
+        "not": lambda: not empty,
+        "if": lambda: 1 if x else 2,
+        "item": lambda: x[0],
+        "slice": lambda: x[:],
+        "iteration": lambda: list(x),
+        "unpacking": lambda: [*x],
+        "in": lambda: 49 in x,
+        "reversed": lambda: reversed(x),
+        "sorted": lambda: sorted([x, same]),
+    }
+    for name, compare in (
+        ("equal", operator.eq),
+        ("not_equal", operator.ne),
+        ("less", operator.lt),
+        ("less_equal", operator.le),
+        ("greater", operator.gt),
+        ("greater_equal", operator.ge),
+    ):
+        for other in (same, x, 1, None, "x"):
+            with pytest.raises(TypeError, match=rf"^interop\.Array: operators .*accepted: interop\.{name}\(x, y\)"):
+                compare(x, other)
+            with pytest.raises(TypeError, match=r"^interop\.Array: operators compare no elements"):
+                compare(other, x)
+    for call in refused.values():
+        with pytest.raises(TypeError, match=r"interop\.Array"):
+            call()
+    assert np.asarray(interop.equal(x, same)).all()  # what the message recommends
+
+
+def test_it_may_be_a_key():
+    """By its identity, which no comparison contradicts."""
+    x, same = interop.asarray(memoryview(b"12")), interop.asarray(memoryview(b"12"))
+    keys = {x: 1, same: 2}
+    assert (keys[x], keys[same], len({x, same, x})) == (1, 2, 2)
+    assert hash(x) == hash(x) != hash(same)
+    assert len(x) == 2
+
+
+def test_jax_numpy_takes_it(host_jax):
+    """For which JAX asks: it looks at no protocol, and takes the name of the dtype for something else."""
+    jnp = host_jax.numpy
+    values = np.arange(6, dtype="float32").reshape(2, 3)
+    for array in (interop.asarray(values), interop.asarray(values.T)):
+        for make in (jnp.asarray, jnp.array):
+            made = make(array)
+            assert isinstance(made, host_jax.Array)
+            np.testing.assert_array_equal(np.asarray(made), np.asarray(array))
 
 
 def test_attributes_cannot_be_set(array):
@@ -200,11 +285,22 @@ def test_dlpack_keywords(array, keywords, name):
         ({"stream": 1}, ValueError, "stream is 1; accepted for host memory: None"),
         ({"stream": -1}, ValueError, "stream is -1; accepted for host memory: None"),
         ({"steam": 1}, TypeError, None),
-        ({"max_version": 1}, TypeError, None),
-        ({"max_version": ("1", 0)}, TypeError, None),
-        ({"dl_device": 1}, TypeError, None),
+        ({"stream": 10**5000}, ValueError, "stream is an integer of too many digits"),
+        ({"stream": 1.0}, ValueError, "stream is 1.0; accepted for host memory: None"),
+        ({"max_version": 1}, TypeError, "max_version is 1; accepted: None, or a tuple of two ints"),
+        ({"max_version": ("1", 0)}, TypeError, "max_version is .*; accepted: None, or a tuple of two ints"),
+        ({"max_version": (1,)}, TypeError, "max_version is .*; accepted: None, or a tuple of two ints"),
+        ({"dl_device": 1}, TypeError, "dl_device is 1; accepted: None, or a tuple of two ints"),
+        ({"dl_device": ("1", 0)}, TypeError, "dl_device is .*; accepted: None, or a tuple of two ints"),
+        ({"dl_device": (1.0, 0)}, TypeError, "dl_device is .*; accepted: None, or a tuple of two ints"),
+        ({"dl_device": (2**32 + 1, 0)}, BufferError, "dl_device is "),  # not (1, 0)
+        ({"dl_device": (1, -(2**32))}, BufferError, "dl_device is "),
+        ({"dl_device": (10**5000, 0)}, BufferError, "dl_device is an object without a repr"),
+        ({"copy": 1}, TypeError, "copy is 1; accepted: None, True or False"),
+        ({"copy": np.True_}, TypeError, "copy is .*True.*; accepted: None, True or False"),
+        ({"copy": "no"}, TypeError, "copy is 'no'; accepted: None, True or False"),
     ],
-    ids=str,
+    ids=lambda value: "" if isinstance(value, dict) else None,
 )
 def test_dlpack_refuses(array, keywords, exception, match):
     with pytest.raises(exception, match=match):

@@ -256,6 +256,16 @@ def test_read_only_memory_goes_to_libraries_without_the_notion(torch, jax):
         interop.asarray(frozen).__dlpack__()
 
 
+def test_jax_is_told_how_to_take_its_own_read_only_memory(host_jax):
+    """Its importer asks for no version, and its user cannot make it."""
+    x = host_jax.numpy.arange(16.0)
+    view = interop.asarray(x)
+    with pytest.raises(BufferError, match=r'read-only.*where JAX asks, interop\.convert\(x, "jax"\)'):
+        host_jax.dlpack.from_dlpack(view)
+    y = interop.convert(view, "jax")  # what the message recommends
+    assert y.unsafe_buffer_pointer() == x.unsafe_buffer_pointer()
+
+
 def test_writable_memory_stays_writable(torch):
     y = interop.convert(torch.zeros(3), "numpy")
     y[0] = 1

@@ -33,7 +33,9 @@ for _ in range(2):  # the second call tries again, and says the same
     try:
         interop.matmul(x, x, execution="cuda")
     except interop.CudaError as error:
-        report["errors"].append(str(error))
+        said = str(error)
+        assert said.startswith("interop.matmul: execution='cuda': "), said
+        report["errors"].append(said.replace("interop.matmul: execution='cuda': ", "interop: "))
 from interop import _info
 _info.LIBRARIES = ()  # which take seconds to import
 report["info"] = _info.report()

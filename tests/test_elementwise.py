@@ -151,7 +151,9 @@ def test_where_zero_of_real_arrays_is_real(host_library, value):
 
 def test_where_zero_that_no_float_holds(host_library):
     x = host_library.make(np.ones(2, "float32"))
-    with pytest.raises(OverflowError, match=r"^interop.divide: where_zero is 10+, which float32 cannot hold; accepted"):
+    with pytest.raises(
+        OverflowError, match=r"^interop.divide: where_zero is 10+[.]{3}, which float32 cannot hold; accepted"
+    ):
         interop.divide(x, x, where_zero=10**400)
 
 

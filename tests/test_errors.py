@@ -105,6 +105,73 @@ def test_refuses_what_is_no_array(thing, kind):
         refused(TypeError, f"^interop.matmul: out is {kind}; {NOT_AN_ARRAY}", square(), square(), out=thing)
 
 
+WAYS = {
+    ("pandas.core.frame", "DataFrame"): "pass {}.to_numpy()",
+    ("pandas.core.series", "Series"): "pass {}.to_numpy()",
+    ("pandas", "Index"): "pass {}.to_numpy()",
+    ("polars.dataframe.frame", "DataFrame"): "pass {}.to_numpy()",
+    ("scipy.sparse._csr", "csr_matrix"): "pass {}.toarray()",
+    ("cupyx.scipy.sparse._csr", "csr_matrix"): "pass {}.toarray()",
+    ("pyarrow.lib", "Table"): "pass {}.to_numpy(",
+    ("dask.array.core", "Array"): "pass {}.compute(), or use {}.map_blocks(",
+    ("dask.dataframe.core", "DataFrame"): "pass {}.compute().to_numpy(), or use {}.map_partitions(",
+    ("xarray.core.dataarray", "DataArray"): "pass {}.data",
+    ("h5py._hl.dataset", "Dataset"): "pass {}[...]",
+}
+
+
+@pytest.mark.parametrize("module", WAYS, ids=lambda where: ".".join(where))
+def test_what_holds_an_array_is_named_its_way_out(module):
+    """By the names of the type, or of a base: no such library is imported."""
+    base = type(module[1], (), {"__module__": module[0]})
+    for kind in (base, type("Mine", (base,), {"__module__": "mine"})):
+        a, b = (re.escape(WAYS[module].replace("{}", name)) for name in "ab")
+        refused(TypeError, f"^interop.matmul: a is .*; {NOT_AN_ARRAY}.*; .*{a}", kind(), square())
+        with pytest.raises(TypeError, match=f"^interop.add: b is .*; .*{b}"):
+            interop.add(square(), kind())
+        with pytest.raises(TypeError, match=r"^interop.elementwise\('2 \* b'\): b is .*; .*" + b):
+            interop.elementwise("2 * b")(kind())
+    lookalike = type(module[1], (), {"__module__": module[0].replace(".", "_") + "x"})
+    with pytest.raises(TypeError, match="interop.register$"):
+        interop.asarray(lookalike())
+
+
+def test_sparse_matrices_of_scipy():
+    sparse = pytest.importorskip("scipy.sparse")
+    for make in (sparse.csr_matrix, sparse.coo_array):
+        x = make(square())
+        refused(TypeError, r"^interop.matmul: a is scipy.sparse.*pass a.toarray\(\)", x, square())
+        assert np.array_equal(interop.matmul(x.toarray(), square()), square() @ square())  # as it says
+
+
+def test_lists_and_bytes_are_named_their_way_out():
+    for thing in ([1.0], (1.0,), range(3)):
+        refused(TypeError, r"^interop.matmul: b is .*; pass numpy.asarray\(b\)", square(), thing)
+    refused(TypeError, r"^interop.matmul: a is bytes; .*pass numpy.frombuffer\(a, dtype\)", b"1234", square())
+    refused(TypeError, "^interop.matmul: a is str; .*; text is no array$", "1234", square())
+    with pytest.raises(TypeError, match="a scalar of NumPy is no array"):
+        interop.asarray(np.float32(1))
+
+
+def test_only_what_has_execution_recommends_it():
+    with pytest.raises(ValueError, match=r"stream is given.*; accepted: None, or execution='cuda' with it$"):
+        interop.add(square(), square(), stream=1)
+    with pytest.raises(ValueError, match=r"stream is given.*; accepted: None$"):
+        interop._core.read(square(), 1)
+
+
+def test_only_operands_may_be_arrays_instead(host_library):
+    x = host_library.make(np.ones(2, "int8"))
+    with pytest.raises(OverflowError, match=r"b is 1000, which int8 cannot hold; .* or an array$"):
+        interop.add(x, 1000)
+    matrix = host_library.make(np.ones((2, 2), "int8"))
+    with pytest.raises(OverflowError, match=r"alpha is 1000, which int8 cannot hold; accepted: a value in its range$"):
+        interop.matmul(matrix, matrix, alpha=1000)
+    y = host_library.make(np.ones(2, "float32"))
+    with pytest.raises(OverflowError, match=r"where_zero is 1.*, which float32 cannot hold; .*: a value in its range$"):
+        interop.divide(y, y, where_zero=10**400)
+
+
 @pytest.mark.parametrize(
     "array",
     [
@@ -124,7 +191,7 @@ def test_refuses_subclasses_with_operations_of_their_own(array):
 
 @pytest.mark.parametrize("arguments", [(), (square(),), (square(),) * 3])
 def test_refuses_another_number_of_arguments(arguments):
-    with pytest.raises(TypeError, match=r"matmul\(\)"):
+    with pytest.raises(TypeError, match=r"^interop\.matmul: (missing|takes) "):
         interop.matmul(*arguments)
 
 
@@ -773,19 +840,26 @@ def test_a_property_that_raises_is_quoted():
 def test_device_calls_without_a_gpu_say_what_is_missing(host_view_library):
     a = host_view_library.make(square())
     out = np.full((2, 2), 7.0)
-    for call in (
-        lambda: interop.matmul(a, a, execution="cuda"),
-        lambda: interop.matmul(a, a, execution="cuda:1", backend="tiled"),
-        lambda: interop.matmul(square(), square(), execution="cuda", out=out),
-        lambda: interop.matmul(Fake(square(), device_type=2), square()),
-        lambda: interop.matmul(Fake(square(), device_type=13), square()),
-        lambda: interop.matmul(Cai(None, **CAI), square()),
-        lambda: interop._core.device_count(),
+    asked = "interop.{}: execution='cuda': "
+    for call, which in (
+        (lambda: interop.matmul(a, a, execution="cuda"), asked.format("matmul")),
+        (lambda: interop.matmul(a, a, execution="cuda:1", backend="tiled"), asked.format("matmul")),
+        (lambda: interop.matmul(square(), square(), execution="cuda", out=out), asked.format("matmul")),
+        (lambda: interop.add(a, 1, execution="cuda"), asked.format("add")),
+        (lambda: interop.negative(a, execution="cuda"), asked.format("negative")),
+        (lambda: interop.explain(interop.add, a, a, execution="cuda"), asked.format("add")),
+        (lambda: interop.elementwise("2 * x")(a, execution="cuda"), asked.format("elementwise('2 * x')")),
+        (lambda: interop.matmul(Fake(square(), device_type=2), square()), "interop.matmul: "),
+        (lambda: interop.matmul(Fake(square(), device_type=13), square()), "interop.matmul: "),
+        (lambda: interop.matmul(Cai(None, **CAI), square()), "interop.matmul: "),
+        (lambda: interop.add(Cai(None, **CAI), square()), "interop.add: "),
+        (lambda: interop.elementwise("2 * x")(Cai(None, **CAI)), "interop.elementwise('2 * x'): "),
+        (lambda: interop.asarray(Cai(None, **CAI)), "interop.asarray: "),
+        (lambda: interop.convert(Cai(None, **CAI), "numpy"), "interop.convert: "),
+        (lambda: interop._core.device_count(), "interop: "),
     ):
-        with pytest.raises(
-            interop.CudaError,
-            match=r"^interop: (no NVIDIA driver|no CUDA device|the NVIDIA driver|starting|built without)",
-        ):
+        missing = "(no NVIDIA driver|no CUDA device|the NVIDIA driver|starting|built without)"
+        with pytest.raises(interop.CudaError, match=f"^{re.escape(which)}{missing}"):
             call()
     assert (out == 7).all()
     assert libraries.NumPy().is_ours(interop.matmul(square(), square()))  # host calls go on

@@ -168,7 +168,7 @@ def test_it_is_what_tools_expect():
         ((1,), {}, "y is missing; accepted: x, y"),
         ((1, 2, 3), {}, "3 arguments by position, of 2"),
         ((1, 2), {"x": 1}, "x is given twice"),
-        ((1, 2), {"z": 1}, "there is no parameter z"),
+        ((1, 2), {"z": 1}, "got an unexpected keyword argument 'z'; accepted: x, y, out"),
         ((1, 2), {}, "x is int; accepted: arrays"),
         (([1], np.ones(1)), {}, "x is list; accepted: arrays"),
     ],

@@ -218,11 +218,23 @@ def test_what_differs_is_compiled_anew(loader):
     assert loader.counts["compiled"] == 4
 
 
-def test_broken_files_are_written_anew(loader, tmp_path):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-5],
+        lambda data: data[:-5] + bytes(255 - byte for byte in data[-5:]),
+        lambda data: b"1\n" + data,
+        lambda data: b"{}" + data[data.index(b"\n") :],
+        lambda data: b"[" * 100_000,
+        lambda data: b"",
+    ],
+    ids=["cut", "other bytes", "a number", "no entries", "deep", "empty"],
+)
+def test_broken_files_are_written_anew(loader, tmp_path, damage):
     first = loader()
     for file in (tmp_path / "cache").rglob("*"):
         if file.is_file():
-            file.write_bytes(file.read_bytes()[:-5])
+            file.write_bytes(damage(file.read_bytes()))
     assert loader() == first
     assert loader() == first
     assert loader.counts["compiled"] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -703,3 +704,78 @@ def test_matmul_refuses_cpu_and_gpu_arrays_together(gpu, cpus):
     a, b = (jax.device_put(np.ones((2, 2), "float32"), device) for device in (gpu, cpus[0]))
     with pytest.raises(ValueError, match=r"a is on cuda:0 and b is on .*(?i:cpu).*; put both on one device"):
         interop.matmul(a, b)
+
+
+# ---- debug_nans, debug_infs ----
+
+B118 = {
+    "divide": lambda a: interop.divide(a, a),
+    "multiply": lambda a: interop.multiply(a + jnp_inf(a), a),
+    "remainder": lambda a: interop.remainder(a, a),
+    "floor_divide": lambda a: interop.floor_divide(a, a),
+    "subtract": lambda a: interop.subtract(a + jnp_inf(a), a + jnp_inf(a)),
+    "pow": lambda a: interop.pow(a - 1, 0.5),
+    "matmul": lambda a: interop.matmul(a[:, None] + jnp_inf(a), a[None]),
+    "matmul with factors": lambda a: interop.matmul(a[:, None] + jnp_inf(a), a[None], alpha=2.0),
+    "expression": lambda a: interop.elementwise("x / x")(a),
+}
+OF_NAN = {
+    "negative": lambda a: interop.negative(a),
+    "abs": lambda a: interop.abs(a),
+    "maximum": lambda a: interop.maximum(a, 1.0),
+    "add": lambda a: interop.add(a, a),
+}
+
+
+def jnp_inf(a):
+    return np.float32(np.inf)
+
+
+@pytest.mark.parametrize("name", [*B118, *OF_NAN])
+@pytest.mark.parametrize("way", ["call", "jit", "disable_jit"])
+def test_debug_nans(host_jax, name, way, capfd):
+    """B118 - jax-ml/jax#25299: FloatingPointError, as of jax.numpy, and no recursion."""
+    call = B118.get(name) or OF_NAN[name]
+    a = host_jax.numpy.full(2, 0.0 if name in B118 else np.nan, "float32")
+    call = host_jax.jit(call) if way == "jit" else call
+    inside = host_jax.disable_jit() if way == "disable_jit" else contextlib.nullcontext()
+    with inside, host_jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        call(a)
+    assert np.isnan(np.asarray(call(a))).any()  # without it, a NaN is a value
+
+
+@pytest.mark.parametrize("way", ["call", "jit"])
+def test_debug_infs(host_jax, way, capfd):
+    ones, zeros = host_jax.numpy.ones((2, 2)), host_jax.numpy.zeros((2, 2))
+    large = host_jax.numpy.full((2, 2), 1e38, "float32")
+    wrap = host_jax.jit if way == "jit" else lambda call: call
+    for call in (lambda: wrap(interop.divide)(ones, zeros), lambda: wrap(interop.matmul)(large, large)):
+        with host_jax.debug_infs(True), pytest.raises(FloatingPointError, match="inf"):
+            call()
+    with host_jax.debug_infs(True), host_jax.debug_nans(True):
+        assert wrap(interop.matmul)(ones, ones).tolist() == [[2, 2], [2, 2]]
+        assert not wrap(interop.equal)(ones, zeros).any()
+        assert wrap(lambda a, b: interop.divide(a, b, where_zero=0))(ones, zeros).tolist() == [[0, 0], [0, 0]]
+
+
+# ---- interop.jax.matmul with what is not JAX's ----
+
+
+def test_arrays_of_other_libraries_are_refused_by_name(host_jax, torch):
+    x = host_jax.numpy.ones((2, 2))
+    for other, kind in (
+        (np.ones((2, 2), "float32"), "numpy.ndarray"),
+        (torch.ones(2, 2), "torch.Tensor"),
+        (1.0, "float"),
+    ):
+        for arguments, name in (((other, x), "a"), ((x, other), "b"), ((other, other), "a")):
+            with pytest.raises(TypeError, match=rf"^interop.jax.matmul: {name} is {kind}; accepted: an array of JAX"):
+                interop.jax.matmul(*arguments)
+        for name in ("c", "bias"):
+            with pytest.raises(TypeError, match=rf"^interop.jax.matmul: {name} is {kind}; accepted: an array of JAX"):
+                interop.jax.matmul(x, x, **{name: other})
+    for option in ("backend", "precision"):
+        with pytest.raises(ValueError, match=rf"^interop.matmul: {option} is 'tf16'; accepted: None"):
+            interop.jax.matmul(x, x, **{option: "tf16"})
+        with pytest.raises(ValueError, match=rf"^interop.matmul: {option} is \[\]; accepted: None"):
+            interop.jax.matmul(x, x, **{option: []})

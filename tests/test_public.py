@@ -113,10 +113,11 @@ def test_classes_have_signatures():
         assert inspect.signature(kind).parameters
 
 
-def test_matmul_refuses_an_unknown_keyword_as_python_does():
+def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant():
     x = np.eye(2)
     for call in (interop.matmul, lambda *arrays, **options: interop.explain(interop.matmul, *arrays, **options)):
-        with pytest.raises(TypeError, match=r"^matmul\(\) got an unexpected keyword argument 'outt'$"):
+        match = r"^interop.matmul: got an unexpected keyword argument 'outt'; did you mean 'out'\? accepted: out, dtype"
+        with pytest.raises(TypeError, match=match):
             call(x, x, outt=None)
 
 
@@ -328,6 +329,14 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, arguments):
     done = subprocess.run([sys.executable, "-m", "interop", *arguments], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
     assert "usage: interop" in done.stderr
+
+
+@pytest.mark.parametrize("path", ["", "\udcff/page.md"], ids=["empty", "no text"])
+def test_the_command_says_which_file_it_cannot_write(tmp_path, path):
+    command = [sys.executable, "-m", "interop", "conformance", "--update", path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, errors="replace")
+    assert done.returncode == 2
+    assert re.match("interop conformance: .*: (Is a directory|No such file or directory)\n$", done.stderr)
 
 
 # ---- threads ----

@@ -15,8 +15,49 @@ using exchange::Array;
 namespace {
 
 const exchange::Lookup kNumpyArray("numpy", "array");
+const exchange::Lookup kJaxArray("interop._convert", "jax_array");
+
+// ---- what an interop.Array is not ----
+// It has no values of its own, so nothing may be read out of it by the way: by its length, its buffer or its identity.
+// Python itself refuses items and `in`. It is hashed by its identity, since no comparison says that two are equal.
+
+[[noreturn]] void refuse(const char* what, const char* remedy) {
+  throw TypeError(std::string("interop.Array: ") + what + "; accepted: " + remedy);
+}
+
+constexpr const char* kByValue = "interop.convert(x, \"numpy\"), whose values are looked at";
+
+PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError,
+                  "interop.Array: it is not made directly; accepted: interop.asarray(x), or the result of a call");
+  return nullptr;
+}
+
+void refuse_operators(nb::class_<Array>& type) {
+  const auto compared = [&](const char* name, const char* signature, const char* instead) {
+    type.def(
+        name, [instead](const Array&, nb::handle) { refuse("operators compare no elements", instead); },
+        nb::arg("other").none(), nb::sig(signature), "TypeError: operators compare no elements.");
+  };
+  compared("__eq__", "def __eq__(self, other: object, /) -> typing.NoReturn", "interop.equal(x, y), or `is`");
+  compared("__ne__", "def __ne__(self, other: object, /) -> typing.NoReturn", "interop.not_equal(x, y), or `is not`");
+  compared("__lt__", "def __lt__(self, other: object, /) -> typing.NoReturn", "interop.less(x, y)");
+  compared("__le__", "def __le__(self, other: object, /) -> typing.NoReturn", "interop.less_equal(x, y)");
+  compared("__gt__", "def __gt__(self, other: object, /) -> typing.NoReturn", "interop.greater(x, y)");
+  compared("__ge__", "def __ge__(self, other: object, /) -> typing.NoReturn", "interop.greater_equal(x, y)");
+  type.def(
+          "__bool__", [](const Array&) { refuse("an array has no truth value", kByValue); },
+          nb::sig("def __bool__(self) -> typing.NoReturn"), "TypeError: an array has no truth value.")
+      .def(
+          "__int__", [](const Array&) { refuse("an array is no number", kByValue); },
+          nb::sig("def __int__(self) -> typing.NoReturn"), "TypeError: an array is no number.")
+      .def(
+          "__float__", [](const Array&) { refuse("an array is no number", kByValue); },
+          nb::sig("def __float__(self) -> typing.NoReturn"), "TypeError: an array is no number.");
+}
 
 PyType_Slot kSlots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(&refuse_new)},
     {Py_bf_getbuffer, reinterpret_cast<void*>(&exchange::get_buffer)},
     {Py_bf_releasebuffer, reinterpret_cast<void*>(&exchange::release_buffer)},
     {Py_tp_traverse, reinterpret_cast<void*>(&exchange::visit_owners)},
@@ -29,7 +70,10 @@ constexpr const char* kDoc = R"(A typed view of memory: the array of no other li
 `interop.asarray` makes one on another array's memory. Calls whose first array belongs to no known array library (a raw
 DLPack capsule, an object that has only ``__cuda_array_interface__``) return one. Every DLPack and CUDA array interface
 consumer reads it, without a copy, and where the host can read it it has a buffer, so that ``numpy.asarray`` takes it. On
-a GPU every export waits, by events, for the work that wrote the array. It cannot be made directly.
+a GPU every export waits, by events, for the work that wrote the array. It cannot be made directly, copied by `copy` or
+pickled. Operators, items, truth and conversions to numbers are refused, each with a TypeError: `interop.add`,
+`interop.equal` and their like compute, and another library's view shows values. It may stand in a set or be a key, by its
+identity.
 )";
 
 constexpr const char* kDlpackDoc = R"(Export the memory as a DLPack capsule.
@@ -61,7 +105,9 @@ Py_ssize_t length(const Array& array) {
 
 /// NumPy asks for this where there is no buffer: device memory, and the dtypes of ml_dtypes.
 nb::object numpy_array(nb::handle self, nb::handle dtype, nb::handle copy) {
-  const nb::object array = exchange::numpy_array(self);
+  exchange::read_copy("interop.Array.__array__", copy);
+  const nb::object array =
+      exchange::as_call("interop.Array.__array__", false, [&] { return exchange::numpy_array(self); });
   if (dtype.is_none() && copy.is_none()) return array;
   return kNumpyArray.get()(array, nb::arg("dtype") = dtype, nb::arg("copy") = copy);
 }
@@ -69,7 +115,8 @@ nb::object numpy_array(nb::handle self, nb::handle dtype, nb::handle copy) {
 nb::object dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   nb::handle copy) {
   const exchange::CallGuard guard;
-  return exchange::export_dlpack(array, stream, max_version, dl_device, copy);
+  return exchange::as_call("interop.Array.__dlpack__", false,
+                           [&] { return exchange::export_dlpack(array, stream, max_version, dl_device, copy); });
 }
 
 }  // namespace
@@ -78,6 +125,7 @@ void bind_array(nb::module_& m) {
   nb::class_<Array> type(m, "Array", nb::type_slots(kSlots), kDoc);
   // Not among the slots: those make a method of it, `__del__`.
   reinterpret_cast<PyTypeObject*>(type.ptr())->tp_finalize = &exchange::finish_reading;
+  reinterpret_cast<PyTypeObject*>(type.ptr())->tp_name = "interop.Array";  // in Python's own messages
   type.def_prop_ro(
           "shape",
           [](const Array& a) { return exchange::shape_tuple(a.shape.data(), static_cast<int>(a.shape.size())); },
@@ -111,12 +159,17 @@ void bind_array(nb::module_& m) {
       .def("__array__", &numpy_array, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none(),
            nb::sig("def __array__(self, dtype: typing.Any = None, copy: bool | None = None) -> typing.Any"),
            "A NumPy array on the memory, also of the dtypes of ml_dtypes; TypeError for device memory.")
+      .def(
+          "__jax_array__", [](nb::handle self) { return kJaxArray.get()(self); },
+          nb::sig("def __jax_array__(self) -> typing.Any"),
+          "What jax.numpy.asarray(x) makes of it: host memory as it takes NumPy's, device memory shared.")
       .def("__len__", &length, "The size of the first dimension.")
       .def("__repr__", &repr)
       .def_prop_ro_static(
           "__dlpack_c_exchange_api__", [](nb::handle) { return exchange::own_exchange_api(); },
           nb::sig("def __dlpack_c_exchange_api__(cls: object, /) -> typing.Any"),
           "The C functions of DLPack 1.3, in a capsule.");
+  refuse_operators(type);
 }
 
 }  // namespace interop::bindings

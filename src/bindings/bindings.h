@@ -11,6 +11,7 @@ namespace interop::bindings {
 /// NumPy computes for another library: its floating-point warnings are not that library's.
 inline bool led_by_numpy(const Call& call) { return std::strcmp(call.library(), "numpy") == 0; }
 
+void bind_arguments(nanobind::module_& m);
 void bind_array(nanobind::module_& m);
 void bind_convert(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);

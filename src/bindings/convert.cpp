@@ -18,7 +18,7 @@ cudaStream_t from_int(const std::optional<int64_t>& handle) {
 
 nb::object asarray(nb::handle x, const char* function, std::optional<int64_t> stream) {
   const exchange::CallGuard guard;
-  return exchange::asarray(x, function, from_int(stream));
+  return exchange::as_call(function, false, [&] { return exchange::asarray(x, function, from_int(stream)); });
 }
 
 nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <optional>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/elementwise.h"
 #include "bindings/results.h"
@@ -70,6 +71,47 @@ const Operation& operation_named(const std::string& name) {
 }
 
 // ---- operands ----
+// ---- the arguments ----
+
+/// The arguments with a name, each None where it is left out.
+struct Options {
+  nb::handle out = Py_None, stream = Py_None, where_zero = Py_None, execution = Py_None;
+};
+struct Option {
+  Name name;
+  nb::handle Options::* place;
+};
+const Option kOptions[] = {
+    {Name("out"), &Options::out},
+    {Name("stream"), &Options::stream},
+    {Name("execution"), &Options::execution},
+    {Name("where_zero"), &Options::where_zero},
+};
+
+const Option* find_option(const Operation& operation, PyObject* name) {
+  const auto find = [&](const auto& is_it) -> const Option* {
+    for (const Option& option : kOptions) {
+      if (is_it(option.name.get())) return &option;
+    }
+    return nullptr;
+  };
+  const Option* found = find([&](PyObject* known) { return known == name; });  // as a call that is written out has it
+  if (!found) found = find([&](PyObject* known) { return PyUnicode_Compare(known, name) == 0; });
+  return found && found->place == &Options::where_zero && operation.op != ElementwiseOp::divide ? nullptr : found;
+}
+
+Options read_options(const Operation& operation, nb::handle a, nb::handle b, nb::dict given) {
+  Options options;
+  if (operation.is_unary()) b = nb::handle();
+  if (is_missing(a) || is_missing(b)) refuse_call(operation.name, a, b, given);
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
+    const Option* option = find_option(operation, name);
+    if (!option) refuse_call(operation.name, a, b, given);
+    options.*option->place = value;
+  }
+  return options;
+}
 
 /// The operands of one call, before anything is decided.
 struct Operands {
@@ -327,10 +369,10 @@ const Operation& operation_of(int index) {
   return kOperations[index];
 }
 
-nb::object elementwise(int index, nb::handle a, nb::handle b, nb::handle out, nb::handle stream, nb::handle execution,
-                       nb::handle where_zero) {
+nb::object elementwise(int index, nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
   const Operation& operation = operation_of(index);
+  const auto [out, stream, where_zero, execution] = read_options(operation, a, b, given);
   Plan plan;
   plan.operands = read_operands(operation, a, b);
   check_where_zero(operation, where_zero);
@@ -488,11 +530,10 @@ ElementwiseOp elementwise_op(int index) { return operation_of(index).op; }
 const char* elementwise_name(int index) { return operation_of(index).name; }
 
 void bind_elementwise(nb::module_& m) {
-  m.def("elementwise", &elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-        nb::arg().none(), nb::arg().none(),
-        nb::sig("def elementwise(operation: int, a: typing.Any, b: typing.Any, out: typing.Any, stream: typing.Any, "
-                "execution: str | None, where_zero: complex | None, /) -> typing.Any"),
-        "One of elementwise_operations(), by its place there.");
+  m.def("elementwise", &elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+        nb::sig("def elementwise(operation: int, a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> "
+                "typing.Any"),
+        "One of elementwise_operations(), by its place there, with the arguments that have a name in a dict.");
   m.def("explain_elementwise", &explain_elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::sig("def explain_elementwise(operation: int, a: typing.Any, b: typing.Any, out: typing.Any, "

@@ -30,6 +30,7 @@ namespace {
 using exchange::Lookup;
 using exchange::Name;
 
+const Lookup kRefuseKeyword("interop._arguments", "refuse_keyword");
 const Lookup kInJax("interop._expression_jax", "compute");
 const Lookup kOnHost("interop._expression_host", "compute");
 const Lookup kLoadKernel("interop._expression_source", "load");
@@ -100,6 +101,14 @@ int parameter_count(const ExpressionCalls& self) { return static_cast<int>(self.
   throw TypeError(self.function + ": " + found + "; accepted: " + names);
 }
 
+[[noreturn]] void refuse_keyword(const ExpressionCalls& self, nb::handle name) {
+  nb::list accepted;
+  for (const std::string& parameter : self.parameters) accepted.append(parameter);
+  for (const char* option : {"out", "stream", "execution"}) accepted.append(option);
+  kRefuseKeyword.get()(self.function, name, accepted);
+  throw TypeError(self.function + ": an unexpected keyword argument");
+}
+
 /// The arguments in the order of the parameters.
 void bind(const ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle* objects) {
   const int count = parameter_count(self), given = static_cast<int>(args.size());
@@ -108,9 +117,9 @@ void bind(const ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handl
   }
   for (int k = 0; k < given; ++k) objects[k] = args[static_cast<size_t>(k)];
   for (auto [name, object] : named) {
-    const std::string text = nb::cast<std::string>(name);
+    const std::string text = exchange::text_of(name);
     const auto found = std::find(self.parameters.begin(), self.parameters.end(), text);
-    if (found == self.parameters.end()) refuse_arguments(self, "there is no parameter " + text);
+    if (found == self.parameters.end()) refuse_keyword(self, name);
     nb::handle& place = objects[found - self.parameters.begin()];
     if (place.is_valid()) refuse_arguments(self, text + " is given twice");
     place = object;
@@ -446,15 +455,17 @@ nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named
   Plan plan;
   plan.arguments = read_arguments(self, args, named);
   if (is_jax_call(self, plan.arguments, execution)) return in_jax(self, plan.arguments, out, stream, execution);
-  plan_call(plan, self, {out, stream, execution, false, true, true});
-  Call& call = *plan.call;
-  const DLTensor& result = call.output(plan.shape, plan.typed->out_dtype);
-  if (call.on_host()) {
-    on_host(plan);
-  } else {
-    on_gpu(self, plan, result);
-  }
-  return call.hand_over();
+  return exchange::as_call(self.function.c_str(), !execution.is_none(), [&] {
+    plan_call(plan, self, {out, stream, execution, false, true, true});
+    Call& call = *plan.call;
+    const DLTensor& result = call.output(plan.shape, plan.typed->out_dtype);
+    if (call.on_host()) {
+      on_host(plan);
+    } else {
+      on_gpu(self, plan, result);
+    }
+    return call.hand_over();
+  });
 }
 
 /// What a call would do; of arrays of JAX alone, which JAX computes, the split and the arguments.

@@ -93,7 +93,7 @@ struct Kernel {
 
 /// As Python shows it; of a tuple each part, since one may be an integer of too many digits to be shown.
 std::string value_text(nb::handle x) {
-  if (PyLong_Check(x.ptr()) && !PyBool_Check(x.ptr())) return exchange::number_text(x);
+  if (PyLong_Check(x.ptr()) && !PyBool_Check(x.ptr())) return exchange::shown(x);
   if (!PyTuple_CheckExact(x.ptr())) {
     const nb::object shown = nb::steal(PyObject_Repr(x.ptr()));
     if (shown.is_valid()) return exchange::text_of(shown);

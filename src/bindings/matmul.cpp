@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/results.h"
 #include "bindings/scalars.h"
@@ -40,8 +41,7 @@ const Lookup kDtypeName("interop._promotion", "dtype_name");
 const Lookup kNumpyGeneric("numpy", "generic");
 
 [[noreturn]] void bad_choice(const char* name, nb::handle value, const char* accepted) {
-  throw ValueError(std::string(kFunction) + ": " + name + " is " + nb::cast<std::string>(nb::repr(value)) +
-                   "; accepted: " + accepted);
+  throw ValueError(std::string(kFunction) + ": " + name + " is " + exchange::shown(value) + "; accepted: " + accepted);
 }
 
 bool equals(nb::handle value, const char* text) {
@@ -108,20 +108,25 @@ const Term kTerms[] = {
 
 nb::object one() { return nb::int_(1); }
 
-nb::handle& place_of(Terms& terms, PyObject* name) {
+const Term* find_term(PyObject* name) {
   for (const Term& term : kTerms) {
-    if (term.name.get() == name) return terms.*term.place;  // as a call that is written out has it
+    if (term.name.get() == name) return &term;  // as a call that is written out has it
   }
   for (const Term& term : kTerms) {
-    if (PyUnicode_Compare(term.name.get(), name) == 0) return terms.*term.place;
+    if (PyUnicode_Compare(term.name.get(), name) == 0) return &term;
   }
-  throw TypeError("matmul() got an unexpected keyword argument '" + exchange::text_of(name) + "'");
+  return nullptr;
 }
 
-Terms read_terms(nb::dict given) {
+Terms read_terms(nb::handle a, nb::handle b, nb::dict given) {
   Terms terms;
+  if (is_missing(a) || is_missing(b)) refuse_call(kFunction, a, b, given);
   PyObject *name, *value;
-  for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) place_of(terms, name) = value;
+  for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
+    const Term* term = find_term(name);
+    if (!term) refuse_call(kFunction, a, b, given);
+    terms.*term->place = value;
+  }
   if (terms.alpha.is(one())) terms.alpha = Py_None;
   return terms;
 }
@@ -318,7 +323,7 @@ struct Product {
                    "%s: %s is an integer beyond every float; accepted: a real number, or one float32", kFunction, name);
       nb::raise_python_error();
     }
-    throw TypeError(std::string(kFunction) + ": " + name + " is " + exchange::text_of(scale) + " (" +
+    throw TypeError(std::string(kFunction) + ": " + name + " is " + exchange::shown(scale) + " (" +
                     exchange::type_text(scale) + "); accepted: a real number, or one float32");
   }
 
@@ -541,29 +546,31 @@ class DeviceProduct {
 
 nb::object matmul(nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
-  const Terms terms = read_terms(given);
+  const Terms terms = read_terms(a, b, given);
   const cuda::MatmulOptions options = kernel_options(terms.backend, terms.precision);
   check_terms(terms);
   if (is_jax_call(a, b, terms)) return matmul_in_jax(a, b, given, terms);
 
-  Product product(a, b, terms);
-  Call& call = product.call;
-  if (call.on_host()) {
-    refuse_backend(terms.backend);
-    call.output(product.result.shape, product.result.dtype);
-    matmul_on_host(product);
+  return exchange::as_call(kFunction, !terms.execution.is_none(), [&] {
+    Product product(a, b, terms);
+    Call& call = product.call;
+    if (call.on_host()) {
+      refuse_backend(terms.backend);
+      call.output(product.result.shape, product.result.dtype);
+      matmul_on_host(product);
+      return call.hand_over();
+    }
+    find_cublas();
+    const DLTensor& c = call.output(product.result.shape, product.result.dtype);
+    DeviceProduct(product, c, options).launch(call, asks_tuning(terms));
     return call.hand_over();
-  }
-  find_cublas();
-  const DLTensor& c = call.output(product.result.shape, product.result.dtype);
-  DeviceProduct(product, c, options).launch(call, asks_tuning(terms));
-  return call.hand_over();
+  });
 }
 
 /// What a call of `matmul` would do; None for arrays of JAX alone, which JAX computes. As `matmul`, without the launch.
 nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
-  const Terms terms = read_terms(given);
+  const Terms terms = read_terms(a, b, given);
   const cuda::MatmulOptions options = kernel_options(terms.backend, terms.precision);
   check_terms(terms);
   if (is_jax_call(a, b, terms)) {
@@ -758,6 +765,11 @@ void bind_matmul(nb::module_& m) {
                 "b_dtype: str, dtype: str, c: tuple[tuple[int, ...], str] | None, "
                 "bias: tuple[tuple[int, ...], str] | None, epilogue: str | None, /) -> None"),
         "Raises what interop.matmul raises of a c and a bias of these shapes and dtypes, and of an epilogue.");
+  m.def(
+      "check_matmul_options", [](nb::handle backend, nb::handle precision) { kernel_options(backend, precision); },
+      nb::arg().none(), nb::arg().none(),
+      nb::sig("def check_matmul_options(backend: typing.Any, precision: typing.Any, /) -> None"),
+      "Raises what interop.matmul raises of these two.");
   m.def("reads_matmul", &reads_matmul, nb::sig("def reads_matmul(a: str, b: str, result: str, /) -> bool"),
         "Do the kernels read operands of these dtypes as they are, for a product of that one?");
 }

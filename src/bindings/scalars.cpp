@@ -31,8 +31,10 @@ const Name kReal("real");
 const Name kImag("imag");
 
 [[noreturn]] void out_of_range(const char* function, const char* name, nb::handle value, DLDataType dtype) {
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold; accepted: a value in its range, or an array",
-               function, name, value.ptr(), dtype_name(dtype).c_str());
+  // An array there would have a dtype of its own, which takes part in promotion.
+  const char* const also = std::strcmp(name, "where_zero") == 0 ? "" : ", or an array";
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %s, which %s cannot hold; accepted: a value in its range%s", function,
+               name, exchange::shown(value).c_str(), dtype_name(dtype).c_str(), also);
   nb::raise_python_error();
 }
 
@@ -74,9 +76,8 @@ void put_integer(ScalarValue& value, const char* function, const char* name, nb:
 }
 
 [[noreturn]] void beyond_c_type(const char* function, const char* name, nb::handle value, DLDataType dtype) {
-  const std::string text = exchange::number_text(value);
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %s, which %s cannot hold", function, name, text.c_str(),
-               dtype_name(dtype).c_str());
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %s, which %s cannot hold", function, name,
+               exchange::shown(value).c_str(), dtype_name(dtype).c_str());
   nb::raise_python_error();
 }
 

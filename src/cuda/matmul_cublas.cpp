@@ -662,9 +662,10 @@ std::array<Shard, kShards>& shards() {
   return *all;
 }
 
-std::atomic<unsigned> choices_kept{0};
+std::atomic<unsigned> g_choices{0};  // how many were kept: a plan that is as old as another count is not to be
 
 void forget_plans() {
+  ++g_choices;
   for (Shard& shard : shards()) {
     std::lock_guard<std::mutex> lock(shard.mutex);
     shard.plans.clear();
@@ -678,7 +679,6 @@ void keep(const Key& key, Choice choice) {
     std::lock_guard<std::mutex> lock(choices.mutex);
     choices.of.insert_or_assign({key, hash_of(key)}, std::move(choice));
   }
-  ++choices_kept;
   forget_plans();
 }
 
@@ -690,11 +690,11 @@ std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Ty
     const auto found = shard.plans.find(hashed);
     if (found != shard.plans.end()) return found->second;
   }
-  const unsigned before = choices_kept.load();
+  const unsigned before = g_choices.load();
   std::shared_ptr<const Plan> plan =
       make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and agree
   std::lock_guard<std::mutex> lock(shard.mutex);
-  if (choices_kept.load() != before) return plan;  // it may know nothing of the choice, and would outlive forget_plans
+  if (g_choices.load() != before) return plan;  // perhaps made without what was chosen meanwhile
   if (shard.plans.size() >= kPlansPerShard) shard.plans.clear();
   return shard.plans.emplace(hashed, std::move(plan)).first->second;
 }

@@ -69,10 +69,20 @@ Result as_c(Result failed, Body&& body) noexcept {
     return failed;
   }
 }
+/// The same of a call: a CudaError says which one.
+template <class Result, class Body>
+Result as_c(Result failed, const char* function, bool has_execution, Body&& body) noexcept {
+  return as_c(failed, [&] { return as_call(function, has_execution, body); });
+}
+template <class Result, class Body>
+Result as_c(Result failed, const Call& call, Body&& body) noexcept {
+  return as_c(failed, call.function(), call.staged(), body);
+}
 
 InteropCall* make_call(const char* function, const InteropArgument* arguments, int32_t count,
                        const InteropOptions* options) {
-  return as_c<InteropCall*>(nullptr, [&] {
+  const nb::handle execution = options->execution;
+  return as_c<InteropCall*>(nullptr, function, execution.is_valid() && !execution.is_none(), [&] {
     std::unique_ptr<void, GiveBack> memory(spare ? std::exchange(spare, nullptr) : ::operator new(sizeof(SharedCall)));
     SharedCall* call = new (memory.get()) SharedCall(function, arguments, count, *options);
     memory.release();
@@ -97,7 +107,7 @@ int is_conjugated(const InteropCall* call, int32_t i) {
 }
 
 const DLTensor* output(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype) {
-  return as_c<const DLTensor*>(nullptr, [&] {
+  return as_c<const DLTensor*>(nullptr, call_of(call), [&] {
     const std::string label = call_of(call).operand(0).function + std::string(": the result has ");
     if (ndim < 0 || ndim > kMaxDims) {
       throw ValueError(label + std::to_string(ndim) + " dimensions; accepted: up to " + std::to_string(kMaxDims));
@@ -114,7 +124,7 @@ const DLTensor* output(InteropCall* call, const int64_t* shape, int32_t ndim, DL
 }
 
 int workspace(InteropCall* call, size_t bytes, void** memory) {
-  return as_c(-1, [&] {
+  return as_c(-1, call_of(call), [&] {
     *memory = call_of(call).workspace(bytes);
     return 0;
   });
@@ -129,11 +139,11 @@ PyObject* numpy_output(InteropCall* call, int32_t i) {
 }
 
 PyObject* explain_call(InteropCall* call) {
-  return as_c<PyObject*>(nullptr, [&] { return explain(call_of(call)).release().ptr(); });
+  return as_c<PyObject*>(nullptr, call_of(call), [&] { return explain(call_of(call)).release().ptr(); });
 }
 
 PyObject* hand_over(InteropCall* call) {
-  return as_c<PyObject*>(nullptr, [&] { return call_of(call).hand_over().release().ptr(); });
+  return as_c<PyObject*>(nullptr, call_of(call), [&] { return call_of(call).hand_over().release().ptr(); });
 }
 
 void set_error(InteropError kind, const char* message) {

@@ -46,14 +46,14 @@ void check_writable(Operand& operand) {
 /// The N of execution="cuda:N"; 0 for "cuda".
 int execution_device(nb::handle execution, const char* function) {
   if (nb::isinstance<nb::str>(execution)) {
-    const std::string text = nb::cast<std::string>(execution);
+    const std::string text = text_of(execution);
     if (text == "cuda") return 0;
     if (text.rfind("cuda:", 0) == 0 && text.size() > 5 && text.size() < 9 &&
         std::all_of(text.begin() + 5, text.end(), [](char c) { return c >= '0' && c <= '9'; })) {
       return std::stoi(text.substr(5));
     }
   }
-  throw ValueError(std::string(function) + ": execution is " + nb::cast<std::string>(nb::repr(execution)) +
+  throw ValueError(std::string(function) + ": execution is " + shown(execution) +
                    "; accepted: None, 'cuda', 'cuda:0', 'cuda:1', ...");
 }
 
@@ -82,9 +82,8 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
   choose_device(options.execution);
   if (on_host()) {
     if (!is_none(options.stream)) {
-      throw ValueError(std::string(function_) +
-                       ": stream is given, but the arrays are in host memory; accepted: None, " +
-                       "or execution='cuda' with it");
+      throw ValueError(std::string(function_) + ": stream is given, but the arrays are in host memory; accepted: None" +
+                       (options.execution ? ", or execution='cuda' with it" : ""));
     }
   } else {
     enter_foreign(function_, "CUDA");
@@ -117,7 +116,7 @@ void Call::inspect(const InteropArgument* arguments, int count, nb::handle out) 
     if ((argument.flags & INTEROP_WRITTEN) && !route.writable()) {
       throw TypeError(std::string(function_) + ": " + argument.name + " is " + type_text(object) +
                       ", which is immutable; accepted: " +
-                      (argument.flags & INTEROP_READ_TOO ? "a writable array" : "None, or a writable array"));
+                      (argument.object == out.ptr() ? "None, or a writable array" : "a writable array"));
     }
     Operand& operand = operands_.add();
     ++operand_count_;
@@ -158,10 +157,9 @@ void Call::choose_device(nb::handle execution) {
     }
     staged_ = true;
     device_ = wanted;
-  } else if (device_ != wanted && nb::cast<std::string>(execution) != "cuda") {
-    throw ValueError(std::string(function_) + ": execution is '" + nb::cast<std::string>(execution) + "' and " +
-                     on_device->name + " is on " + device_text(on_device->tensor.device) +
-                     "; accepted: the arrays' own device");
+  } else if (device_ != wanted && text_of(execution) != "cuda") {
+    throw ValueError(std::string(function_) + ": execution is '" + text_of(execution) + "' and " + on_device->name +
+                     " is on " + device_text(on_device->tensor.device) + "; accepted: the arrays' own device");
   }
 }
 

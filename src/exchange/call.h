@@ -57,6 +57,7 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
+  const char* function() const { return function_; }
   bool on_host() const { return device_ < 0; }
   /// The CUDA device of the call, current for its lifetime.
   int device() const { return device_; }

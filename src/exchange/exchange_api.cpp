@@ -24,7 +24,7 @@ const DLPackExchangeAPI* table_of(nb::handle value) {
 std::string package_of(nb::handle type) {
   const nb::object module = nb::getattr(type, "__module__", nb::none());
   if (!nb::isinstance<nb::str>(module)) return "unknown";
-  const std::string text = nb::cast<std::string>(module);
+  const std::string text = text_of(module);
   return text.substr(0, text.find('.'));
 }
 

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
 
 #include "exchange/stream.h"
 #include "exchange/typestr.h"
@@ -65,18 +68,33 @@ nb::object new_capsule(void* managed, const char* name, PyCapsule_Destructor des
 
 // ---- where, and when ----
 
-std::string repr_of(nb::handle object) { return nb::cast<std::string>(nb::repr(object)); }
+/// Two integers, of which a device type is often an IntEnum. What is beyond `int32_t` is -1 or its largest value.
+std::pair<int32_t, int32_t> read_pair(const char* name, nb::handle given) {
+  const auto number = [&](Py_ssize_t i) -> std::optional<int32_t> {
+    PyObject* const item = PyTuple_GET_ITEM(given.ptr(), i);
+    const nb::object integer =
+        PyIndex_Check(item) && !find_route(item) ? nb::steal(PyNumber_Index(item)) : nb::object();
+    if (!integer.is_valid()) {
+      if (PyErr_Occurred()) nb::raise_python_error();
+      return std::nullopt;
+    }
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
+    constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+    if (overflow > 0 || value > kMost) return kMost;
+    return overflow < 0 || value < 0 ? -1 : static_cast<int32_t>(value);
+  };
+  if (PyTuple_Check(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 2) {
+    const std::optional<int32_t> first = number(0), second = number(1);
+    if (first && second) return {*first, *second};
+  }
+  throw TypeError(std::string(kDlpack) + ": " + name + " is " + shown(given) +
+                  "; accepted: None, or a tuple of two ints");
+}
 
 DLDevice read_device(nb::handle dl_device) {
-  if (!nb::isinstance<nb::tuple>(dl_device) || nb::len(dl_device) != 2) {
-    throw TypeError(std::string(kDlpack) + ": dl_device is " + repr_of(dl_device) +
-                    "; accepted: None, or a pair of ints");
-  }
-  const nb::object pair = nb::borrow(dl_device);
-  const auto number = [&](int i) {  // the type is often an IntEnum
-    return static_cast<int32_t>(to_int64(nb::steal<nb::object>(PyNumber_Long(nb::object(pair[i]).ptr()))));
-  };
-  return {static_cast<DLDeviceType>(number(0)), number(1)};
+  const auto [type, id] = read_pair("dl_device", dl_device);
+  return {static_cast<DLDeviceType>(type), id};
 }
 
 bool is_host(DLDevice device) { return device.device_type == kDLCPU && device.device_id == 0; }
@@ -101,13 +119,14 @@ int64_t read_stream(nb::handle stream) {
   if (!PyLong_Check(stream.ptr()) || PyBool_Check(stream.ptr())) {
     throw TypeError(std::string(kDlpack) + ": stream is " + type_text(stream) + "; accepted: None or an int");
   }
-  const int64_t handle = to_int64(stream);
-  if (handle < kNoSynchronisation) bad_stream(std::to_string(handle), ": None, -1, 1, 2 or a CUDA stream handle");
+  int overflow = 0;
+  const long long handle = PyLong_AsLongLongAndOverflow(stream.ptr(), &overflow);
+  if (overflow || handle < kNoSynchronisation) bad_stream(shown(stream), ": None, -1, 1, 2 or a CUDA stream handle");
   return handle == 0 ? 1 : handle;
 }
 
 void require_no_stream(nb::handle stream) {
-  if (!stream.is_none()) bad_stream(repr_of(stream), " for host memory: None");
+  if (!stream.is_none()) bad_stream(shown(stream), " for host memory: None");
 }
 
 /// Makes the array ready for a consumer that takes it as memory of `device`.
@@ -180,10 +199,16 @@ Array copy_for(const Array& array, DLDevice device, nb::handle stream) {
 
 }  // namespace
 
+bool read_copy(const char* function, nb::handle copy) {
+  if (copy.is_none() || copy.is(Py_False)) return false;
+  if (copy.is(Py_True)) return true;
+  throw TypeError(std::string(function) + ": copy is " + shown(copy) + "; accepted: None, True or False");
+}
+
 nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                          nb::handle copy, bool to_immutable) {
   const DLDevice device = dl_device.is_none() ? array.device : read_device(dl_device);
-  const bool copies = !copy.is_none() && nb::cast<bool>(copy);
+  const bool copies = read_copy(kDlpack, copy);
   const bool shared = is_memory_of(array, device) && !copies;
   const bool can_copy = is_host(device) || (device.device_type == kDLCUDA && is_memory_of(array, device));
   if (!shared && !can_copy) {
@@ -191,20 +216,19 @@ nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_v
       throw BufferError(std::string(kDlpack) + ": copy is True for " + device_text(device) +
                         "; accepted: with dl_device=(1, 0), host memory, or (2, id), device memory");
     }
-    throw BufferError(std::string(kDlpack) + ": dl_device is " + repr_of(dl_device) +
+    throw BufferError(std::string(kDlpack) + ": dl_device is " + shown(dl_device) +
                       "; accepted: None, or the array's own " + "device, " + device_text(array.device) +
                       ", or (1, 0), host memory");
   }
   if (!shared && !copies && !copy.is_none()) {
-    throw BufferError(std::string(kDlpack) + ": copy is False, and dl_device=" + repr_of(dl_device) +
+    throw BufferError(std::string(kDlpack) + ": copy is False, and dl_device=" + shown(dl_device) +
                       " takes a copy of " + "memory on " + device_text(array.device) + "; accepted: copy=None or True");
   }
-  const bool versioned =
-      !max_version.is_none() && to_int64(nb::object(nb::borrow(max_version)[0])) >= DLPACK_MAJOR_VERSION;
+  const bool versioned = !max_version.is_none() && read_pair("max_version", max_version).first >= DLPACK_MAJOR_VERSION;
   if (shared && array.read_only && !versioned && !to_immutable) {
     throw BufferError(std::string(kDlpack) +
-                      ": the array is read-only, which an unversioned capsule cannot say; ask with "
-                      "max_version=(1, 0) or later");
+                      ": the array is read-only, which an unversioned capsule cannot say; accepted: max_version=" +
+                      "(1, 0) or later; where JAX asks, interop.convert(x, \"jax\") in place of its from_dlpack");
   }
   Array copied;
   if (shared) {
@@ -226,7 +250,8 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
   array.check_address();
   const int gpu = readable_by_gpu(array).value_or(array.gpu);
   if (gpu < 0 || (array.on_host() && !stream)) {
-    throw nb::attribute_error("__cuda_array_interface__: the array is in host memory; use the buffer protocol");
+    throw nb::attribute_error(
+        "__cuda_array_interface__: the array is in host memory; accepted: __dlpack__, or numpy.asarray(x)");
   }
   const std::string typestr = typestr_of(array.dtype);
   if (typestr.empty()) {
@@ -300,8 +325,12 @@ void fill_strides(const Array& array, bool prefers_columns, Py_ssize_t* strides)
 void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
   Array& array = nb::cast<Array&>(nb::handle(self));
   const char* format = format_of(array.dtype);
-  if (!array.host_readable()) throw BufferError("interop.Array: device memory has no buffer; use __dlpack__");
-  if (!format) throw BufferError("interop.Array: the buffer protocol has no such dtype, " + dtype_name(array.dtype));
+  if (!array.host_readable())
+    throw BufferError(
+        "interop.Array: device memory has no buffer; accepted: __dlpack__, or interop.convert(x, library)");
+  if (!format)
+    throw BufferError("interop.Array: the buffer protocol has no " + dtype_name(array.dtype) +
+                      "; accepted: __dlpack__, or numpy.asarray(x)");
   if ((flags & PyBUF_WRITABLE) && array.read_only) throw BufferError("interop.Array: the array is read-only");
   check_order(array, flags);
   array.make_host_wait();

@@ -5,6 +5,8 @@
 
 namespace interop::exchange {
 
+/// The `copy` keyword: true for True, false for False and None; throws TypeError for anything else.
+bool read_copy(const char* function, nb::handle copy);
 /// `__dlpack__`: keywords as the standard has them, None where they were not given. `to_immutable`: the consumer's
 /// arrays cannot be written to, so it may have a read-only array in an unversioned capsule, which cannot say so.
 nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,

@@ -45,6 +45,24 @@ nb::object Fact::operator()(nb::handle object) const {
   return nb::steal(value);
 }
 
+namespace {
+
+/// Without line breaks, and the space that begins the next line.
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\n') {
+      line += text[i];
+      continue;
+    }
+    line += ' ';
+    while (i + 1 < text.size() && text[i + 1] == ' ') ++i;
+  }
+  return line;
+}
+
+}  // namespace
+
 std::string text_of(nb::handle object) {
   PyObject* text = PyObject_Str(object.ptr());
   if (!text) nb::raise_python_error();
@@ -56,35 +74,68 @@ std::string text_of(nb::handle object) {
   return std::string(bytes.c_str(), bytes.size());  // a str may hold NULs, too
 }
 
-std::string number_text(nb::handle number) {
-  if (PyLong_Check(number.ptr())) {
-    static const Name bit_length("bit_length");
-    const int64_t bits = to_int64(attribute(nb::handle(number), bit_length)());
-    if (bits > 128) return "an integer of " + std::to_string(bits) + " bits";
-  }
-  const std::string text = text_of(number);
-  return text.size() <= 60 ? text : text.substr(0, 60) + "...";
+namespace {
+
+constexpr Py_ssize_t kLongest = 100;  // characters of a value in a message
+
+/// The text of a str, cut short, on one line.
+std::string short_text(nb::handle text) {
+  if (PyUnicode_GET_LENGTH(text.ptr()) <= kLongest) return one_line(text_of(text));
+  PyObject* start = PyUnicode_Substring(text.ptr(), 0, kLongest - 3);
+  if (!start) nb::raise_python_error();
+  return one_line(text_of(nb::steal(start))) + "...";
+}
+
+bool is_refusal() { return PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError); }
+
+}  // namespace
+
+std::string shown(nb::handle object) {
+  PyObject* text = PyObject_Repr(object.ptr());
+  if (text) return short_text(nb::steal(text));
+  if (!is_refusal()) nb::raise_python_error();
+  PyErr_Clear();
+  // Python prints no integer of thousands of digits.
+  return (PyLong_Check(object.ptr()) ? "an integer of too many digits (" : "an object without a repr (") +
+         type_text(object) + ")";
 }
 
 std::string type_text(nb::handle object) {
   const nb::handle type = object.type();
-  const std::string name = nb::cast<std::string>(type.attr("__qualname__"));
+  const std::string name = short_text(type.attr("__qualname__"));
   const nb::object module = nb::getattr(type, "__module__", nb::none());
   if (!nb::isinstance<nb::str>(module)) return name;
-  const std::string prefix = nb::cast<std::string>(module);
+  const std::string prefix = short_text(module);
   return prefix == "builtins" ? name : prefix + "." + name;
 }
 
 std::string take_error_text() {
   if (!PyErr_Occurred()) return "it gives no reason";
-  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) nb::raise_python_error();
+  if (!is_refusal()) nb::raise_python_error();
   nb::python_error error;  // takes the error that is set
   const std::string text = text_of(error.value());
   return text.substr(0, text.find('\n'));  // torch adds its C++ frames
 }
 
+namespace {
+const Lookup kCudaError("interop._core", "CudaError");
+}  // namespace
+
+void throw_of_call(const char* function, bool has_execution) {
+  try {
+    throw;
+  } catch (const CudaError& error) {
+    throw CudaError(of_call(function, has_execution, error.what()));
+  } catch (nb::python_error& error) {
+    if (!error.matches(kCudaError.get())) throw;
+    const std::string words = text_of(error.value());
+    const std::string named = of_call(function, has_execution, words);
+    if (named == words) throw;
+    nb::raise_from(error, kCudaError.get(), "%s", named.c_str());
+  }
+}
+
 void set_python_error() noexcept {
-  static const Lookup cuda_error("interop._core", "CudaError");
   try {
     throw;
   } catch (nb::python_error& error) {
@@ -96,7 +147,7 @@ void set_python_error() noexcept {
   } catch (const BufferError& error) {
     PyErr_SetString(PyExc_BufferError, error.what());
   } catch (const CudaError& error) {
-    PyErr_SetString(cuda_error.get().ptr(), error.what());
+    PyErr_SetString(kCudaError.get().ptr(), error.what());
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::exception& error) {

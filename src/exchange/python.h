@@ -73,8 +73,8 @@ class Fact {
 /// str(object).
 std::string text_of(nb::handle object);
 
-/// A number as a message shows it: one of many digits by its size, as Python refuses to write those out.
-std::string number_text(nb::handle number);
+/// repr(object) for a message: one line, cut short. What has none is named by its type.
+std::string shown(nb::handle object);
 
 /// "numpy.ndarray", "list": a type as a message names it.
 std::string type_text(nb::handle object);
@@ -85,6 +85,19 @@ std::string take_error_text();
 
 /// In a catch block of a C function that Python calls: sets the Python error that the C++ exception stands for.
 void set_python_error() noexcept;
+
+/// In a catch block: throws what was thrown again, a CudaError with the words of `of_call`.
+[[noreturn]] void throw_of_call(const char* function, bool has_execution);
+
+/// Runs the body of a call; a CudaError says which call it ended.
+template <class Body>
+auto as_call(const char* function, bool has_execution, Body&& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (...) {
+    throw_of_call(function, has_execution);
+  }
+}
 
 /// An int that fits, or the Python error that says it does not.
 int64_t to_int64(nb::handle value);

@@ -196,7 +196,7 @@ const Route* registered_route(PyTypeObject* type) {
 
 void register_library(Registration registration) {
   auto* type = reinterpret_cast<PyTypeObject*>(registration.type.ptr());
-  const std::string text = nb::cast<std::string>(nb::repr(registration.type));
+  const std::string text = shown(registration.type);
   const auto refuse_another = [&] {
     if (const RegisteredRoute* found = find_exactly(registration.type.ptr())) {
       throw ValueError("interop.register: " + text + " is registered already, as '" + found->library() + "'");

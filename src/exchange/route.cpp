@@ -67,8 +67,8 @@ bool derives_from(PyTypeObject* type, std::string_view package, std::string_view
     const nb::object module = nb::getattr(base, "__module__", nb::none());
     const nb::object own_name = nb::getattr(base, "__name__", nb::none());
     if (!nb::isinstance<nb::str>(module) || !nb::isinstance<nb::str>(own_name)) continue;
-    const std::string text = nb::cast<std::string>(module);
-    if (nb::cast<std::string>(own_name) == name && text.substr(0, text.find('.')) == package) return true;
+    const std::string text = text_of(module);
+    if (text_of(own_name) == name && text.substr(0, text.find('.')) == package) return true;
   }
   return false;
 }
@@ -134,6 +134,61 @@ const Route* look_at_instance(nb::handle object) {
   return nb::hasattr(object, "__array_interface__") ? &buffer_route() : nullptr;
 }
 
+// ---- what is no array ----
+
+/// How to come by an array from what holds one, or is nearly one. {} stands for the argument.
+struct Way {
+  const char* module;  // of the type or of a base, or what begins it
+  const char* words;
+};
+constexpr Way kWays[] = {
+    {"scipy.sparse", "a sparse matrix has no such memory: pass {}.toarray(), or its {}.data"},
+    {"cupyx.scipy.sparse", "a sparse matrix has no such memory: pass {}.toarray(), or its {}.data"},
+    {"pandas", "pass {}.to_numpy(), which copies where pandas must"},
+    {"polars", "pass {}.to_numpy(), which copies where Polars must"},
+    {"pyarrow", "pass {}.to_numpy(zero_copy_only=False), or a column's"},
+    {"cudf", "pass {}.to_cupy(), or one column"},
+    {"dask.array", "pass {}.compute(), or use {}.map_blocks(...) with a function that calls interop"},
+    {"dask", "pass {}.compute().to_numpy(), or use {}.map_partitions(...) with a function that calls interop"},
+    {"xarray", "pass {}.data; of a Dataset, that of one variable"},
+    {"h5py", "pass {}[...], which reads it"},
+    {"zarr", "pass {}[...], which reads it"},
+    {"pint", "pass {}.magnitude; the unit is yours to keep"},
+};
+
+bool begins(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start && (text.size() == start.size() || text[start.size()] == '.');
+}
+
+std::string of_module(PyTypeObject* type) {
+  PyObject* mro = type->tp_mro;
+  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); ++i) {
+    const nb::object module = nb::getattr(nb::handle(PyTuple_GET_ITEM(mro, i)), "__module__", nb::none());
+    if (!nb::isinstance<nb::str>(module)) continue;
+    const std::string text = text_of(module);
+    for (const Way& way : kWays) {
+      if (begins(text, way.module)) return way.words;
+    }
+  }
+  return "";
+}
+
+std::string way_out(nb::handle object, const char* name) {
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  std::string words = of_module(type);
+  if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()) || PyRange_Check(object.ptr())) {
+    words = "pass numpy.asarray({}), or that of your library";
+  } else if (PyBytes_Check(object.ptr())) {
+    words = "bytes are no numbers: pass numpy.frombuffer({}, dtype), or memoryview({}) for uint8";
+  } else if (PyUnicode_Check(object.ptr())) {
+    words = "text is no array";
+  } else if (is_subtype(type, kNumpyGeneric)) {
+    words = "a scalar of NumPy is no array, which numpy.asarray({}) is, of no dimension";
+  }
+  for (size_t at = words.find("{}"); at != std::string::npos; at = words.find("{}", at)) words.replace(at, 2, name);
+  return words;
+}
+
 const Route* look(PyTypeObject* type) {
   const Route* taught = registered_route(type);
   return taught ? taught : built_in_route(type);
@@ -183,6 +238,7 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
   const Route* route = find_route(object);
   if (route) return *route;
   std::string text = std::string(function) + ": " + name + " is " + type_text(object);
+  const std::string way = way_out(object, name);
   if (is_subtype(Py_TYPE(object.ptr()), kNumpyNdarray)) {
     text +=
         ", a subclass of numpy.ndarray with operations of its own, whose meaning would be lost; accepted: plain "
@@ -191,6 +247,7 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
     text +=
         "; accepted: arrays with DLPack, __cuda_array_interface__, the buffer protocol or __array_interface__ (NumPy, "
         "torch, JAX, CuPy, Numba, interop.Array, ...), and types given to interop.register";
+    if (!way.empty()) text += "; " + way;
   }
   throw TypeError(text);
 }

@@ -35,7 +35,7 @@ cudaStream_t stream_argument(nb::handle object, const char* function) {
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(handle.ptr(), &overflow);
   if (overflow || value < 0) {
-    throw ValueError(std::string(function) + ": stream is " + number_text(handle) +
+    throw ValueError(std::string(function) + ": stream is " + shown(handle) +
                      "; accepted: a CUDA stream handle, or 0 or 1 (legacy default), or 2 (per-thread default)");
   }
   return stream_from_handle(value);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -150,3 +151,37 @@ def test_jax_uses_what_others_chose(torch, jax, fresh):
     interop.matmul(a, b, autotune=True)
     x, y = jax.dlpack.from_dlpack(a), jax.dlpack.from_dlpack(b)
     np.testing.assert_allclose(np.asarray(interop.matmul(x, y)), (a @ b).cpu().numpy(), atol=1e-2)
+
+
+def test_threads_tune_into_a_file_each_and_into_one(torch, fresh, tmp_path):
+    """The blocks of other threads are open, closed and written meanwhile."""
+    sizes = [fresh() for _ in range(4)]
+    failed = []
+
+    def work(n):
+        try:
+            a, b = operands(torch, n)
+            for _ in range(5):
+                with interop.autotune(tmp_path / f"{n}.json"), interop.autotune(tmp_path / "all.json"):
+                    assert is_right(interop.matmul(a, b), a, b)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in sizes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+    def products_in(name):
+        return {entry["product"] for entry in json.loads((tmp_path / name).read_text())["choices"]}
+
+    tuned = {f"float32 {n}x{n} @ {n}x{n}" for n in sizes}
+    assert tuned <= products_in("all.json")
+    for n in sizes:
+        assert f"float32 {n}x{n} @ {n}x{n}" in products_in(f"{n}.json")
+        assert interop.matmul(*operands(torch, n)).shape == (n, n)
+        kept = algorithm(*operands(torch, n))
+        assert kept.startswith("tiled") or kept.endswith("tuned")  # no plan from before was kept
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([*(f"{n}.json" for n in sizes), "all.json"])

@@ -592,3 +592,19 @@ def test_the_host_cannot_wait_in_a_capture(torch, cupy):
         ):
             interop.convert(x, "numpy")
         x += 1
+
+
+def test_jax_numpy_takes_an_array_on_the_gpu(torch, jax):
+    """For which JAX asks: the memory is shared, in stream order."""
+    t = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
+    x = jax.numpy.asarray(interop.asarray(t))
+    assert x.unsafe_buffer_pointer() == t.data_ptr()
+    assert float(x[-1]) == (1 << 20) - 1
+
+
+def test_out_of_memory_names_the_call(torch):
+    """An `interop.Array` leads, so that the memory is asked for by this library."""
+    wide = interop.asarray(torch.ones(1, device="cuda").expand(1 << 40))
+    for name, call in (("add", lambda: interop.add(wide, 1)), ("negative", lambda: interop.negative(wide))):
+        with pytest.raises(interop.CudaError, match=rf"^interop\.{name}: allocating .*CUDA_ERROR_OUT_OF_MEMORY"):
+            call()

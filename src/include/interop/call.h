@@ -69,6 +69,7 @@ class Call {
                                    (options.may_overlap ? INTEROP_MAY_OVERLAP : 0u) |
                                    (options.takes_scalars ? INTEROP_TAKES_SCALARS : 0u)};
     call_ = required(api().call(function, arguments, count, &given));
+    function_ = function;
   }
   ~Call() { api().release(call_); }
   Call(const Call&) = delete;
@@ -145,11 +146,15 @@ class Call {
   nanobind::object numpy_output(int i = 0) const { return nanobind::steal(required(api().numpy_output(call_, i))); }
 
   /// Runs `queue(stream)` without the GIL; it must queue its work on the stream and return. In a host call it computes,
-  /// and the stream is null.
+  /// and the stream is null. A CudaError that `queue` throws says which call it ended.
   template <class Queue>
   void launch(Queue&& queue) {
     const WithoutGil no_gil;
-    queue(stream());
+    try {
+      queue(stream());
+    } catch (const CudaError& error) {
+      throw CudaError(of_call(function_, staged(), error.what()));
+    }
   }
 
   /// What the call would do, for `interop.explain`; once the output has been asked for.
@@ -214,6 +219,7 @@ class Call {
   }
 
   InteropCall* call_;
+  const char* function_;
   int outputs_ = 0;
 };
 

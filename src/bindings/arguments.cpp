@@ -1,0 +1,36 @@
+/// What Python gives a function whose arguments are read here: their number and their names.
+#include "bindings/arguments.h"
+
+#include "bindings/bindings.h"
+#include "exchange/python.h"
+
+namespace interop::bindings {
+namespace {
+
+const exchange::Lookup kObject("builtins", "object");
+const exchange::Lookup kRefuse("interop._arguments", "refuse_call_of");
+
+PyObject* g_missing = nullptr;  // for the life of the process
+
+}  // namespace
+
+bool is_missing(nb::handle x) { return x.ptr() == g_missing; }
+
+void refuse_call(const char* function, nb::handle a, nb::handle b, nb::handle keywords) {
+  nb::list given;
+  for (const nb::handle operand : {a, b}) {
+    if (operand.is_valid() && !is_missing(operand)) given.append(operand);
+  }
+  kRefuse.get()(function, given, keywords);
+  nb::raise_type_error("%s: the call does not fit its signature", function);
+}
+
+void bind_arguments(nb::module_& m) {
+  g_missing = kObject.get()().release().ptr();
+  m.attr("missing") = nb::handle(g_missing);
+  m.def("shown", &exchange::shown, nb::arg("value").none(),
+        "The repr of a value for a message: one line, cut short; of what has none, the type.");
+  m.def("type_name", &exchange::type_text, nb::arg("value").none(), "The type of a value as a message names it.");
+}
+
+}  // namespace interop::bindings
