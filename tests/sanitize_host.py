@@ -82,7 +82,7 @@ def main() -> int:
             "LD_PRELOAD": runtimes(folder / "build" / MODULE),
             # Reports of tests' own processes, too. A line of a stack names its module, by which our leaks are known. A
             # small quarantine of what was freed, as tests measure memory.
-            "ASAN_OPTIONS": f"log_path={reports}/report:detect_leaks=1:quarantine_size_mb=16:"
+            "ASAN_OPTIONS": f"log_path={reports}/report:detect_leaks=1:allocator_may_return_null=1:quarantine_size_mb=16:"
             "stack_trace_format='    #%n %f %S (%m)'",
             "LSAN_OPTIONS": "exitcode=0:print_suppressions=0",  # whose leaks they are is for us to say
             "UBSAN_OPTIONS": f"log_path={reports}/report:print_stacktrace=1",
