@@ -148,9 +148,9 @@ def main() -> int:
             environment |= {
                 "PYTHONMALLOC": "malloc",  # each object a block of its own, in whose bounds to stay
                 # A line of a stack names its module, by which our leaks are known. A small quarantine of what was
-                # freed, as tests measure memory.
+                # freed, as tests measure memory. An allocation may fail, as tests ask for one.
                 "ASAN_OPTIONS": f"log_path={reports}/report:detect_leaks=1:quarantine_size_mb=16:"
-                "stack_trace_format='    #%n %f %S (%m)'",
+                "allocator_may_return_null=1:stack_trace_format='    #%n %f %S (%m)'",
                 "LSAN_OPTIONS": "exitcode=0:print_suppressions=0",  # whose leaks they are is for us to say
                 "UBSAN_OPTIONS": f"log_path={reports}/report:print_stacktrace=1",
             }
