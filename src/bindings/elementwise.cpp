@@ -373,6 +373,7 @@ std::string result_dtype(int index, const std::string& dtype) {
 nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list shapes, nb::list strides) {
   int64_t sizes[kMaxInputs + 1][kMaxDims], steps[kMaxInputs + 1][kMaxDims];
   DLTensor tensors[kMaxInputs + 1];
+  constexpr intptr_t kSomewhere = intptr_t{1} << 20;  // an address from which steps may go backwards
   const int count = static_cast<int>(nb::len(shapes));
   const auto read = [&](int k, nb::handle shape, nb::handle stride) {
     const int ndim = static_cast<int>(nb::len(shape));
@@ -380,7 +381,8 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
       sizes[k][i] = exchange::to_int64(shape[i]);
       steps[k][i] = exchange::to_int64(stride[i]);
     }
-    tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
+    tensors[k] =
+        DLTensor{reinterpret_cast<void*>(kSomewhere), {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
   };
   read(0, out_shape, out_strides);
   for (int k = 0; k < count; ++k) read(k + 1, shapes[k], strides[k]);
@@ -394,7 +396,7 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
     dims.append(nb::tuple(dim));
   }
   nb::list first;  // the element that the loop begins with, of each operand
-  for (int k = 0; k <= count; ++k) first.append(reinterpret_cast<intptr_t>(tensors[k].data));
+  for (int k = 0; k <= count; ++k) first.append(reinterpret_cast<intptr_t>(tensors[k].data) - kSomewhere);
   constexpr const char* kNames[] = {"empty", "contiguous", "rows", "transposed", "strided"};
   return nb::make_tuple(dims, first, kNames[static_cast<int>(loop.layout)], loop.cross_dim);
 }
