@@ -475,13 +475,15 @@ std::string comparison_dtype(const std::string& a, const std::string& b) {
 nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list shapes, nb::list strides) {
   int64_t sizes[kMaxInputs + 1][kMaxDims], steps[kMaxInputs + 1][kMaxDims];
   DLTensor tensors[kMaxInputs + 1];
+  constexpr intptr_t kSomewhere = intptr_t{1} << 20;  // an address from which steps may go backwards
   const int count = static_cast<int>(nb::len(shapes));
   if (count > kMaxInputs || nb::len(strides) != nb::len(shapes)) throw ValueError("interop: no such loop");
   const auto read = [&](int k, nb::handle shape, nb::handle stride) {
     const int ndim = read_sizes("interop", "the shape", shape, sizes[k]);
     if (read_sizes("interop", "the strides", stride, steps[k]) != ndim)
       throw ValueError("interop: strides of no shape");
-    tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
+    tensors[k] =
+        DLTensor{reinterpret_cast<void*>(kSomewhere), {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
   };
   read(0, out_shape, out_strides);
   for (int k = 0; k < count; ++k) read(k + 1, shapes[k], strides[k]);
@@ -495,7 +497,7 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
     dims.append(nb::tuple(dim));
   }
   nb::list first;  // the element that the loop begins with, of each operand
-  for (int k = 0; k <= count; ++k) first.append(reinterpret_cast<intptr_t>(tensors[k].data));
+  for (int k = 0; k <= count; ++k) first.append(reinterpret_cast<intptr_t>(tensors[k].data) - kSomewhere);
   constexpr const char* kNames[] = {"empty", "contiguous", "rows", "transposed", "strided"};
   return nb::make_tuple(dims, first, kNames[static_cast<int>(loop.layout)], loop.cross_dim);
 }
