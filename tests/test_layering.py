@@ -28,7 +28,7 @@ ALLOWED = {
 # Public headers that know neither Python nor CUDA, as the lower layers include them.
 PLAIN = ("elementwise.h", "tensor.h", "gemm.h", "error.h")
 VIEW = SRC / "include/interop/view.cuh"  # what users' kernels include
-STANDARD = re.compile(r"[a-z_0-9]+|std(def|int)\.h|dlpack/dlpack\.h|(dlfcn|link|pthread|unistd|sys/\w+)\.h")
+STANDARD = re.compile(r"[a-z_0-9]+|std(def|int)\.h|dlpack/dlpack\.h|(dlfcn|link|pthread|unistd|unwind|sys/\w+)\.h")
 
 
 def layer_of(file):
