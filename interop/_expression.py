@@ -78,10 +78,11 @@ class Expression:
     """
 
     def __init__(self, expression: str) -> None:
-        root, parameters = parse(expression)
+        parsed = parse(expression)
+        parameters = parsed.parameters
         function = f"interop.elementwise({expression!r})"
         self._text = expression
-        self._calls = _core.Expression(function, list(parameters), functools.partial(Split, function, root, parameters))
+        self._calls = _core.Expression(function, list(parameters), functools.partial(Split, function, parsed))
         positional = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in parameters]
         options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OPTIONS]
         self.__signature__ = inspect.Signature([*positional, *options])

@@ -11,19 +11,17 @@
 namespace interop::bindings {
 namespace {
 
-using exchange::attribute;
 using exchange::Lookup;
-using exchange::Name;
 
+const Lookup kBytesOf("interop._promotion", "bytes_of");
 const Lookup kElementOf("interop._promotion", "element_of");
-const Lookup kNumpyArray("numpy", "array");
+const Lookup kInWords("interop._promotion", "in_words");
 const Lookup kNumpyGeneric("numpy", "generic");
-const Name kAstype("astype");
-const Name kTobytes("tobytes");
 
 [[noreturn]] void out_of_range(const char* function, const char* name, nb::handle value, DLDataType dtype) {
-  PyErr_Format(PyExc_OverflowError, "%s: %s is %S, which %s cannot hold; accepted: a value in its range, or an array",
-               function, name, value.ptr(), dtype_name(dtype).c_str());
+  const nb::object words = kInWords.get()(value);
+  PyErr_Format(PyExc_OverflowError, "%s: %s is %U, which %s cannot hold; accepted: a value in its range, or an array",
+               function, name, words.ptr(), dtype_name(dtype).c_str());
   nb::raise_python_error();
 }
 
@@ -153,7 +151,8 @@ Kind kind_of(nb::handle x) {
   if (PyLong_Check(x.ptr())) return Kind::integer;
   if (PyComplex_CheckExact(x.ptr())) return Kind::complex;
   if (exchange::find_route(x)) return Kind::array;
-  return nb::isinstance(x, kNumpyGeneric.get()) ? Kind::numpy_scalar : Kind::array;
+  if (nb::isinstance(x, kNumpyGeneric.get())) return Kind::numpy_scalar;  // numpy.float64 is a float, too
+  return PyFloat_Check(x.ptr()) ? Kind::real : PyComplex_Check(x.ptr()) ? Kind::complex : Kind::array;
 }
 
 Kind kind_of(DLDataType dtype) {
@@ -171,8 +170,7 @@ Kind kind_of(DLDataType dtype) {
 }
 
 ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
-  const nb::object array = kNumpyArray.get()(x);
-  const nb::object text = attribute(attribute(array, kAstype)(exchange::numpy_dtype(dtype)), kTobytes)();
+  const nb::object text = kBytesOf.get()(x, exchange::numpy_dtype(dtype));
   ScalarValue value{};
   std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
   return value;
