@@ -180,9 +180,9 @@ def of_scalars(operation: Operation, *operands: Any) -> Any:
     if name == "bitwise_invert":
         (x,) = operands
         return not x if isinstance(x, bool) else ~x
-    if name in _OF_PYTHON:
-        return _OF_PYTHON[name](*operands)
     with np.errstate(all="ignore"):
+        if name in _OF_PYTHON:
+            return _OF_PYTHON[name](*operands)
         result = numpy_function(name)(*operands)
     return result if any(isinstance(x, np.generic) for x in operands) else result.item()
 

@@ -122,9 +122,10 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
     # Weakly typed arrays take part as scalars of Python do.
     kinds = [(str(x.dtype), x.ndim == 0) if is_strong(x) else as_scalar(x) for x in operands]
     arrays = [x for x in operands if is_strong(x)]
-    if not arrays:
-        kinds[0] = (str(operands[0].dtype), False)
-        arrays = [operands[0]]
+    if not arrays:  # the first weak one counts as strong
+        place = next(place for place, x in enumerate(operands) if isinstance(x, jax.Array | _Tracer))
+        kinds[place] = (str(operands[place].dtype), False)
+        arrays = [operands[place]]
     first = arrays[0].dtype
     strength = _ORDER.index(type(_KINDS[first.kind]))
     weak = _ORDER[: strength + 1]  # not of NumPy, whose scalars have a dtype

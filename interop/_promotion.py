@@ -137,12 +137,11 @@ def _torch(divides: bool, *operands: Any) -> str:
 
 def _beside(torch: Any, dtype: Any, weaker: Any) -> Any:
     """Return what torch makes of a dtype beside one that takes part by its kind alone."""
-    if dtype.is_complex or (dtype.is_floating_point and not weaker.is_complex):
-        return dtype
-    if dtype.is_floating_point:
-        return dtype.to_complex()
-    is_stronger = dtype == torch.bool or weaker.is_floating_point or weaker.is_complex
-    return torch.promote_types(dtype, weaker) if is_stronger else dtype
+    if dtype.is_complex or dtype.is_floating_point:
+        return dtype.to_complex() if weaker.is_complex else dtype
+    if weaker.is_complex or weaker.is_floating_point:
+        return weaker
+    return torch.promote_types(dtype, weaker) if dtype == torch.bool else dtype
 
 
 def _jax(divides: bool, *operands: Any) -> str:
