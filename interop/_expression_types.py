@@ -267,9 +267,8 @@ class _Typing:
         # An operation that tests for truth takes all that is served.
         _core.elementwise_result_dtype(PLACES["equal"], dtype)
         if kind_of(dtype) not in operation.accepts:
-            raise TypeError(
-                f"{self.where(node)}the operands of {operation.name} are {dtype}; accepted: {accepted_in_words(operation.accepts)}"
-            )
+            accepted = accepted_in_words(operation.accepts)
+            raise TypeError(f"{self.where(node)}the operands of {operation.name} are {dtype}; accepted: {accepted}")
         if operation.result == "bool":
             return "bool"
         if operation.result == "part" and kind_of(dtype) == "c":

@@ -74,9 +74,10 @@ def scalar_of(scalar: Any) -> Any:
     """
     if isinstance(scalar, np.generic):
         return bool(scalar) if isinstance(scalar, np.bool_) else scalar
+    kind: Any
     for kind in (int, float, complex):
-        if isinstance(scalar, kind):
-            return scalar if type(scalar) in (kind, bool) else kind.__pos__(scalar)
+        if isinstance(scalar, kind) and type(scalar) not in (kind, bool):
+            return kind.__pos__(scalar)  # which is of Python's own type
     return scalar
 
 
