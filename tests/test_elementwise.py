@@ -56,6 +56,28 @@ def test_values(host_library, name, dtype):
             elements.check(name, host_library.to_numpy(result), answer_of(host_library, name, x), loose)
 
 
+@pytest.mark.parametrize("dtype", elements.COMPLEX)
+def test_integral_powers_of_complex_numbers(host_library, dtype):
+    """By multiplication: NumPy's bits, and of XLA, whose division is its own, close to them."""
+    bases, exponents, answer = elements.integral_powers(dtype)
+    few = [exponent + 99 for exponent in (-3, -1, 0, 1, 2, 3, 4, 7)]
+    x = host_library.make(bases)
+    with np.errstate(all="ignore"):
+        if host_library.name != "jax":
+            assert elements.same_bits(host_library.to_numpy(interop.pow(x, host_library.make(exponents))), answer)
+            return
+        for place in few:
+            for f in (interop.pow, interop.elementwise("x ** y")):
+                result, column = host_library.to_numpy(f(x, place - 99)), answer[:, place : place + 1]
+                if place - 99 in (0, 1):
+                    assert elements.same_bits(result, column)
+                rows = np.isfinite(bases) & np.isfinite(column) & (np.abs(bases) < 1e9) & (np.abs(bases) > 1e-9)
+                assert np.allclose(result[rows], column[rows], rtol=1e-5, atol=0)
+                if place - 99 in (2, 4):  # of integers and halves, exact
+                    rows = np.isin(bases.real, (1, -1, 1.5)) & np.isin(bases.imag, (1, -1, 1.5))
+                    assert elements.same_bits(result[rows], column[rows])
+
+
 @pytest.mark.parametrize(("name", "dtype"), REFUSED)
 def test_dtypes_without_a_meaning_are_refused(host_library, name, dtype):
     x = [host_library.make(a) for a in operands_of(name, ((3,), (3,)), dtype)]
