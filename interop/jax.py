@@ -23,6 +23,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from interop import CudaError, _core
+from interop._host_matmul import CUBIC, LINEAR, ROOT
 from interop._promotion import REAL, accepted_factor, element_of, factor_of, numpy_dtype
 
 __all__ = ["matmul"]
@@ -256,11 +257,58 @@ def _scale_of(name: str, scale: Any) -> Any:
     raise TypeError(f"interop.matmul: {name} is {what}; accepted: a real number, or one float32")
 
 
-_SQRT_HALF, _GELU_INNER = math.sqrt(0.5), math.sqrt(2 / math.pi)
+def _exact(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return a product, and what its rounding took from it: Dekker's way, by halves of the numbers' bits."""
+
+    def halves(z: Any) -> tuple[Any, Any]:
+        scaled = z * z.dtype.type(4097 if z.dtype == np.float32 else 2**27 + 1)
+        high = scaled - (scaled - z)
+        return high, z - high
+
+    product = jax.lax.optimization_barrier(x * y)  # else a sum of it may be contracted, which does not round it
+    (a, b), (c, d) = halves(x), halves(y)
+    return product, ((a * c - product) + a * d + b * c) + b * d
+
+
+def _pair(value: tuple[float, float], dtype: Any) -> tuple[Any, Any]:
+    """Return a constant as the sum of two numbers of a dtype."""
+    if dtype == np.float64:
+        return np.float64(value[0]), np.float64(value[1])
+    high = np.float32(value[0])
+    return high, np.float32(value[0] - float(high))
+
+
+def _gelu(x: Any) -> Any:
+    """As that of host arrays, which says why, but for the tail of XLA's erfc."""
+    root, root_low = _pair(ROOT, x.dtype)
+    y = jnp.clip(x, -60, 60)
+    z, low = _exact(-y, root)
+    low -= y * root_low
+    tail = jax.scipy.special.erfc(z)
+    tail -= jnp.where(z > 0, tail * (low * (z + jnp.sqrt(z * z + 1.5))), 0)
+    return 0.5 * x * tail
+
+
+def _gelu_tanh(x: Any) -> Any:
+    """As that of host arrays, which says why."""
+    (linear, linear_low), (cubic, cubic_low) = (_pair(value, x.dtype) for value in (LINEAR, CUBIC))
+    y = jnp.minimum(jnp.abs(x), 40)
+    square, square_low = _exact(y, y)
+    term, term_low = _exact(square, cubic)
+    factor = linear + term
+    back = factor - linear
+    factor_low = (linear - (factor - back)) + (term - back)
+    factor_low += term_low + (cubic * square_low + (cubic_low * square + linear_low))
+    t, low = _exact(y, factor)
+    power = jnp.exp(-t)
+    power -= power * (low + y * factor_low)
+    return x * jnp.where(x < 0, power, 1) / (1 + power)
+
+
 _EPILOGUES: dict[str, Callable[[Any], Any]] = {
     "relu": lambda x: jnp.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * jax.scipy.special.erfc(-x * _SQRT_HALF),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + jnp.tanh(_GELU_INNER * (x + 0.044715 * x * x * x))),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
 }
 
 
