@@ -69,8 +69,8 @@ def _relu(x: Any) -> Any:
     return np.maximum(x, 0)  # NaN stays
 
 
-# Each as the sum of two floats. The result is to be right to a few units in the last place also where it is small, which
-# exp and erfc of a rounded argument are not: what rounding takes from the argument is found, and given back.
+# Each as the sum of two floats. The result is to be right to a few units in the last place also where it is small. exp
+# and erfc of a rounded argument are not: what rounding takes from the argument is found, and given back.
 ROOT = (0.7071067811865476, -4.833646656726457e-17)  # sqrt(1/2)
 LINEAR = (1.5957691216057308, -9.96930880911092e-17)  # 2 sqrt(2/pi)
 CUBIC = (0.07135481627260025, -6.175149918155315e-19)  # 0.044715 times that

@@ -330,11 +330,11 @@ def _finish(product: Any, terms: dict[str, Any], epilogue: str | None, result: s
         total = total + added
     if "bias" in terms:
         total = total + terms["bias"].astype(kind)
-    if epilogue is not None:
-        # Outside JAX's x64 mode, constants beside a float64 array would be narrowed.
-        with jax.enable_x64(True) if total.dtype == np.float64 else contextlib.nullcontext():
-            total = _EPILOGUES[epilogue](total)
-    return total.astype(numpy_dtype(result))
+    if epilogue is None:
+        return total.astype(numpy_dtype(result))
+    # Outside JAX's x64 mode, constants beside a float64 array would be narrowed.
+    with jax.enable_x64(True) if total.dtype == np.float64 else contextlib.nullcontext():
+        return _EPILOGUES[epilogue](total).astype(numpy_dtype(result))
 
 
 # ---- the primitive and its rules ----
