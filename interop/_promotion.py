@@ -92,8 +92,8 @@ def _key(operand: Operand) -> Any:
 
 
 def _counted(key: Any) -> Any:
-    """Return what the rules take for it: arrays as they are, one for a scalar of Python's, the dtype of NumPy's."""
-    return key if isinstance(key, tuple) else _ONES[key] if key in _ONES else np.dtype(key)
+    """Return what the rules take for it: arrays as they are, for a scalar one of its type."""
+    return key if isinstance(key, tuple) else _ONES[key] if key in _ONES else key(1)
 
 
 def configuration(library: str) -> Any:
