@@ -27,7 +27,8 @@ def elementwise(expression: str, /) -> Expression:
         Numbers, names, ``+ - * / // % **``, ``& | ^ ~ << >>``, one comparison at a time, and calls of these functions:
         abs minimum maximum where sqrt square exp expm1 log log1p log2 log10 sin cos tan asin acos atan atan2 sinh cosh
         tanh asinh acosh atanh hypot copysign floor ceil trunc round sign signbit isnan isinf isfinite real imag conj
-        logical_and logical_or logical_xor logical_not. 16 names at most.
+        logical_and logical_or logical_xor logical_not. 16 names at most, 200 operations within one another, on any
+        number of lines.
 
     Returns
     -------
