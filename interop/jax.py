@@ -258,16 +258,21 @@ def _scale_of(name: str, scale: Any) -> Any:
 
 
 def _exact(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return a product, and what its rounding took from it: Dekker's way, by halves of the numbers' bits."""
+    """Return a product, and what its rounding took from it, by halves of the numbers' bits.
+
+    The product of the high halves is exact, so that XLA may contract it with a sum, or not: nothing changes.
+    """
+    integer, mask = (jnp.uint32, 2**32 - 2**12) if x.dtype == np.float32 else (jnp.uint64, 2**64 - 2**27)
 
     def halves(z: Any) -> tuple[Any, Any]:
-        scaled = z * z.dtype.type(4097 if z.dtype == np.float32 else 2**27 + 1)
-        high = scaled - (scaled - z)
+        bits = jax.lax.bitcast_convert_type(z, integer) & integer(mask)
+        high = jax.lax.bitcast_convert_type(bits, z.dtype)
         return high, z - high
 
-    product = jax.lax.optimization_barrier(x * y)  # else a sum of it may be contracted, which does not round it
-    (a, b), (c, d) = halves(x), halves(y)
-    return product, ((a * c - product) + a * d + b * c) + b * d
+    (a, b), (c, d) = halves(x), halves(jnp.asarray(y, x.dtype))
+    high, rest = a * c, (a * d + b * c) + b * d
+    product = high + rest
+    return product, (high - product) + rest
 
 
 def _pair(value: tuple[float, float], dtype: Any) -> tuple[Any, Any]:
