@@ -29,7 +29,8 @@ def elementwise(expression: str, /) -> Expression:
         Numbers, names, ``+ - * / // % **``, ``& | ^ ~ << >>``, one comparison at a time, and calls of these functions:
         abs minimum maximum where sqrt square exp expm1 log log1p log2 log10 sin cos tan asin acos atan atan2 sinh cosh
         tanh asinh acosh atanh hypot copysign floor ceil trunc round sign signbit isnan isinf isfinite real imag conj
-        logical_and logical_or logical_xor logical_not. 16 names at most.
+        logical_and logical_or logical_xor logical_not. 16 names at most, 200 operations within one another, on any
+        number of lines.
 
     Returns
     -------
@@ -82,10 +83,11 @@ class Expression:
     """
 
     def __init__(self, expression: str) -> None:
-        root, parameters = parse(expression)
+        parsed = parse(expression)
+        parameters = parsed.parameters
         function = f"interop.elementwise({shown(expression)})"
         self._text = expression
-        self._calls = _core.Expression(function, list(parameters), functools.partial(Split, function, root, parameters))
+        self._calls = _core.Expression(function, list(parameters), functools.partial(Split, function, parsed))
         positional = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in parameters]
         options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OPTIONS]
         self.__signature__ = inspect.Signature([*positional, *options])

@@ -25,28 +25,31 @@ def compute(
 
     `scalars` are (name, value) of each of `typed.values`. `warns`: NumPy's floating-point warnings are the caller's.
     """
-    values = [
-        element_of(typed.function, name, scalar, numpy_dtype(dtype))
-        for (name, scalar), (_, dtype) in zip(scalars, typed.values, strict=True)
-    ]
-    results: list[_Array] = []
-
-    def find(ref: Reference) -> Any:
-        if isinstance(ref, ArrayRef):
-            return arrays[ref.index]
-        if isinstance(ref, ValueRef):
-            return values[ref.index]
-        return ref.value if isinstance(ref, Constant) else results[ref.index]
-
     with contextlib.nullcontext() if warns else np.errstate(all="ignore"):
-        for step in typed.steps:
+        values = [
+            element_of(typed.function, name, scalar, numpy_dtype(dtype), warns=True)
+            for (name, scalar), (_, dtype) in zip(scalars, typed.values, strict=True)
+        ]
+        results: dict[int, _Array] = {}
+
+        def find(ref: Reference) -> Any:
+            if isinstance(ref, ArrayRef):
+                return arrays[ref.index]
+            if isinstance(ref, ValueRef):
+                return values[ref.index]
+            return ref.value if isinstance(ref, Constant) else results[ref.index]
+
+        last_uses = typed.last_uses()
+        for place, step in enumerate(typed.steps):
             operands = [_nonzero(find(ref), to) for ref, to in step.args]
             is_last = step is typed.steps[-1]
             # Not NumPy's broadcast_shapes, which stops at 32 dimensions.
             shape = _core.broadcast_shapes(typed.function, [""] * len(operands), [x.shape for x in operands])
             result = out if is_last else np.empty(shape, numpy_dtype(step.out_dtype))
             _apply(step, operands, result)
-            results.append(result)
+            results[place] = result
+            for index in last_uses[place]:  # no more memory than the expression needs
+                del results[index]
 
 
 def _nonzero(x: _Array, to: str) -> _Array:

@@ -193,9 +193,9 @@ def of_scalars(operation: Operation, *operands: Any) -> Any:
         return not x if isinstance(x, bool) else ~x
     if name in COMPARISONS_BY_NAME:  # Python's numbers are compared exactly, whatever their size
         operands = tuple(x.item() if isinstance(x, np.generic) else x for x in operands)
-    if name in _OF_PYTHON:
-        return _OF_PYTHON[name](*operands)
     with np.errstate(all="ignore"):
+        if name in _OF_PYTHON:
+            return _OF_PYTHON[name](*operands)
         result = numpy_function(name)(*operands)
     return result if any(isinstance(x, np.generic) for x in operands) else result.item()
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from interop import _core
 from interop._arguments import shown
 from interop._expression_operations import BINARY, COMPARISONS, FUNCTIONS, UNARY, Operation
 
-__all__ = ["Apply", "Literal", "Name", "Node", "parse"]
+__all__ = ["Apply", "Literal", "Name", "Node", "Parsed", "parse"]
 
 OPTIONS = ("out", "stream", "execution")  # of a call, so no parameter's name
 _MOST_DEPTH = 200
+_ACCEPTED_DEPTH = f"{_MOST_DEPTH} operations within one another"
+_Applied = tuple[Operation, tuple[ast.expr, ...]]  # and its operands, not yet read
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,28 @@ class Apply:
     """An operation on the values of other nodes."""
 
     operation: Operation
-    args: tuple[Node, ...]
-    text: str = field(compare=False)  #: as it was written
+    args: tuple[int, ...]  #: their places
+    written: ast.expr  #: in the text
 
 
 Node = Name | Literal | Apply
 
 
-def parse(text: str) -> tuple[Node, tuple[str, ...]]:
-    """Return the expression, and its parameters in order of appearance.
+@dataclass(frozen=True, eq=False)
+class Parsed:
+    """An expression, read. What stands in it more than once is one node."""
+
+    text: str
+    nodes: tuple[Node, ...]  #: each behind those that it applies to; the last one is the whole
+    parameters: tuple[str, ...]  #: in order of appearance
+
+    def text_of(self, node: Apply) -> str:
+        """Return what was written there, for a message."""
+        return ast.get_source_segment(self.text, node.written) or self.text
+
+
+def parse(text: str) -> Parsed:
+    """Return the expression, read in a time that grows as its length does.
 
     Raises TypeError if `text` is no str, and ValueError, which points at the character, for what is not accepted.
     """
@@ -53,46 +68,81 @@ def parse(text: str) -> tuple[Node, tuple[str, ...]]:
     return _Parser(text).run()
 
 
+_BLANK = re.compile(r"\\\r?\n|[\t\r\n\f\v]")  # a line that goes on, and white space
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         # Python takes no blank before an expression; a line feed would end it.
         self.text = text.strip()
         self.parameters: dict[str, None] = {}
+        self.nodes: list[Node] = []
+        self.places: dict[Any, int] = {}  # of the nodes, by what they are
 
-    def run(self) -> tuple[Node, tuple[str, ...]]:
+    def run(self) -> Parsed:
         if not self.text:
             self.refuse(0, "the expression is empty", "one such as x * y + a")
+        if "#" in self.text:  # which would hide what follows it, now that all is one line
+            self.refuse(self.text.index("#"), "a comment, or a str", "one expression, over any number of lines")
+        line = _BLANK.sub(lambda blank: " " * len(blank[0]), self.text)
         try:
-            tree = ast.parse(self.text, mode="eval")
+            tree = ast.parse(line, mode="eval")
         except SyntaxError as error:
-            at = self.place(error.lineno or 1, error.offset) if error.offset else len(self.text)
+            at = min(error.offset - 1, len(self.text)) if error.offset else len(self.text)
             self.refuse(at, f"not an expression of Python: {error.msg}", "one such as x * y + a")
-        except (ValueError, RecursionError, MemoryError) as error:  # null characters; brackets nested too deeply
+        except (RecursionError, MemoryError):  # of Python's parser
+            self.refuse(0, "nested too deeply", _ACCEPTED_DEPTH)
+        except ValueError as error:  # null characters
             self.refuse(0, f"not an expression of Python: {error}", "one such as x * y + a")
-        node = self.visit(tree.body, 0)
+        self.line = line
+        self.read_all(tree.body)
         if not self.parameters:
             self.refuse(0, "there is no parameter", "an expression with at least one name, for an array")
-        return node, tuple(self.parameters)
+        return Parsed(line, tuple(self.nodes), tuple(self.parameters))
+
+    def read_all(self, root: ast.expr) -> None:
+        """Read the nodes in order of appearance, without recursion: operands first."""
+        done: list[int] = []  # places of operands that wait for their operation
+        waiting: list[tuple[ast.expr, int, Operation | None]] = [(root, 0, None)]
+        while waiting:
+            written, depth, operation = waiting.pop()
+            if operation:  # its operands are done
+                args = tuple(done[-operation.arity :])
+                del done[-operation.arity :]
+                done.append(self.place_of((operation, args), Apply(operation, args, written)))
+                continue
+            if depth > _MOST_DEPTH:
+                self.refuse(self.start(written), "nested too deeply here", _ACCEPTED_DEPTH)
+            read = self.read(written)
+            if isinstance(read, Name):
+                done.append(self.place_of(read.name, read))
+            elif isinstance(read, Literal):  # 1, 1.0 and True are equal, but not the same
+                done.append(self.place_of((type(read.value), read.value), read))
+            else:
+                operation, operands = read
+                waiting.append((written, depth, operation))
+                waiting.extend((x, depth + 1, None) for x in reversed(operands))
+
+    def place_of(self, key: Any, node: Node) -> int:
+        """Return the place of a node, which is new if none has that key."""
+        place = self.places.setdefault(key, len(self.nodes))
+        if place == len(self.nodes):
+            self.nodes.append(node)
+        return place
 
     # ---- where something is, and what to say of it ----
 
-    def place(self, line: int, column: int) -> int:
-        """Return the place in the text of a line and column, both from 1."""
-        before = self.text.splitlines(keepends=True)[: line - 1]
-        return min(sum(map(len, before)) + column - 1, len(self.text))
-
     def start(self, node: ast.expr | ast.keyword) -> int:
-        return self._from_bytes(node.lineno, node.col_offset)
+        return self.character(node.col_offset)
 
     def after(self, node: ast.expr) -> int:
         """Return the place of what follows a node: an operator, a dot, a bracket."""
-        end = self._from_bytes(node.end_lineno or node.lineno, node.end_col_offset or 0)
-        blank = re.compile(r"[\s)\\]*").match(self.text, end)
+        end = self.character(node.end_col_offset or 0)
+        blank = re.compile(r"[\s)]*").match(self.line, end)
         return blank.end() if blank else end
 
-    def _from_bytes(self, line: int, column: int) -> int:  # ast counts in UTF-8
-        row = self.text.splitlines()[line - 1]
-        return self.place(line, len(row.encode()[:column].decode(errors="ignore")) + 1)
+    def character(self, byte: int) -> int:  # ast counts in UTF-8, and all is one line
+        return len(self.line.encode()[:byte].decode(errors="ignore"))
 
     def refuse(self, at: int, found: str, accepted: str) -> NoReturn:
         before = self.text[:at].splitlines() or [""]
@@ -104,25 +154,23 @@ class _Parser:
 
     # ---- the nodes ----
 
-    def visit(self, node: ast.expr, depth: int) -> Node:
-        if depth > _MOST_DEPTH:
-            self.refuse(self.start(node), "nested too deeply here", f"{_MOST_DEPTH} operations within one another")
+    def read(self, node: ast.expr) -> Name | Literal | _Applied:
         match node:
             case ast.Name():
                 return self.name(node)
             case ast.Constant():
                 return self.constant(node)
             case ast.BinOp():
-                return self.binary(node, depth)
+                return self.binary(node)
             case ast.UnaryOp():
-                return self.unary(node, depth)
+                return self.unary(node)
             case ast.Compare():
-                return self.compare(node, depth)
+                return self.compare(node)
             case ast.Call():
-                return self.call(node, depth)
+                return self.call(node)
         return self.refuse_node(node)
 
-    def name(self, node: ast.Name) -> Node:
+    def name(self, node: ast.Name) -> Name:
         if node.id in FUNCTIONS:
             self.refuse(self.start(node), f"{node.id} is a function", f"a call of it, {_call_of(FUNCTIONS[node.id])}")
         if node.id in OPTIONS:
@@ -132,34 +180,34 @@ class _Parser:
             self.refuse(self.start(node), "one parameter too many", f"{_core.max_parameters} parameters")
         return Name(node.id)
 
-    def constant(self, node: ast.Constant) -> Node:
+    def constant(self, node: ast.Constant) -> Literal:
         if not isinstance(node.value, bool | int | float | complex):
             what = "None" if node.value is None else f"a {type(node.value).__name__}"
             self.refuse(self.start(node), f"{what} is no number", "int, float, complex and bool literals")
         return Literal(node.value)
 
-    def binary(self, node: ast.BinOp, depth: int) -> Node:
+    def binary(self, node: ast.BinOp) -> _Applied:
         if type(node.op) not in BINARY:
             accepted = " ".join(symbol for symbol, _ in BINARY.values())
             self.refuse(self.after(node.left), "this operator has no meaning for elements", accepted)
         operation = BINARY[type(node.op)][1]
-        return self.apply(operation, node, (node.left, node.right), depth)
+        return operation, (node.left, node.right)
 
-    def unary(self, node: ast.UnaryOp, depth: int) -> Node:
+    def unary(self, node: ast.UnaryOp) -> _Applied:
         if type(node.op) not in UNARY:
             self.refuse(self.start(node), "`not` asks an array for one truth", "logical_not(x)")
-        return self.apply(UNARY[type(node.op)][1], node, (node.operand,), depth)
+        return UNARY[type(node.op)][1], (node.operand,)
 
-    def compare(self, node: ast.Compare, depth: int) -> Node:
+    def compare(self, node: ast.Compare) -> _Applied:
         if len(node.ops) > 1:
             at = self.after(node.comparators[0])
             self.refuse(at, "a chained comparison", "one at a time, such as (a < x) & (x < b)")
         if type(node.ops[0]) not in COMPARISONS:
             accepted = " ".join(symbol for symbol, _ in COMPARISONS.values())
             self.refuse(self.after(node.left), "this comparison has no meaning for elements", accepted)
-        return self.apply(COMPARISONS[type(node.ops[0])][1], node, (node.left, node.comparators[0]), depth)
+        return COMPARISONS[type(node.ops[0])][1], (node.left, node.comparators[0])
 
-    def call(self, node: ast.Call, depth: int) -> Node:
+    def call(self, node: ast.Call) -> _Applied:
         if not isinstance(node.func, ast.Name):
             if isinstance(node.func, ast.Attribute):
                 self.refuse_node(node.func)
@@ -177,11 +225,7 @@ class _Parser:
         if len(node.args) != operation.arity:
             found = f"{operation.name} has {len(node.args)} argument{'s' * (len(node.args) != 1)} here"
             self.refuse(self.start(node.func), found, _call_of(operation))
-        return self.apply(operation, node, tuple(node.args), depth)
-
-    def apply(self, operation: Operation, node: ast.expr, args: tuple[ast.expr, ...], depth: int) -> Node:
-        text = ast.get_source_segment(self.text, node) or self.text
-        return Apply(operation, tuple(self.visit(x, depth + 1) for x in args), text)
+        return operation, tuple(node.args)
 
     def refuse_node(self, node: ast.expr) -> NoReturn:
         if isinstance(node, ast.Attribute):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,31 +18,22 @@ from interop._expression_operations import (
     accepted_in_words,
     of_scalars,
 )
-from interop._expression_parser import Apply, Literal, Name, Node
-from interop._promotion import beside, comparison_dtype, configuration, element_of, numpy_dtype, promote, side_of
+from interop._expression_parser import Apply, Literal, Name, Node, Parsed
+from interop._promotion import (
+    beside,
+    comparison_dtype,
+    configuration,
+    element_of,
+    numpy_dtype,
+    promote,
+    scalar_of,
+    side_of,
+)
 
 __all__ = ["ArrayRef", "Constant", "Reference", "Split", "Step", "StepRef", "Typed", "ValueRef"]
 
 
 # ---- scalars: what of an expression is computed before the arrays are looked at ----
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """A subexpression of scalars alone."""
-
-    node: Node
-
-    def evaluate(self, values: dict[str, Any]) -> Any:
-        return _evaluate(self.node, values)
-
-
-def _evaluate(node: Node, values: dict[str, Any]) -> Any:
-    if isinstance(node, Name):
-        return values[node.name]
-    if isinstance(node, Literal):
-        return node.value
-    return of_scalars(node.operation, *(_evaluate(x, values) for x in node.args))
 
 
 class Split:
@@ -51,38 +42,60 @@ class Split:
     `sources` are the scalars that the arrays meet: parameters, and what is computed of scalars alone.
     """
 
-    def __init__(self, function: str, root: Node, parameters: Sequence[str], scalars: frozenset[str]) -> None:
+    def __init__(self, function: str, parsed: Parsed, scalars: frozenset[str]) -> None:
         self.function = function
-        self.root = root
+        self.parsed = parsed
         self.scalars = scalars
-        self.arrays = tuple(name for name in parameters if name not in scalars)
-        self.sources = tuple(dict.fromkeys(self._find_sources(root)))
+        self.parameters = parsed.parameters
+        self.arrays = tuple(name for name in self.parameters if name not in scalars)
+        #: Of each node: is it of scalars alone, and of literals alone?
+        self.is_scalar: list[bool] = []
+        self.is_literal: list[bool] = []
+        for node in parsed.nodes:
+            args = node.args if isinstance(node, Apply) else ()
+            is_literal = not isinstance(node, Name) and all(self.is_literal[x] for x in args)
+            is_scalar = node.name in scalars if isinstance(node, Name) else all(self.is_scalar[x] for x in args)
+            self.is_literal.append(is_literal)
+            self.is_scalar.append(is_scalar)
+        #: Nodes by their places, and the place of each among the sources.
+        self.sources = self._find_sources()
+        self.place_of = {source: place for place, source in enumerate(self.sources)}
+        names = [node.name if isinstance(node, Name) else None for node in map(parsed.nodes.__getitem__, self.sources)]
         #: A parameter's place, or -1: to be computed.
-        self.places = [parameters.index(x.node.name) if isinstance(x.node, Name) else -1 for x in self.sources]
+        self.places = [self.parameters.index(name) if name else -1 for name in names]
         #: As messages name them.
-        self.labels = [x.node.name if isinstance(x.node, Name) else "a scalar of the expression" for x in self.sources]
-        self.parameters = tuple(parameters)
+        self.labels = [name or "a scalar of the expression" for name in names]
 
-    def is_scalar(self, node: Node) -> bool:
-        if isinstance(node, Name):
-            return node.name in self.scalars
-        return isinstance(node, Literal) or all(map(self.is_scalar, node.args))
-
-    def is_literal(self, node: Node) -> bool:
-        return isinstance(node, Literal) or (isinstance(node, Apply) and all(map(self.is_literal, node.args)))
-
-    def _find_sources(self, node: Node) -> Iterator[Scalar]:
-        if self.is_scalar(node):
-            if not self.is_literal(node):
-                yield Scalar(node)
-        elif isinstance(node, Apply):
-            for x in node.args:
-                yield from self._find_sources(x)
+    def _find_sources(self) -> list[int]:
+        last = len(self.parsed.nodes) - 1
+        met = {last: None} if self.is_scalar[last] else {}
+        for place, node in enumerate(self.parsed.nodes):
+            if isinstance(node, Apply) and not self.is_scalar[place]:
+                met.update((x, None) for x in node.args if self.is_scalar[x])
+        return [x for x in met if not self.is_literal[x]]
 
     def evaluate(self, *arguments: Any) -> list[Any]:
         """Return the sources' values, given all parameters'."""
-        values = dict(zip(self.parameters, arguments, strict=True))
-        return [source.evaluate(values) for source in self.sources]
+        given = dict(zip(self.parameters, arguments, strict=True))
+        return self.values({name: scalar_of(given[name]) for name in self.scalars}, self.sources)
+
+    def values(self, given: dict[str, Any], wanted: Sequence[int]) -> list[Any]:
+        """Compute scalars among themselves: those that are `wanted`, and what they are made of."""
+        needed = set(wanted)
+        for place in reversed(range(len(self.parsed.nodes))):
+            node = self.parsed.nodes[place]
+            if place in needed and isinstance(node, Apply):
+                needed.update(node.args)
+        values: dict[int, Any] = {}
+        for place in sorted(needed):
+            node = self.parsed.nodes[place]
+            if isinstance(node, Name):
+                values[place] = given[node.name]
+            elif isinstance(node, Literal):
+                values[place] = node.value
+            else:
+                values[place] = of_scalars(node.operation, *(values[x] for x in node.args))
+        return [values[place] for place in wanted]
 
     def type(
         self, library: str, arrays: Sequence[tuple[Any, ...]], scalars: Sequence[Any], sides: Sequence[int] = ()
@@ -166,6 +179,15 @@ class Typed:
         """Return where the sources' values lie beside what they are compared with; the steps are right for zeros."""
         return tuple(side_of(scalars[source], numpy_dtype(dtype)) for source, dtype in self.compared)
 
+    def last_uses(self) -> list[list[int]]:
+        """Return the steps that each step is the last one to use."""
+        last = {ref.index: place for place, step in enumerate(self.steps) for ref, _ in step.args
+                if isinstance(ref, StepRef)}  # fmt: skip
+        used: list[list[int]] = [[] for _ in self.steps]
+        for index, place in last.items():
+            used[place].append(index)
+        return used
+
     @property
     def is_wide(self) -> bool:
         """Is there a dtype that JAX's 32-bit mode has not?"""
@@ -207,13 +229,30 @@ class _Typing:
         self.split = split
         self.library = library
         self.arrays = arrays
-        self.scalars = scalars
+        self.scalars = [scalar_of(x) for x in scalars]
         self.sides = sides
         self.typed = Typed(split.function, [array[0] for array in arrays])
+        self.place_of: dict[tuple[int, str], int] = {}  # in typed.values
 
     def run(self) -> Typed:
         before = configuration(self.library)
-        result = self.visit(self.split.root)
+        nodes, split = self.split.parsed.nodes, self.split
+        literals = [place for place in range(len(nodes)) if split.is_literal[place]]
+        met = {x for place, node in enumerate(nodes) if isinstance(node, Apply) and not split.is_scalar[place]
+               for x in node.args}  # fmt: skip
+        wanted = [place for place in literals if place in met]
+        values = dict(zip(wanted, split.values({}, wanted), strict=True))
+        operands: dict[int, _Operand] = {}
+        for place, node in enumerate(nodes):
+            if place in values:
+                operands[place] = _Operand(scalar=values[place])
+            elif split.is_scalar[place]:
+                if place in split.place_of:
+                    source = split.place_of[place]
+                    operands[place] = _Operand(scalar=self.scalars[source], source=source)
+            else:
+                operands[place] = self.typed_operand(node, operands)
+        result = operands[len(nodes) - 1]
         if not isinstance(result.ref, StepRef):
             self.step(COPY, self.common_dtype(COPY, [result]), None, [result])
         if self.typed.asks:
@@ -222,18 +261,13 @@ class _Typing:
             self.typed.configuration = before
         return self.typed
 
-    def visit(self, node: Node) -> _Operand:
-        if self.split.is_scalar(node):
-            if self.split.is_literal(node):
-                return _Operand(scalar=_evaluate(node, {}))
-            place = self.split.sources.index(Scalar(node))
-            return _Operand(scalar=self.scalars[place], source=place)
+    def typed_operand(self, node: Node, typed: dict[int, _Operand]) -> _Operand:
         if isinstance(node, Name):
             index = self.split.arrays.index(node.name)
             dtype, is_0d, *scalar = self.arrays[index]
             return _Operand(ArrayRef(index, dtype), is_0d, *scalar)
         assert isinstance(node, Apply)
-        operands = [self.visit(x) for x in node.args]
+        operands = [typed[x] for x in node.args]
         operation = node.operation
         promoted = operands[operation.truths :]
         dtype = self.common_dtype(operation, promoted) if promoted else "bool"
@@ -287,23 +321,24 @@ class _Typing:
         return _Operand(StepRef(len(self.typed.steps) - 1, out_dtype), is_0d)
 
     def result_dtype(self, operation: Operation, dtype: str, node: Apply | None) -> str:
-        where = f"{self.split.function}: in {node.text!r}: " if node else ""
         if operation.name in PLACES:
             try:
                 return _core.elementwise_result_dtype(PLACES[operation.name], dtype)
             except TypeError as error:
-                raise TypeError(f"{where}{error}") from None
+                raise TypeError(f"{self.where(node)}{error}") from None
         # An operation that tests for truth takes all that is served.
         _core.elementwise_result_dtype(PLACES["equal"], dtype)
         if kind_of(dtype) not in operation.accepts:
-            raise TypeError(
-                f"{where}the operands of {operation.name} are {dtype}; accepted: {accepted_in_words(operation.accepts)}"
-            )
+            accepted = accepted_in_words(operation.accepts)
+            raise TypeError(f"{self.where(node)}the operands of {operation.name} are {dtype}; accepted: {accepted}")
         if operation.result == "bool":
             return "bool"
         if operation.result == "part" and kind_of(dtype) == "c":
             return {"complex64": "float32", "complex128": "float64"}[dtype]
         return dtype
+
+    def where(self, node: Apply | None) -> str:
+        return f"{self.split.function}: in {self.split.parsed.text_of(node)!r}: " if node else ""
 
     def reference(self, operand: _Operand, dtype: str) -> Reference:
         if operand.ref:
@@ -312,9 +347,10 @@ class _Typing:
             name = "the literal"
             return Constant(element_of(self.split.function, name, operand.scalar, numpy_dtype(dtype)), dtype)
         value = (operand.source, dtype)
-        if value not in self.typed.values:
+        if value not in self.place_of:
+            self.place_of[value] = len(self.typed.values)
             self.typed.values.append(value)
-        return ValueRef(self.typed.values.index(value), dtype)
+        return ValueRef(self.place_of[value], dtype)
 
 
 _STRENGTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}

@@ -40,7 +40,8 @@ def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: A
 def _operands(name: str, a: Any, b: Any, dtype: Any) -> list[Any]:
     """Make a scalar an array of one element: a ufunc would not take it as its signature says."""
     pairs = {"a": a, "b": b}.items()
-    return [x if isinstance(x, np.ndarray) else element_of(f"interop.{name}", place, x, dtype) for place, x in pairs]
+    return [x if isinstance(x, np.ndarray) else element_of(f"interop.{name}", place, x, dtype, True)
+            for place, x in pairs]  # fmt: skip
 
 
 def _compare(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
@@ -57,7 +58,7 @@ def _compare(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: An
 def _divide(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: complex | None) -> None:
     if where_zero is None:
         return _by_ufunc(name, a, b, out, dtype, None)
-    replacement = element_of("interop.divide", "where_zero", where_zero, np.dtype(dtype))
+    replacement = element_of("interop.divide", "where_zero", where_zero, np.dtype(dtype), True)
     dividend, divisor = (x.astype(dtype, copy=False) for x in _operands(name, a, b, dtype))
     with np.errstate(divide="ignore", invalid="ignore"):
         quotient = np.empty_like(out)

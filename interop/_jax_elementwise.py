@@ -149,9 +149,10 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
     # Weakly typed arrays take part as scalars of Python do.
     kinds = [(str(x.dtype), x.ndim == 0) if is_strong(x) else as_scalar(x) for x in operands]
     arrays = [x for x in operands if is_strong(x)]
-    if not arrays:
-        kinds[0] = (str(operands[0].dtype), False)
-        arrays = [operands[0]]
+    if not arrays:  # the first weak one counts as strong
+        place = next(place for place, x in enumerate(operands) if isinstance(x, jax.Array | _Tracer))
+        kinds[place] = (str(operands[place].dtype), False)
+        arrays = [operands[place]]
     first = arrays[0].dtype
     strength = _ORDER.index(type(_KINDS[first.kind]))
     weak = _ORDER[: strength + 1]  # not of NumPy, whose scalars have a dtype
@@ -224,8 +225,7 @@ def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes
     """Compute an operation by JAX's own, with this package's rules."""
     kind = numpy_dtype(dtype)
     # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
-    wide = kind.itemsize >= 8 and kind != np.complex64
-    with jax.enable_x64(wide or any(x.dtype.itemsize >= 8 for x in operands)):
+    with jax.enable_x64(any(x.itemsize >= 8 and x != np.complex64 for x in (kind, *(x.dtype for x in operands)))):
         if operation in COMPARISONS and kind == np.uint64 and any(x.dtype.kind == "i" for x in operands):
             return _compare_with_signs(operation, *operands)
         x, *rest = [converted(x, kind) for x in operands]
@@ -310,6 +310,23 @@ def _complex_abs(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.isinf(x.real) | jnp.isinf(x.imag), jnp.inf, jnp.abs(x))
 
 
+def _complex_pow(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    """By repeated multiplication where the exponent is integral and below 100 either way, as NumPy's."""
+    base, exponent = jnp.broadcast_arrays(base, exponent)
+    is_small = (exponent.imag == 0) & (jnp.abs(exponent.real) < 100)
+    whole = jnp.where(is_small, exponent.real, 0).astype(jnp.int32)
+    is_whole = is_small & (whole == exponent.real) & (whole != 0) & (base != 0)
+    twice = base * base
+    product, square, left = jnp.ones_like(base), base, jnp.abs(whole)
+    for bit in range(7):
+        product = jnp.where((left >> bit) & 1 == 1, product * square, product)
+        square = square * square
+    power = jnp.where(whole < 0, 1 / product, product)
+    for exactly, value in ((1, base), (2, twice), (3, base * twice)):  # without the detour by 1
+        power = jnp.where(whole == exactly, value, power)
+    return jnp.where(is_whole, power, jnp.power(base, exponent))
+
+
 _OF_INTEGERS: dict[str, Callable[..., jax.Array]] = {
     "floor_divide": _integer_floor_divide,
     "remainder": _integer_remainder,
@@ -320,7 +337,7 @@ _OF_FLOATS: dict[str, Callable[..., jax.Array]] = {
     "remainder": _float_remainder,
     "pow": jnp.power,
 }
-_OF_COMPLEX: dict[str, Callable[..., jax.Array]] = {"abs": _complex_abs, "pow": jnp.power}
+_OF_COMPLEX: dict[str, Callable[..., jax.Array]] = {"abs": _complex_abs, "pow": _complex_pow}
 _SPECIAL = {"i": _OF_INTEGERS, "u": _OF_INTEGERS, "c": _OF_COMPLEX}  # by kind; all others are as floats
 
 _lower_jnp: Any = mlir.lower_fun(computed, multiple_results=False)

@@ -18,6 +18,7 @@ __all__ = [
     "REAL",
     "accepted_factor",
     "beside",
+    "bytes_of",
     "comparison_dtype",
     "comparison_of",
     "configuration",
@@ -26,6 +27,7 @@ __all__ = [
     "factor_of",
     "numpy_dtype",
     "promote",
+    "scalar_of",
     "side_of",
 ]
 
@@ -49,7 +51,7 @@ def promote(function: str, library: str, divides: bool, a: Operand, b: Operand) 
     if (known := _known.get(key)) is not None:
         return known
     try:
-        dtype = rules(divides, *(_plain(x) for x in (a, b) if x is not None))
+        dtype = rules(divides, *map(_counted, filter(None, key[2:4])))
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
         names = " and ".join(_describe(x) for x in (a, b) if x is not None)
         raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
@@ -68,14 +70,33 @@ def _describe(operand: Operand) -> str:
     return f"a scalar of {type(operand).__name__}"
 
 
+def scalar_of(scalar: Any) -> Any:
+    """Return a scalar as that of its kind: an IntEnum, or another subclass, counts as what it is derived from.
+
+    NumPy's have a dtype, and stay what they are; but a `numpy.bool_` is a bool.
+    """
+    if isinstance(scalar, np.generic):
+        return bool(scalar) if isinstance(scalar, np.bool_) else scalar
+    kind: Any
+    for kind in (int, float, complex):
+        if isinstance(scalar, kind) and type(scalar) not in (kind, bool):
+            return kind.__pos__(scalar)  # which is of Python's own type
+    return scalar
+
+
+_ONES: dict[Any, Any] = {bool: True, int: 1, float: 1.0, complex: 1j}  # no value counts, and a value might not fit
+
+
 def _key(operand: Operand) -> Any:
-    return operand if operand is None or isinstance(operand, tuple) else type(_plain(operand))
+    """Return what of an operand counts: (dtype, is it 0-d) of an array; of a scalar its kind, or its type in NumPy."""
+    if operand is None or isinstance(operand, tuple):
+        return operand
+    return type(operand) if type(operand) in _ONES else type(scalar_of(operand))
 
 
-def _plain(operand: Any) -> Any:
-    """Return an int for one of a class of the user's, which counts by its kind alone: an enumeration's, say."""
-    kind = type(operand)
-    return int.__index__(operand) if kind not in (int, bool) and isinstance(operand, int) else operand
+def _counted(key: Any) -> Any:
+    """Return what the rules take for it: arrays as they are, for a scalar one of its type."""
+    return key if isinstance(key, tuple) else _ONES[key] if key in _ONES else key(1)
 
 
 def configuration(library: str) -> Any:
@@ -93,46 +114,50 @@ def numpy_dtype(name: str) -> Any:
     return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
 
 
-def _of_python(scalar: Any) -> Any:
-    return scalar.item() if isinstance(scalar, np.generic) else scalar
-
-
 def _numpy(divides: bool, *operands: Any) -> str:
-    dtypes = [numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
-    # Not the scalar's value, which does not count, and might not fit.
-    weak = [type(x)(1) if isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic) else x
-            for x in dtypes]  # fmt: skip
-    # ml_dtypes would widen bfloat16 beside a scalar of Python's.
-    common = np.result_type(*weak)
+    common = np.result_type(*(numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands))
     if divides and common.kind in "biu":
         common = np.dtype(np.float64)
     return str(common.name)
 
 
 def _torch(divides: bool, *operands: Any) -> str:
+    """Do as `torch.result_type`, of which the tensors would be made where a mode of the caller's says."""
     torch = sys.modules["torch"]
+    default = torch.get_default_dtype()
+    of_kinds = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": default, "c": default.to_complex()}
+    common: dict[int, Any] = {}  # of arrays, of 0-d ones, and of scalars
+    for x in operands:
+        dtype = getattr(torch, x[0]) if isinstance(x, tuple) else of_kinds[np.result_type(x).kind.replace("V", "f")]
+        rank = int(x[1]) if isinstance(x, tuple) else 2
+        common[rank] = torch.promote_types(common[rank], dtype) if rank in common else dtype
+    result, *weaker = (common[rank] for rank in sorted(common))
+    for lower in weaker:
+        result = _beside(torch, result, lower)
+    if divides and not (result.is_floating_point or result.is_complex):
+        result = default
+    return str(result).removeprefix("torch.")
 
-    def stand_in(x: Any) -> Any:
-        if not isinstance(x, tuple):
-            return _of_python(x)
-        return torch.empty(() if x[1] else (1,), dtype=getattr(torch, x[0]))
 
-    arguments = [stand_in(x) for x in operands]
-    common = torch.result_type(*arguments) if len(arguments) == 2 else arguments[0].dtype
-    if divides and not (common.is_floating_point or common.is_complex):
-        common = torch.get_default_dtype()
-    return str(common).removeprefix("torch.")
+def _beside(torch: Any, dtype: Any, weaker: Any) -> Any:
+    """Return what torch makes of a dtype beside one that takes part by its kind alone."""
+    if dtype.is_complex or dtype.is_floating_point:
+        return dtype.to_complex() if weaker.is_complex else dtype
+    if weaker.is_complex or weaker.is_floating_point:
+        return weaker
+    return torch.promote_types(dtype, weaker) if dtype == torch.bool else dtype
 
 
 def _jax(divides: bool, *operands: Any) -> str:
     jax = sys.modules["jax"]
     dtypes = [numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
     # 64-bit arrays stay so in JAX's 32-bit mode, in which it would narrow the answer.
-    is_wide = any(isinstance(x, np.dtype) and x.itemsize >= 8 and x != np.complex64 for x in dtypes)
+    is_wide = any(isinstance(x, tuple) and dtype.itemsize >= 8 and dtype != np.complex64
+                  for x, dtype in zip(operands, dtypes, strict=True))  # fmt: skip
     with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
         common = jax.numpy.result_type(*dtypes)
-        if divides and common.kind in "biu":
-            common = jax.numpy.result_type(float)
+        if divides:  # which makes float32 of up to 32 bits
+            common = jax.eval_shape(jax.numpy.sqrt, jax.ShapeDtypeStruct((), common)).dtype
     return str(common.name)
 
 
@@ -142,12 +167,14 @@ _RULES = {"torch": _torch, "jax": _jax}
 _SCALARS = ("alpha", "beta", "scale_a", "scale_b", "where_zero")  # which no array of another dtype may be
 
 
-def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
+def element_of(function: str, name: str, scalar: Any, dtype: Any, warns: bool = False) -> Any:
     """Return a scalar as a 0-d NumPy array.
 
     OverflowError, naming the parameter, if the dtype cannot hold the integer; TypeError for a complex number in a real
-    dtype.
+    dtype. NumPy's warnings and errors of the rounding are nobody's, but with `warns` the caller's.
     """
+    if type(scalar) not in _ONES:
+        scalar = scalar_of(scalar)
     is_integer = isinstance(scalar, int | np.integer)
     fits = True
     if dtype.kind in "iu" and is_integer:
@@ -162,7 +189,16 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any) -> Any:
             f"{function}: {name} is {shown(scalar)}, which {dtype} cannot hold; accepted: a value in its range"
             + ("" if name in _SCALARS else ", or an array")
         )
-    return np.asarray(scalar).astype(dtype)
+    if warns:
+        return np.asarray(scalar).astype(dtype)
+    with np.errstate(all="ignore"):
+        return np.asarray(scalar).astype(dtype)
+
+
+def bytes_of(array: Any, dtype: Any) -> bytes:
+    """Return a 0-d array or a scalar as the bytes of one element, rounded in silence."""
+    with np.errstate(all="ignore"):
+        return np.asarray(array).astype(dtype).tobytes()
 
 
 # ---- comparisons, which are exact ----

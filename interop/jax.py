@@ -24,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 
 from interop import CudaError, _core
 from interop._arguments import named, shown, type_name
+from interop._host_matmul import CUBIC, LINEAR, ROOT
 from interop._promotion import REAL, accepted_factor, element_of, factor_of, numpy_dtype
 
 __all__ = ["matmul"]
@@ -269,11 +270,63 @@ def _scale_of(name: str, scale: Any) -> Any:
     raise TypeError(f"interop.matmul: {name} is {what}; accepted: a real number, or one float32")
 
 
-_SQRT_HALF, _GELU_INNER = math.sqrt(0.5), math.sqrt(2 / math.pi)
+def _exact(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return a product, and what its rounding took from it, by halves of the numbers' bits.
+
+    The product of the high halves is exact, so that XLA may contract it with a sum, or not: nothing changes.
+    """
+    integer, mask = (jnp.uint32, 2**32 - 2**12) if x.dtype == np.float32 else (jnp.uint64, 2**64 - 2**27)
+
+    def halves(z: Any) -> tuple[Any, Any]:
+        bits = jax.lax.bitcast_convert_type(z, integer) & integer(mask)
+        high = jax.lax.bitcast_convert_type(bits, z.dtype)
+        return high, z - high
+
+    (a, b), (c, d) = halves(x), halves(jnp.asarray(y, x.dtype))
+    high, rest = a * c, (a * d + b * c) + b * d
+    product = high + rest
+    return product, (high - product) + rest
+
+
+def _pair(value: tuple[float, float], dtype: Any) -> tuple[Any, Any]:
+    """Return a constant as the sum of two numbers of a dtype."""
+    if dtype == np.float64:
+        return np.float64(value[0]), np.float64(value[1])
+    high = np.float32(value[0])
+    return high, np.float32(value[0] - float(high))
+
+
+def _gelu(x: Any) -> Any:
+    """As that of host arrays, which says why, but for the tail of XLA's erfc."""
+    root, root_low = _pair(ROOT, x.dtype)
+    y = jnp.clip(x, -60, 60)
+    z, low = _exact(-y, root)
+    low -= y * root_low
+    tail = jax.scipy.special.erfc(z)
+    tail -= jnp.where(z > 0, tail * (low * (z + jnp.sqrt(z * z + 1.5))), 0)
+    return 0.5 * x * tail
+
+
+def _gelu_tanh(x: Any) -> Any:
+    """As that of host arrays, which says why."""
+    (linear, linear_low), (cubic, cubic_low) = (_pair(value, x.dtype) for value in (LINEAR, CUBIC))
+    y = jnp.minimum(jnp.abs(x), 40)
+    square, square_low = _exact(y, y)
+    term, term_low = _exact(square, cubic)
+    factor = linear + term
+    back = factor - linear
+    factor_low = (linear - (factor - back)) + (term - back)
+    factor_low += term_low + (cubic * square_low + (cubic_low * square + linear_low))
+    t, low = _exact(y, factor)
+    power = jnp.exp(-t)
+    power -= power * (low + y * factor_low)
+    return x * jnp.where(x < 0, power, 1) / (1 + power)
+
+
 _EPILOGUES: dict[str, Callable[[Any], Any]] = {
     "relu": lambda x: jnp.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * jax.scipy.special.erfc(-x * _SQRT_HALF),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + jnp.tanh(_GELU_INNER * (x + 0.044715 * x * x * x))),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
 }
 
 
@@ -295,9 +348,11 @@ def _finish(product: Any, terms: dict[str, Any], epilogue: str | None, result: s
         total = total + added
     if "bias" in terms:
         total = total + terms["bias"].astype(kind)
-    if epilogue is not None:
-        total = _EPILOGUES[epilogue](total)
-    return total.astype(numpy_dtype(result))
+    if epilogue is None:
+        return total.astype(numpy_dtype(result))
+    # Outside JAX's x64 mode, constants beside a float64 array would be narrowed.
+    with jax.enable_x64(True) if total.dtype == np.float64 else contextlib.nullcontext():
+        return _EPILOGUES[epilogue](total).astype(numpy_dtype(result))
 
 
 # ---- the primitive and its rules ----

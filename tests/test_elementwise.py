@@ -9,11 +9,12 @@ import hypothesis.extra.numpy as hnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import elements, libraries, products
+from helpers import elements, libraries, products, scalars
 from hypothesis import given
 from hypothesis import strategies as st
 
 import interop
+import interop._promotion
 
 SHAPES = (((), ()), ((3,), (3,)), ((1009,), ()), ((4, 5), (5,)), ((4, 1), (1, 5)), ((0, 3), (3,)), ((2, 1, 3), (4, 1)))
 CASES = [case for case in itertools.product(elements.OPERATIONS, elements.DTYPES) if elements.serves(*case)]
@@ -53,6 +54,28 @@ def test_values(host_library, name, dtype):
             assert host_library.is_ours(result)
             loose = host_library.name == "jax" and name == "divide"  # XLA's own on the CPU, by reciprocals
             elements.check(name, host_library.to_numpy(result), answer_of(host_library, name, x), loose)
+
+
+@pytest.mark.parametrize("dtype", elements.COMPLEX)
+def test_integral_powers_of_complex_numbers(host_library, dtype):
+    """By multiplication: NumPy's bits, and of XLA, whose division is its own, close to them."""
+    bases, exponents, answer = elements.integral_powers(dtype)
+    few = [exponent + 99 for exponent in (-3, -1, 0, 1, 2, 3, 4, 7)]
+    x = host_library.make(bases)
+    with np.errstate(all="ignore"):
+        if host_library.name != "jax":
+            assert elements.same_bits(host_library.to_numpy(interop.pow(x, host_library.make(exponents))), answer)
+            return
+        for place in few:
+            for f in (interop.pow, interop.elementwise("x ** y")):
+                result, column = host_library.to_numpy(f(x, place - 99)), answer[:, place : place + 1]
+                if place - 99 in (0, 1):
+                    assert elements.same_bits(result, column)
+                rows = np.isfinite(bases) & np.isfinite(column) & (np.abs(bases) < 1e9) & (np.abs(bases) > 1e-9)
+                assert np.allclose(result[rows], column[rows], rtol=1e-5, atol=0)
+                if place - 99 in (2, 4):  # of integers and halves, exact
+                    rows = np.isin(bases.real, (1, -1, 1.5)) & np.isin(bases.imag, (1, -1, 1.5))
+                    assert elements.same_bits(result[rows], column[rows])
 
 
 @pytest.mark.parametrize(("name", "dtype"), REFUSED)
@@ -245,6 +268,71 @@ def test_promotion_follows_torch_s_default_dtype(torch):
     assert interop.multiply(x, 2.5).dtype == torch.float32
 
 
+PROMOTED = [*((dtype, is_0d) for dtype in elements.DTYPES for is_0d in (False, True)), True, 3, 2.5, 1j]
+
+
+@pytest.mark.parametrize("default", ["float32", "float64", "float16", "bfloat16"])
+def test_promotion_is_torch_s(torch, default):
+    """Every pair of dtypes, 0-d or not, and of scalars."""
+    torch.set_default_dtype(getattr(torch, default))
+    try:
+        for pair in itertools.product(PROMOTED, repeat=2):
+            if not any(isinstance(x, tuple) for x in pair):
+                continue
+            theirs = [torch.empty(() if x[1] else (1,), dtype=getattr(torch, x[0])) if isinstance(x, tuple) else x
+                      for x in pair]  # fmt: skip
+            with products.naming(str(pair)):
+                try:
+                    common = str(torch.result_type(*theirs)).removeprefix("torch.")
+                except RuntimeError:
+                    with pytest.raises(TypeError, match="^f: torch has no common dtype of"):
+                        interop._promotion.promote("f", "torch", False, *pair)
+                    continue
+                assert interop._promotion.promote("f", "torch", False, *pair) == common
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_promotion_makes_no_tensors(torch):
+    """Neither on the default device, nor where a mode of the caller's would see them."""
+
+    class Seen(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    x = torch.ones(3, dtype=torch.int16)
+    for device in ("meta", "cpu" if torch.cuda.is_available() else "cuda"):
+        interop._promotion._known.clear()
+        torch.set_default_device(device)
+        try:
+            r, quotient = interop.subtract(x, 1.5), interop.divide(x, 2)
+        finally:
+            torch.set_default_device(None)
+        assert r.device.type == "cpu"
+        assert r.tolist() == quotient.add(-1).tolist() == [-0.5] * 3
+    interop._promotion._known.clear()
+    seen = []
+    with Seen():
+        interop.subtract(x, 1.5)
+    assert not [function for function in seen if "empty" in str(function) or "result_type" in str(function)]
+
+
+def test_the_errstate_of_the_caller_is_no_other_library_s(torch):
+    x = torch.ones(2, dtype=torch.float32)
+    with np.errstate(all="raise"):
+        for scalar in (1e300, 1e-300):
+            interop._promotion._known.clear()
+            assert interop.multiply(x, scalar).tolist() == (x.double() * scalar).float().tolist()
+            assert interop.multiply(x.half(), scalar).tolist() == interop.multiply(x, scalar).tolist()
+            assert interop.divide(x, x * 0, where_zero=scalar).tolist() == interop.multiply(x, scalar).tolist()
+            product = interop.matmul(torch.eye(2), torch.eye(2), alpha=scalar)
+            assert product[0, 0] == interop.multiply(x, scalar)[0]
+        assert interop.divide(x, 0).isinf().all()
+        with pytest.raises(FloatingPointError):  # as NumPy itself
+            interop.divide(np.ones(2), 0)
+
+
 def test_0d_tensors_are_weak_as_in_torch(torch):
     x = torch.ones(3, dtype=torch.float16)
     assert interop.add(x, torch.tensor(2.0, dtype=torch.float64)).dtype == torch.float16
@@ -271,6 +359,53 @@ def test_python_scalars_are_weak(host_library, dtype, scalar):
         assert np.allclose(*(host_library.to_numpy(y).astype("complex128") for y in (result, theirs)), rtol=1e-2)
     if not (dtype == "bool" and isinstance(scalar, bool)):
         assert host_library.dtype(interop.subtract(scalar, x)) == host_library.dtype(result)
+
+
+@pytest.mark.parametrize("scalar", [*scalars.OF_A_KIND, np.bool_(True)], ids=repr)
+def test_scalars_count_by_their_kind(host_library, scalar):
+    """Whether it was a subclass that came first, or not."""
+    plain = scalars.plain(scalar)
+    for dtype in ("int8", "int32", "float16", "float32", "complex64"):
+        if (host_library.name, dtype, type(plain)) in NO_SUCH_SUM:
+            continue
+        x = host_library.make(elements.draw((5,), dtype))
+        for name in ("add", "multiply", "divide", "pow", "equal"):
+            for first, second in ((scalar, plain), (plain, scalar)):
+                interop._promotion._known.clear()
+                with np.errstate(all="ignore"):
+                    results = [getattr(interop, name)(x, y) for y in (first, second)]
+                assert host_library.dtype(results[0]) == host_library.dtype(results[1])
+                assert np.array_equal(*map(host_library.to_numpy, results), equal_nan=True)
+
+
+@pytest.mark.parametrize("scalar", [*scalars.OF_A_KIND[:3], np.bool_(True)], ids=repr)
+def test_factors_and_replacements_count_by_their_kind(host_library, scalar):
+    plain = scalars.plain(scalar)
+    x = host_library.make(np.array([[1.0, 0.0], [2.0, 4.0]], "float32"))
+    for f in (
+        lambda y: interop.divide(x, x, where_zero=y),
+        lambda y: interop.matmul(x, x, alpha=y),
+        lambda y: interop.matmul(x, x, c=x, beta=y),
+    ):
+        assert np.array_equal(*(host_library.to_numpy(f(y)) for y in (scalar, plain)))
+
+
+def test_a_subclass_with_a_dtype_of_its_own_keeps_it():
+    """numpy.float64 is a float, and numpy.complex128 a complex, with a dtype."""
+    assert interop.add(np.ones(2, "float32"), np.float64(1)).dtype == np.float64
+    assert interop.add(np.ones(2, "complex64"), np.complex128(1)).dtype == np.complex128
+
+
+def test_a_value_that_is_too_large_decides_no_dtype(host_library):
+    x = host_library.make(np.ones(2, "int8"))
+    for _ in range(2):
+        interop._promotion._known.clear()
+        for scalar in (2**70, 10**5000):
+            with pytest.raises(OverflowError, match="^interop.divide: b is .*, which float(32|64) cannot hold" if
+                               scalar > 2**1024 else "^interop.add: b is .*, which int8 cannot hold"):  # fmt: skip
+                (interop.divide if scalar > 2**1024 else interop.add)(x, scalar)
+        with pytest.raises(OverflowError, match="^interop.add: b is an integer of 16610 bits, which int8 cannot hold"):
+            interop.add(x, 10**5000)
 
 
 def test_bfloat16_beside_a_scalar_stays_bfloat16():

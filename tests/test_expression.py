@@ -5,16 +5,19 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import sys
 import threading
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import elements, expressions, products
+from helpers import elements, expressions, products, scalars
 from hypothesis import given
 from hypothesis import strategies as st
 
 import interop
+import interop._expression_parser
 
 SHAPES = ((4, 1, 5), (3, 1), (5,))
 
@@ -79,7 +82,8 @@ REFUSED = [  # text, where the caret stands, what the message says
     ("x = y", 2, "not an expression of Python"),
     ("x; y", 1, "not an expression of Python"),
     ("import os", 0, "not an expression of Python"),
-    ("x\n+ y", 2, "not an expression of Python"),
+    ("x\n y", 3, "not an expression of Python"),
+    ("x + 1 # y", 6, "a comment, or a str; accepted: one expression, over any number of lines"),
     ("x + 0b2", 6, "not an expression of Python"),
     ("x + \0", 0, "not an expression of Python"),
     ("(" * 300 + "x" + ")" * 300, 0, "not an expression of Python: too many nested parentheses"),
@@ -125,6 +129,105 @@ def test_no_text_is_run():
 def test_no_literal_keeps_the_process_busy(text):
     with pytest.raises(OverflowError):
         interop.elementwise(text)(np.arange(3))
+
+
+@pytest.mark.parametrize("text", ["x +\n\ty", "\n x\r\n+ y\n", "x \\\n + y", "x\f+\vy", "(x\n+ y)"])
+def test_an_expression_may_be_on_several_lines(text):
+    assert interop.elementwise(text)(np.ones(2), 2).tolist() == [3, 3]
+
+
+def calls_of(function):
+    """How many calls and returns of functions there are."""
+    counted = 0
+
+    def count(*_):
+        nonlocal counted
+        counted += 1
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def joined(terms):
+    """Their sum, no deeper than it must be."""
+    while len(terms) > 1:
+        terms = [f"({' + '.join(terms[k : k + 2])})" for k in range(0, len(terms), 2)]
+    return terms[0]
+
+
+@pytest.mark.parametrize(
+    "term",
+    ["(x * {k} - y / (x + {k}.5))", "(x * y) ** 2", "(a * {k} - b)", "x * (a + 1)", "where(x > {k}, sqrt(x), -y)"],
+)
+def test_the_work_is_linear_in_the_length(term):
+    """Twice the terms are at most about twice the calls, of reading the text and of the first call of the function."""
+    calls = {}
+    for count in (256, 512):
+        text = "x * y + " + joined([term.format(k=k) for k in range(count)])
+        made = []
+        calls[count] = [calls_of(lambda text=text, made=made: made.append(interop.elementwise(text)))]
+        given = {"x": np.ones(3), "y": np.ones(3), "a": 2.0, "b": 3}
+        given = {name: given[name] for name in made[0].parameters}
+        calls[count].append(calls_of(lambda made=made, given=given: made[0](**given)))
+    for short, long in zip(calls[256], calls[512], strict=True):
+        assert long <= 2.2 * short
+
+
+def test_no_more_is_kept_than_is_needed():
+    """Of a chain of steps, one result at a time: 150 of them would be 1.2 GB."""
+    x = np.ones(1_000_000)
+    text = "x" + "".join(f" + {k}.5" for k in range(150))
+    f = interop.elementwise(text)
+    tracemalloc.start()
+    try:
+        f(x)
+        assert tracemalloc.get_traced_memory()[1] < 10 * x.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+DEEP = {
+    "brackets": "(" * 10_000 + "x" + ")" * 10_000,
+    "calls": "abs(" * 10_000 + "x" + ")" * 10_000,
+    "signs": "-" * 10_000 + "x",
+    "powers": "**".join(["x"] * 10_000),
+    "a sum": "+".join(["x"] * 10_000),
+    "comparisons": "<".join(["x"] * 10_000),
+    "choices": "x if x else " * 10_000 + "x",
+    "functions": "lambda: " * 10_000 + "x",
+}
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_deep_nesting_is_a_value_error(text, in_thread):
+    found = []
+
+    def read():
+        try:
+            interop.elementwise(text)
+        except ValueError as error:
+            found.append(str(error))
+
+    if in_thread:
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    else:
+        read()
+    assert len(found) == 1
+    assert found[0].startswith("interop.elementwise: ")
+
+
+def test_as_deep_as_is_said():
+    for text, answer in (("-" * 200 + "x", 1), ("x" + " + x" * 200, 201), ("(" * 150 + "x" + ")" * 150, 1)):
+        assert interop.elementwise(text)(np.ones(1)).tolist() == [answer]
+    with pytest.raises(ValueError, match="nested too deeply here; accepted: 200 operations within one another"):
+        interop.elementwise("x" + " + x" * 201)
 
 
 @given(st.text(alphabet="xy+-*/%()<>=!&|^~., 0123456789eE\n'[]:abswher", max_size=30))
@@ -397,6 +500,57 @@ def test_conditions_may_be_scalars():
     assert f(0.0, np.array([1, 2])).tolist() == [0, 0]
 
 
+NUMBERS = (True, 1, 1.0, 1 + 0j)
+
+
+@pytest.mark.parametrize("first", NUMBERS, ids=repr)
+@pytest.mark.parametrize("second", NUMBERS, ids=repr)
+def test_literals_of_another_type_are_other_literals(host_library, first, second):
+    """The scalar a * 1.0 is a float, and a * 1 is none; and each is what it is when called alone."""
+    x, y = (host_library.make(np.array([value], "int8")) for value in (1, 100))
+    f = interop.elementwise(f"x * (a * {first}) + y * (a * {second})")
+    answer = interop.add(interop.multiply(x, 3 * first), interop.multiply(y, 3 * second))
+    result = f(x, 3, y)
+    assert host_library.dtype(result) == host_library.dtype(answer)
+    assert host_library.to_numpy(result).tolist() == host_library.to_numpy(answer).tolist()
+
+
+def test_zeros_of_another_sign_are_other_literals():
+    assert np.signbit(interop.elementwise("copysign(x, a * 0.0) + 4 * copysign(x, a * -0.0)")(np.ones(1), 1)).all()
+    assert interop.elementwise("copysign(x, a * -0.0) + 4 * copysign(x, a * 0.0)")(np.ones(1), 1).tolist() == [3.0]
+    assert interop.elementwise("copysign(x, -0.0) + 4 * copysign(x, 0.0)")(np.ones(1)).tolist() == [3.0]
+
+
+def test_texts_with_other_literals_are_not_equal():
+    texts = ["x * 1", "x * 1.0", "x * True", "x * 1j", "x * 0.0", "x * -0.0"]
+    functions = [interop.elementwise(text) for text in texts]
+    assert len(set(functions)) == len(texts)
+    for f in functions:
+        other = pickle.loads(pickle.dumps(f))
+        assert other == f
+        assert other(np.ones(1, "int8")).dtype == f(np.ones(1, "int8")).dtype
+
+
+def test_what_stands_twice_is_computed_once():
+    parsed = interop._expression_parser.parse("(x * y + 1) / (x * y + 1.0) + x * y")
+    assert len(parsed.nodes) == 9  # x, y, x * y, 1, + 1, 1.0, + 1.0, /, +
+
+
+@pytest.mark.parametrize("scalar", [*scalars.OF_A_KIND, np.bool_(True)], ids=repr)
+def test_scalars_count_by_their_kind(host_library, scalar):
+    plain = scalars.plain(scalar)
+    for dtype in ("int8", "float16", "complex64"):
+        x = host_library.make(np.full(2, 3, dtype))
+        for text in ("x * a", "x * (a + 1)", "where(x != 0, a, x)", "x * (a * 2 - a)"):
+            f = interop.elementwise(text)
+            if host_library.name == "torch" and dtype == "float16" and isinstance(plain, complex):
+                continue  # complex32, which is not served
+            given = {name: {"x": x, "a": scalar}[name] for name in f.parameters}
+            result, answer = f(**given), f(**{**given, "a": plain})
+            assert host_library.dtype(result) == host_library.dtype(answer)
+            assert np.array_equal(*map(host_library.to_numpy, (result, answer)))
+
+
 # ---- out= ----
 
 
@@ -420,6 +574,16 @@ def test_numpy_warns_where_the_arrays_are_its_own(torch):
     with pytest.warns(RuntimeWarning, match="divide by zero"):
         f(np.ones(2))
     assert torch.isinf(f(torch.ones(2))).all()
+
+
+def test_the_errstate_of_the_caller_is_no_other_library_s(torch):
+    x = torch.ones(2)
+    with np.errstate(all="raise"):
+        assert torch.isinf(interop.elementwise("x * a + 1e300")(x, 1e300)).all()
+        assert torch.isinf(interop.elementwise("x / (x - x)")(x)).all()
+        assert torch.isinf(interop.elementwise("x * (a / b)")(x, np.float64(1), np.float64(0))).all()
+        with pytest.raises(FloatingPointError):  # as NumPy itself
+            interop.elementwise("x / (x - x)")(np.ones(2))
 
 
 # ---- libraries ----

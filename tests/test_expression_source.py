@@ -19,9 +19,10 @@ ARCHITECTURE = "sm_90"
 
 def typed(text, dtypes, scalars=()):
     """An expression for arrays of `dtypes` (by parameter), of NumPy; the other parameters are the scalars."""
-    root, parameters = parse(text)
+    parsed = parse(text)
+    parameters = parsed.parameters
     names = [name for name in parameters if name not in dict(scalars)]
-    split = Split("f", root, parameters, frozenset(dict(scalars)))
+    split = Split("f", parsed, frozenset(dict(scalars)))
     arrays = [(dtypes if isinstance(dtypes, str) else dtypes[name], False) for name in names]
     return split.type("numpy", arrays, split.evaluate(*(dict(scalars).get(name) for name in parameters)))
 
@@ -173,6 +174,17 @@ def test_another_scalar_gives_the_same_source():
 )
 def test_literals_are_written_by_their_bits(dtype, value, text):
     assert f"Add{{}}(x0, {text})" in _expression_source.source(typed(f"x + {value}", dtype), [False], 0, 1, 1)
+
+
+def test_the_source_is_linear_in_the_length():
+    sizes = []
+    for count in (100, 200):
+        terms = [f"(x * {k} + 1.5)" for k in range(1000, 1000 + count)]
+        while len(terms) > 1:
+            terms = [f"({' - '.join(terms[k : k + 2])})" for k in range(0, len(terms), 2)]
+        sizes.append(len(_expression_source.source(typed(terms[0], "float32"), [False], 0, 4, 1)))
+    fixed = len(_expression_source.source(typed("x", "float32"), [False], 0, 4, 1))
+    assert sizes[1] - fixed <= 2.1 * (sizes[0] - fixed)
 
 
 # ---- the cache ----

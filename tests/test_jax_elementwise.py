@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from helpers import machine
@@ -71,6 +73,60 @@ def test_scalars_of_numpy_have_a_dtype(dtype, scalar):
     for result in (interop.add(x, scalar), jax.jit(lambda x: interop.add(x, scalar))(x)):
         assert result.dtype == expected.dtype
         assert result.tolist() == expected.tolist()
+
+
+FLOATS_OF_INTEGERS = {
+    "x / y": jnp.divide,
+    "sqrt(x)": lambda x, y: jnp.sqrt(x),
+    "exp(x)": lambda x, y: jnp.exp(x),
+    "hypot(x, y)": jnp.hypot,
+    "atan2(x, y)": jnp.arctan2,
+    "copysign(x, y)": jnp.copysign,
+}
+
+
+def _called(f, y, x):
+    return f(x, y)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_integers_become_the_floats_of_jax_numpy(wide):
+    """float32 of up to 32 bits, also in the x64 mode; float64 of 64."""
+    narrow = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32"]
+    with jax.enable_x64(wide):
+        dtypes = narrow + ["int64", "uint64", "float64"] * wide
+        shapes = [jax.ShapeDtypeStruct((2,), dtype) for dtype in dtypes]
+        weak = [jax.ShapeDtypeStruct((2,), jnp.asarray(x).dtype, weak_type=True) for x in (3, 2.5)]
+        for x in shapes + weak:
+            for y in [*shapes, *weak, True, 3, 2.5]:
+                arrays = [z for z in (x, y) if isinstance(z, jax.ShapeDtypeStruct)]
+
+                dtypes = set()
+                for f in (jnp.divide, interop.divide, interop.elementwise("x / y")):
+                    call = f if len(arrays) == 2 else functools.partial(_called, f, y)
+                    dtypes.add(jax.eval_shape(call, *arrays).dtype)
+                assert len(dtypes) == 1, (x, y)
+        for text, theirs in FLOATS_OF_INTEGERS.items():
+            f = interop.elementwise(text)
+            for x in shapes + weak:
+                arrays = [x] * len(f.parameters)
+                result = jax.eval_shape(f, *arrays)
+                assert result.dtype == jax.eval_shape(theirs, x, x).dtype, (text, x)
+
+
+def test_a_scalar_before_a_weakly_typed_array():
+    for f in (interop.add, interop.divide, interop.elementwise("x + y")):
+        assert f(2, jnp.asarray(4.0)).dtype == f(jnp.asarray(4.0), 2).dtype == "float32"
+    assert interop.subtract(True, jnp.asarray(4)) == -3
+
+
+def test_the_errstate_of_the_caller_is_not_jax_s():
+    x = jnp.ones(2)
+    with np.errstate(all="raise"):
+        assert jnp.isinf(interop.multiply(x, 1e300)).all()
+        assert jnp.isinf(interop.divide(x, 0 * x, where_zero=1e300)).all()
+        assert jnp.isinf(interop.elementwise("x * a + 1e300")(x, 1e300)).all()
+        assert jnp.isinf(interop.matmul(jnp.eye(2), jnp.eye(2), alpha=1e300)[0, 0])
 
 
 def test_64_bits_stay_with_x64_mode_off():

@@ -352,3 +352,46 @@ def test_scales_that_are_none(host_library, scale, error, message):
     for call in (interop.matmul, lambda a, b, **options: interop.explain(interop.matmul, a, b, **options)):
         with pytest.raises(error, match=f"^interop.matmul: {message}"):
             call(x, x, scale_a=scale)
+
+
+# ---- gelu ----
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("epilogue", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("dtype", forms.FLOATS)
+def test_gelu_is_right_to_a_few_units_in_the_last_place(host_library, dtype, epilogue, with_bias):
+    """Relative to the result also where that is small, of sums that are exact."""
+    x = forms.gelu_arguments(dtype)
+    a = np.full((3, 1), 0.5 if with_bias else 1).astype(x.dtype)
+    options = {"bias": host_library.make(x / x.dtype.type(2))} if with_bias else {}
+    result = interop.matmul(host_library.make(a), host_library.make(x[None]), epilogue=epilogue, **options)
+    result = host_library.to_numpy(result)
+    in_jax = host_library.name == "jax"
+    most = 0.51 if dtype in ("float16", "bfloat16") else 8  # 16 bits are rounded once, from float32
+    assert result.dtype == x.dtype
+    for row in result:
+        if in_jax and epilogue == "gelu" and most == 8:  # of the tail of XLA's own erfc
+            near = x > -6
+            assert forms.gelu_error(row[near], x[near], epilogue) <= 24
+            assert forms.gelu_error(row, x, epilogue, flushes=True) <= 512
+        else:
+            assert forms.gelu_error(row, x, epilogue, flushes=in_jax) <= most
+
+
+def test_the_bound_of_gelu_tells_a_rounded_argument():
+    """What 1 + tanh(x) leaves is not right."""
+    x = forms.gelu_arguments("float64")
+    naive = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    assert forms.gelu_error(naive, x, "gelu_tanh") > 1e5
+
+
+@pytest.mark.parametrize("epilogue", ["gelu", "gelu_tanh"])
+def test_gelu_of_special_values(host_library, epilogue):
+    x = np.array([[np.inf, np.nan, 0.0, 1e30, -1e30]], "float32")
+    with np.errstate(invalid="ignore"):
+        result = interop.matmul(host_library.make(np.ones((1, 1), "float32")), host_library.make(x), epilogue=epilogue)
+    result = host_library.to_numpy(result)[0]
+    assert result[0] == np.inf
+    assert np.isnan(result[1])
+    assert result[2:].tolist() == [0, np.float32(1e30), 0]

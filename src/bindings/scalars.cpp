@@ -18,15 +18,13 @@ using exchange::attribute;
 using exchange::Lookup;
 using exchange::Name;
 
+const Lookup kBytesOf("interop._promotion", "bytes_of");
 const Lookup kElementOf("interop._promotion", "element_of");
-const Lookup kNumpyArray("numpy", "array");
 const Lookup kNumpyGeneric("numpy", "generic");
 const Lookup kNumpyBool("numpy", "bool_");
 const Lookup kNumpyNdarray("numpy", "ndarray");
-const Name kAstype("astype");
 const Name kDtype("dtype");
 const Name kKind("kind");
-const Name kTobytes("tobytes");
 const Name kReal("real");
 const Name kImag("imag");
 
@@ -204,7 +202,8 @@ Kind kind_of(nb::handle x) {
   if (PyLong_Check(x.ptr())) return Kind::integer;
   if (PyComplex_CheckExact(x.ptr())) return Kind::complex;
   if (exchange::find_route(x)) return Kind::array;
-  return nb::isinstance(x, kNumpyGeneric.get()) ? Kind::numpy_scalar : Kind::array;
+  if (nb::isinstance(x, kNumpyGeneric.get())) return Kind::numpy_scalar;  // numpy.float64 is a float, too
+  return PyFloat_Check(x.ptr()) ? Kind::real : PyComplex_Check(x.ptr()) ? Kind::complex : Kind::array;
 }
 
 Kind kind_of(DLDataType dtype) {
@@ -242,8 +241,7 @@ bool fits(nb::handle x, Kind kind, DLDataType dtype) {
 }
 
 ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
-  const nb::object array = kNumpyArray.get()(x);
-  const nb::object text = attribute(attribute(array, kAstype)(exchange::numpy_dtype(dtype)), kTobytes)();
+  const nb::object text = kBytesOf.get()(x, exchange::numpy_dtype(dtype));
   ScalarValue value{};
   std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
   return value;

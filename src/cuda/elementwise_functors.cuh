@@ -267,18 +267,49 @@ INTEROP_CALLED Complex<F> complex_divide(Complex<F> a, Complex<F> b) {
   return {(a.re * ratio + a.im) * scale, (a.im * ratio - a.re) * scale};
 }
 
+template <typename F>
+INTEROP_DEVICE Complex<F> complex_multiply(Complex<F> a, Complex<F> b) {
+  return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
 /// By polar coordinates, in double: one body for both complex dtypes.
-INTEROP_CALLED Complex<double> complex_pow(Complex<double> a, Complex<double> b) {
-  if (b.re == 0 && b.im == 0) return {1, 0};
-  if (a.re == 0 && a.im == 0) {
-    const double nan = __longlong_as_double(0x7ff8000000000000ll);
-    return b.re > 0 ? Complex<double>{0, 0} : Complex<double>{nan, nan};
-  }
+INTEROP_CALLED Complex<double> complex_pow_polar(Complex<double> a, Complex<double> b) {
   const double log_length = log(hypot(a.re, a.im)), angle = atan2(a.im, a.re);
   const double scale = exp(b.re * log_length - b.im * angle);
   double sine, cosine;
   sincos(b.im * log_length + b.re * angle, &sine, &cosine);
   return {scale * cosine, scale * sine};
+}
+
+/// A power other than 0, and below 100 either way, by repeated multiplication, of which 1, 2 and 3 take no detour by
+/// 1: the products, their order, and so the signs of zeros and what comes of infinities, are NumPy's.
+template <typename F>
+INTEROP_CALLED Complex<F> complex_integral_pow(Complex<F> a, int exponent) {
+  if (exponent == 1) return a;
+  if (exponent == 2) return complex_multiply(a, a);
+  if (exponent == 3) return complex_multiply(a, complex_multiply(a, a));
+  Complex<F> result{1, 0};
+  for (unsigned left = exponent < 0 ? -exponent : exponent;;) {
+    if (left & 1) result = complex_multiply(result, a);
+    if ((left >>= 1) == 0) break;
+    a = complex_multiply(a, a);
+  }
+  return exponent < 0 ? complex_divide(Complex<F>{1, 0}, result) : result;
+}
+
+template <typename F>
+INTEROP_CALLED Complex<F> complex_pow(Complex<F> a, Complex<F> b) {
+  if (b.re == 0 && b.im == 0) return {1, 0};
+  if (a.re == 0 && a.im == 0) {
+    const F nan = static_cast<F>(__int_as_float(0x7fc00000));
+    return b.re > 0 ? Complex<F>{0, 0} : Complex<F>{nan, nan};
+  }
+  if (b.im == 0 && b.re > -100 && b.re < 100) {
+    const int exponent = static_cast<int>(b.re);
+    if (static_cast<F>(exponent) == b.re) return complex_integral_pow(a, exponent);
+  }
+  const Complex<double> power = complex_pow_polar({a.re, a.im}, {b.re, b.im});
+  return {static_cast<F>(power.re), static_cast<F>(power.im)};
 }
 
 // ---- the operations ----
@@ -327,7 +358,7 @@ struct Multiply {
     if constexpr (Facts<T>::is_bool) {
       return a && b;
     } else if constexpr (Facts<T>::is_complex) {
-      return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+      return complex_multiply(a, b);
     } else if constexpr (Facts<T>::is_integer) {
       return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
     } else {
@@ -428,8 +459,7 @@ struct Pow {
   INTEROP_DEVICE T operator()(T a, T b) const {
     using A = Arithmetic<T>;
     if constexpr (Facts<T>::is_complex) {
-      using Wide = Complex<double>;
-      return Convert<T, Wide>::from(complex_pow(Convert<Wide, T>::from(a), Convert<Wide, T>::from(b)));
+      return complex_pow(a, b);
     } else if constexpr (Facts<T>::is_integer) {
       return integer_pow(a, b);
     } else {

@@ -113,17 +113,66 @@ __device__ __forceinline__ void store_as(char* to, Format format, uint32_t value
 
 // ---- what becomes of the sums ----
 
+/// Constants of gelu, each as the sum of two numbers of T: high, low.
+template <typename T>
+struct GeluConstants;
+template <>
+struct GeluConstants<float> {
+  static constexpr float kRoot = 0x1.6a09e6p-1f, kRootLow = 0x1.9fcef4p-27f;       // sqrt(1/2)
+  static constexpr float kLinear = 0x1.988454p+0f, kLinearLow = -0x1.857936p-25f;  // 2 sqrt(2/pi)
+  static constexpr float kCubic = 0x1.2444f2p-4f, kCubicLow = 0x1.49b16ap-29f;     // 0.044715 times that
+};
+template <>
+struct GeluConstants<double> {
+  static constexpr double kRoot = 0x1.6a09e667f3bcdp-1, kRootLow = -0x1.bdd3413b26456p-55;
+  static constexpr double kLinear = 0x1.9884533d43651p+0, kLinearLow = -0x1.cbc0d30ebfd15p-54;
+  static constexpr double kCubic = 0x1.2444f2a4d8b4bp-4, kCubicLow = -0x1.6c843a29d1c7p-61;
+};
+
+// The result is within a few units in the last place also where it is small, which exp and erfc of a rounded argument
+// are not: what rounding takes from an argument is found by fma, and given back to first order. A product is written
+// as fma(a, b, 0) where the compiler must not contract it.
+
+/// x Phi(x).
+template <typename T>
+__device__ __forceinline__ T gelu(T x) {
+  using Constants = GeluConstants<T>;
+  const T root = Constants::kRoot, root_low = Constants::kRootLow;
+  const T z = fma(x, -root, T(0));
+  T twice = erfc(z);         // 2 Phi(x)
+  if (z > 0 && z < T(30)) {  // beyond, it is 0
+    const T low = fma(x, -root, -z) - x * root_low;
+    twice = fma(-twice, low * (z + sqrt(fma(z, z, T(1.5)))), twice);  // its logarithm's slope, nearly
+  }
+  return T(0.5) * x * twice;
+}
+
+/// x / (1 + exp(-t)), where t is 2 sqrt(2/pi) (x + 0.044715 x^3): what x (1 + tanh(t/2)) / 2 is, without the sum.
+template <typename T>
+__device__ __forceinline__ T gelu_tanh(T x) {
+  using Constants = GeluConstants<T>;
+  const T cubic = Constants::kCubic, cubic_low = Constants::kCubicLow;
+  const T linear = Constants::kLinear, linear_low = Constants::kLinearLow;
+  const T y = x < 0 ? (x < T(-40) ? T(40) : -x) : x > T(40) ? T(40) : x;  // exp(-t) is 0 there
+  const T square = fma(y, y, T(0)), square_low = fma(y, y, -square);
+  const T term = fma(cubic, square, T(0));
+  const T factor = linear + term, back = factor - linear;
+  const T factor_low = (linear - (factor - back)) + (term - back) + fma(cubic, square, -term) +
+                       fma(cubic, square_low, fma(cubic_low, square, linear_low));
+  const T t = fma(y, factor, T(0)), t_low = fma(y, factor, -t) + y * factor_low;
+  const T power = exp(-t), fixed = fma(-power, t_low, power);
+  return (x < 0 ? x * fixed : x) / (1 + fixed);
+}
+
 template <typename T>
 __device__ __forceinline__ T activate(T x, int activation) {
   switch (activation) {
     case static_cast<int>(Activation::relu):
       return x < 0 ? T(0) : x;  // NaN stays
     case static_cast<int>(Activation::gelu):
-      return T(0.5) * x * erfc(x * T(-0.70710678118654752440));
-    default: {  // gelu_tanh
-      const T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
-      return T(0.5) * x * (1 + tanh(inner));
-    }
+      return gelu(x);
+    default:
+      return gelu_tanh(x);
   }
 }
 

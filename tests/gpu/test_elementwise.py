@@ -69,6 +69,33 @@ def test_special_values_of_complex_numbers(torch, name, dtype):
     elements.check(name, result, elements.expected(name, *x))
 
 
+@pytest.mark.parametrize("dtype", elements.COMPLEX)
+def test_integral_powers_of_complex_numbers_are_numpy_s(torch, dtype):
+    """Bit by bit, by an array of exponents and by scalars."""
+    library = libraries.by_name("torch", "cuda")
+    bases, exponents, answer = elements.integral_powers(dtype)
+    result = library.to_numpy(interop.pow(library.make(bases), library.make(exponents)))
+    assert elements.same_bits(result, answer)
+    for exponent in (-3, -1, 0, 1, 2, 3, 4, 7, 98):
+        column = answer[:, exponent + 99]
+        for scalar in (exponent, float(exponent), complex(exponent)):
+            result = library.to_numpy(interop.pow(library.make(bases[:, 0]), scalar))
+            assert elements.same_bits(result, column), scalar
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy", "jax"])
+def test_powers_of_complex_numbers_are_exact_where_products_are(request, name):
+    request.getfixturevalue(name)
+    library = libraries.by_name(name, "cuda")
+    x = library.make(np.array([1 + 1j, complex(0, np.inf), complex(-0.0, -0.0)], "complex64"))
+    assert elements.same_bits(library.to_numpy(interop.pow(x, 1)), library.to_numpy(x))
+    assert library.to_numpy(interop.pow(x, 2))[0] == 2j
+    assert library.to_numpy(interop.pow(x, 4))[0] == -4
+    other = library.to_numpy(interop.pow(x, 2.5))[0]  # by polar coordinates
+    assert np.isclose(other, (1 + 1j) ** 2.5, rtol=1e-5)
+    assert other != (1 + 1j) ** 2
+
+
 @pytest.mark.parametrize("dtype", elements.INTEGERS)
 @pytest.mark.parametrize("name", [name for name in elements.OPERATIONS if name not in ("divide", *elements.UNARY)])
 def test_special_integers(torch, name, dtype):

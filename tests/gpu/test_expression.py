@@ -77,6 +77,22 @@ def test_exact_functions(torch, text, dtype):
     assert np.array_equal(result, answer, equal_nan=answer.dtype.kind in "fc")
 
 
+@pytest.mark.parametrize("dtype", elements.COMPLEX)
+def test_integral_powers_of_complex_numbers_are_numpy_s(torch, dtype):
+    """Bit by bit: by an array, by a scalar, and by literals."""
+    library = libraries.by_name("torch", "cuda")
+    bases, exponents, answer = elements.integral_powers(dtype)
+    x = library.make(bases)
+    f = interop.elementwise("x ** y")
+    assert elements.same_bits(library.to_numpy(f(x, library.make(exponents))), answer)
+    for exponent in (-3, 1, 2, 3, 50):
+        column = answer[:, exponent + 99 : exponent + 100]
+        assert elements.same_bits(library.to_numpy(f(x, exponent)), column), exponent
+        assert elements.same_bits(library.to_numpy(interop.elementwise(f"x ** {exponent}")(x)), column), exponent
+    for text in ("x ** 2", "x ** 2.0", "x * x", "square(x)"):  # all are the product
+        assert elements.same_bits(library.to_numpy(interop.elementwise(text)(x)), answer[:, 101:102]), text
+
+
 @pytest.mark.parametrize("dtype", elements.INTEGERS[:4])
 def test_shifts_by_too_much(torch, dtype):
     library = libraries.by_name("torch", "cuda")

@@ -55,6 +55,26 @@ def special_complex(name: str, dtype: str) -> list[np.ndarray]:
     return [numbers] if name in UNARY else [np.repeat(numbers, numbers.size), np.tile(numbers, numbers.size)]
 
 
+def integral_powers(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bases, (n, 1), special and ordinary; integral exponents that are multiplied, (1, m); and NumPy's powers."""
+    values = np.array([0.0, -0.0, 1.0, -1.0, 1.5, -2.25, 3e-30, 1e20, np.inf, -np.inf, np.nan])
+    bases = np.empty(values.size**2, dtype)
+    bases.real, bases.imag = np.repeat(values, values.size), np.tile(values, values.size)
+    bases = np.concatenate([bases, draw((50,), dtype)])[:, None]
+    exponents = np.arange(-99, 100).astype(dtype)[None]
+    with np.errstate(all="ignore"):
+        return bases, exponents, np.power(bases, exponents)
+
+
+def same_bits(result: np.ndarray, answer: np.ndarray) -> bool:
+    """Tell whether the parts are the same, with the signs of zeros, but for the bits of NaN."""
+    pairs = ((result.real, answer.real), (result.imag, answer.imag))
+    return result.dtype == answer.dtype and all(
+        np.array_equal(x, y, equal_nan=True) and np.array_equal(np.signbit(x[y == 0]), np.signbit(y[y == 0]))
+        for x, y in pairs
+    )
+
+
 def draw(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     """Random elements: of integers the whole range and small ones, zeros among them; of floats ordinary numbers."""
     rng = np.random.default_rng([seed, len(dtype), *shape])

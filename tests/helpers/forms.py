@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from decimal import Context, Decimal, getcontext, localcontext
 from typing import Any
 
 import ml_dtypes
@@ -92,6 +94,68 @@ def _apply(epilogue: str | None, x: np.ndarray) -> np.ndarray:
     if epilogue == "gelu":
         return 0.5 * y * np.vectorize(math.erfc, otypes=[float])(-y / math.sqrt(2))
     return 0.5 * y * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+
+
+# ---- gelu, exactly ----
+
+
+def gelu_arguments(dtype: str) -> np.ndarray:
+    """256 numbers that every dtype has, or nearly: most of them where little is left of the sum in 1 + tanh(x)."""
+    x = np.concatenate([np.linspace(-40, -14, 30), np.linspace(-14, 3, 200), np.geomspace(3, 40, 24), [0.0, -1e-3]])
+    coarse = x.astype(ml_dtypes.float8_e4m3fn if dtype in FLOAT8 else ml_dtypes.bfloat16)
+    return coarse.astype(np.float64).astype(numpy_dtype(dtype) if dtype not in FLOAT8 else np.float32)
+
+
+@functools.cache
+def _pi() -> Decimal:
+    """By Machin's formula, to 800 digits."""
+
+    def arctan_of_inverse(n: int) -> Decimal:
+        total = term = Decimal(1) / n
+        k = 1
+        while abs(term) > Decimal(10) ** -800:
+            term /= -n * n
+            k += 2
+            total += term / k
+        return total
+
+    with localcontext(Context(prec=810)):
+        return 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
+
+
+@functools.cache
+def _gelu_in_decimals(x: float, epilogue: str) -> Decimal:
+    if x > 14:
+        return Decimal(x)  # and 40 digits of it are
+    # erf's series grows to exp(x^2 / 2) before it shrinks, and all but exp(-x^2 / 2) of it cancels.
+    with localcontext(Context(prec=int(0.4343 * x * x) + 60)):
+        value, pi = Decimal(x), +_pi()
+        if epilogue == "gelu_tanh":
+            inner = (2 / pi).sqrt() * (value + Decimal("0.044715") * value**3)
+            return value / (1 + (-2 * inner).exp())
+        z = value / Decimal(2).sqrt()
+        square, total, term, k = z * z, z, z, 0
+        while abs(term) > Decimal(10) ** -(getcontext().prec - 4):
+            k += 1
+            term *= -square / k
+            total += term / (2 * k + 1)
+        return value * (1 + 2 / pi.sqrt() * total) / 2
+
+
+def gelu_error(result: np.ndarray, x: np.ndarray, epilogue: str, flushes: bool = False) -> float:
+    """How many units in the last place of its dtype a gelu of `x` is off, at most, beside 64 of the least number.
+
+    `flushes`: that is the least normal one, as what is below it may be 0, also on the way.
+    """
+    limits = ml_dtypes.finfo(result.dtype)
+    floor = 64 * float(limits.tiny if flushes else limits.smallest_subnormal)
+    worst = 0.0
+    for got, argument in zip(result.ravel().tolist(), x.ravel().tolist(), strict=True):
+        exact = _gelu_in_decimals(float(argument), epilogue)
+        exponent = max(math.frexp(float(exact))[1] - 1, int(limits.minexp))
+        error = abs(Decimal(float(got)) - exact) - Decimal(floor)
+        worst = max(worst, float(error / Decimal(2) ** (exponent - int(limits.nmant))))
+    return worst
 
 
 def check(
