@@ -257,7 +257,7 @@ class _Typing:
             self.step(COPY, self.common_dtype(COPY, [result]), None, [result])
         if self.typed.asks:
             if configuration(self.library) != before:  # another thread has changed it between two steps
-                return _Typing(self.split, self.library, self.arrays, self.scalars).run()
+                return _Typing(self.split, self.library, self.arrays, self.scalars, self.sides).run()
             self.typed.configuration = before
         return self.typed
 

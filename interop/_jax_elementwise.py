@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
-import jax.extend.core
 import jax.ffi
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from interop import _core
@@ -189,7 +189,7 @@ def _with_wide(inputs: list[Any], arrays: dict[str, Any], call: Callable[[], Any
 
 # ---- the primitive and its rules ----
 
-elementwise_p: Any = jax.extend.core.Primitive("interop_elementwise")
+elementwise_p: Any = Primitive("interop_elementwise")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
-import jax.extend.core
 import jax.ffi
 import jax.numpy as jnp
 import jax.scipy.special
 import jax.sharding
 import numpy as np
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from interop import CudaError, _core
@@ -357,7 +357,7 @@ def _finish(product: Any, terms: dict[str, Any], epilogue: str | None, result: s
 
 # ---- the primitive and its rules ----
 
-matmul_p: Any = jax.extend.core.Primitive("interop_matmul")
+matmul_p: Any = Primitive("interop_matmul")
 
 _PartitionSpec: Any = jax.sharding.PartitionSpec
 _TARGET = "interop_matmul"  # the handler's name, in the compiled half and in XLA

@@ -344,7 +344,6 @@ def test_the_allocator_of_the_table(api):
         ({"dtype": dlpack.DataType(2, 32, 4)}, "TypeError: interop: allocator: .*; accepted: dtypes of one lane"),
         ({"dtype": dlpack.DataType(99, 32, 1)}, r"TypeError: interop: allocator: .*unknown dtype\(code=99"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_what_the_allocator_refuses(api, fields, words):
     said = []

@@ -190,7 +190,10 @@ Array copy_for(const Array& array, DLDevice device, nb::handle stream) {
   array.make_wait(where);
   copy.readers = std::make_shared<Readers>();
   place(device_memory(bytes, copy.gpu, where, copy.readers));
-  if (!unordered) copy.readers->note(where, copy.gpu);
+  if (!unordered) {
+    copy.readers->note(where, copy.gpu);
+    if (array.readers) array.readers->note(where, array.gpu);  // the copy may still be read when the array is gone
+  }
   const nb::gil_scoped_release no_gil;
   cuda::copy_on_device(copy.memory.get(), source, bytes, where);
   if (unordered) cuda::synchronize(where);  // nobody else can know of the copy

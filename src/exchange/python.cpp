@@ -147,7 +147,12 @@ void set_python_error() noexcept {
   } catch (const BufferError& error) {
     PyErr_SetString(PyExc_BufferError, error.what());
   } catch (const CudaError& error) {
-    PyErr_SetString(kCudaError.get().ptr(), error.what());
+    PyObject* type = PyExc_RuntimeError;
+    try {
+      type = kCudaError.get().ptr();
+    } catch (nb::python_error&) {  // there is no module any more, as Python is ending
+    }
+    PyErr_SetString(type, error.what());
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::exception& error) {
