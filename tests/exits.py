@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -236,7 +237,9 @@ def an_interrupt(calls: list[Call]) -> None:
 
 def a_fork_in_a_thread(calls: list[Call]) -> None:
     def work() -> None:
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of what this is about
+            child = os.fork()
         if child == 0:
             signal.alarm(30)
             if library == "numpy":  # what threads of torch and JAX held is held for ever in the child

@@ -233,7 +233,7 @@ def test_buffer_gives_what_is_asked_for(array, flags):
     get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
     assert get(ctypes.py_object(array), ctypes.byref(view), ctypes.c_int(flags)) == 0
     try:
-        assert (view.len, view.itemsize, view.ndim) == (48, 8, 2)
+        assert (view.len, view.itemsize, view.ndim) == (48, 8, 2 if flags & ND else 0)  # as NumPy has it
         assert (view.format == b"d") == bool(flags & FORMAT)
         assert bool(view.shape) == bool(flags & ND)
         assert bool(view.strides) == (flags & STRIDES == STRIDES)
@@ -285,7 +285,7 @@ def test_dlpack_keywords(array, keywords, name):
         ({"stream": 1}, ValueError, "stream is 1; accepted for host memory: None"),
         ({"stream": -1}, ValueError, "stream is -1; accepted for host memory: None"),
         ({"steam": 1}, TypeError, None),
-        ({"stream": 10**5000}, ValueError, "stream is an integer of too many digits"),
+        ({"stream": 10**5000}, ValueError, "stream is an integer of 16610 bits"),
         ({"stream": 1.0}, ValueError, "stream is 1.0; accepted for host memory: None"),
         ({"max_version": 1}, TypeError, "max_version is 1; accepted: None, or a tuple of two ints"),
         ({"max_version": ("1", 0)}, TypeError, "max_version is .*; accepted: None, or a tuple of two ints"),
@@ -552,7 +552,7 @@ def test_a_cycle_through_a_view_is_collected(make_owner, hold):
     [np.from_dlpack, memoryview, np.asarray, lambda view: view.__dlpack__(), lambda view: view],
     ids=["consumer", "buffer", "array", "capsule", "view"],
 )
-@pytest.mark.parametrize("make_owner", [*owners()])
+@pytest.mark.parametrize("make_owner", [x for x in owners() if x.id != "torch"])  # of which the storage is kept
 def test_a_cycle_is_kept_by_an_export(make_owner, export):
     owner = make_owner()
     owner.kept = interop.asarray(owner)

@@ -85,7 +85,7 @@ def test_the_page_is_of_products(capsys):
 
 def test_stages_are_of_device_arrays():
     x = np.ones((2, 2), "float32")
-    with pytest.raises(TypeError, match="whole DLPack C exchange API"):
+    with pytest.raises(TypeError, match="DLPack C exchange API, borrowed views included"):
         _core.time_stages(x, x, 1)
 
 
@@ -142,7 +142,7 @@ def test_stages_make_up_a_call_on_gpu(cuda_torch):
     x = cuda_torch.rand(16, 16, device="cuda")
     stages = _core.time_stages(x, x, 50)
     cuda_torch.cuda.synchronize()
-    assert list(stages) == ["import", "checks", "stream", "allocate", "plan", "launch", "wrap"]
+    assert list(stages) == ["import", "checks", "stream", "allocate", "plan", "launch"]
     assert all(0 < seconds < 1e-3 for seconds in stages.values())
     assert interop._core.held_count() == 0
 

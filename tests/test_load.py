@@ -266,10 +266,10 @@ def test_arrays_that_are_not_aligned_as_c_has_them(lib):
         ("is_not", 2, OverflowError, "x is 2, which bool cannot hold"),
         ("half_of", 1e300, OverflowError, r"libsum.half_of: x is 1e\+300, which float32 cannot hold"),
         ("half_of", -float.fromhex("0x1.ffffffp127"), OverflowError, "libsum.half_of: x is -3.40"),
-        ("half_of", np.float64(1e39), OverflowError, r"libsum.half_of: x is 1e\+39"),
+        ("half_of", np.float64(1e39), OverflowError, r"libsum.half_of: x is .*1e\+39"),
         ("half_of", np.longdouble("1e400"), OverflowError, "libsum.half_of: x is"),
-        ("half_of", Decimal("1e4000"), OverflowError, r"libsum.half_of: x is 1E\+4000"),
-        ("half_of", Fraction(10**400), OverflowError, r"libsum.half_of: x is 10{59}\.\.\., which float32"),
+        ("half_of", Decimal("1e4000"), OverflowError, r"libsum.half_of: x is .*1E\+4000"),
+        ("half_of", Fraction(10**400), OverflowError, r"libsum.half_of: x is Fraction\(10+\.\.\., which float32"),
         ("half_of", np.ma.masked, TypeError, "libsum.half_of: x is numpy.ma.core.MaskedConstant; accepted: a number"),
         ("half_of", 1j, TypeError, "libsum.half_of: x is complex"),
         ("narrow", np.float32(1), TypeError, "libsum.narrow: x is numpy.float32; accepted: an integer"),
@@ -288,13 +288,14 @@ def test_integers_of_any_size_are_named(lib):
         ("narrow", 10**5000, 16610, "int8"),
         ("huge", -(10**5000), 16610, "uint64"),
         ("is_not", 10**5000, 16610, "bool"),
-        ("half_of", 10**400, 1329, "float32"),
         ("half_of", OwnInt(-(10**5000)), 16610, "float32"),
     ):
         with pytest.raises(
             OverflowError, match=f"^libsum.{name}: x is an integer of {bits} bits, which {dtype} cannot"
         ):
             getattr(lib, name)(x)
+    with pytest.raises(OverflowError, match=r"^libsum.half_of: x is 10+\.\.\., which float32 cannot"):
+        lib.half_of(10**400)
 
 
 def test_options_that_do_not_fit(lib):

@@ -95,9 +95,9 @@ std::string shown(nb::handle object) {
   if (text) return short_text(nb::steal(text));
   if (!is_refusal()) nb::raise_python_error();
   PyErr_Clear();
-  // Python prints no integer of thousands of digits.
-  return (PyLong_Check(object.ptr()) ? "an integer of too many digits (" : "an object without a repr (") +
-         type_text(object) + ")";
+  if (!PyLong_Check(object.ptr())) return "an object without a repr (" + type_text(object) + ")";
+  static const Name bit_length("bit_length");  // Python prints no integer of thousands of digits
+  return "an integer of " + text_of(attribute(object, bit_length)()) + " bits";
 }
 
 std::string type_text(nb::handle object) {

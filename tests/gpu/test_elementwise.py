@@ -88,7 +88,7 @@ def test_powers_of_complex_numbers_are_exact_where_products_are(request, name):
     request.getfixturevalue(name)
     library = libraries.by_name(name, "cuda")
     x = library.make(np.array([1 + 1j, complex(0, np.inf), complex(-0.0, -0.0)], "complex64"))
-    assert elements.same_bits(library.to_numpy(interop.pow(x, 1)), library.to_numpy(x))
+    assert elements.same_bits(library.to_numpy(interop.pow(x, 1)), np.power(library.to_numpy(x), 1))
     assert library.to_numpy(interop.pow(x, 2))[0] == 2j
     assert library.to_numpy(interop.pow(x, 4))[0] == -4
     other = library.to_numpy(interop.pow(x, 2.5))[0]  # by polar coordinates

@@ -148,7 +148,7 @@ def test_it_runs_on_the_callers_stream(lib, cupy):
     cupy.cuda.Device().synchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        device.delay(stream.ptr, 50)
+        device.delay(stream.ptr)
         a[...] = ones  # behind the delay: the sum must be, too
         lib.sum(a, b, c, N)
     assert not stream.done

@@ -180,7 +180,7 @@ def test_a_recorded_stream_keeps_the_block(torch, compiler, kind, size):
     del others
     # Once the side stream is done it is given out, after what other blocks of that size there may be.
     again = [torch.empty(n, device="cuda") for _ in range(12 if size > 1 << 20 else 3000)]
-    assert taken in [other.data_ptr() for other in again]
+    assert any(other.data_ptr() <= taken < other.data_ptr() + max(size, 512) for other in again)
 
 
 @every_kind
