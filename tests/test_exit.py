@@ -34,7 +34,7 @@ def test_the_process_ends_with_threads_in_calls(way, seed):
 )
 def test_so_it_does_with_threads_in_other_libraries(library, way):
     library.load()
-    # More than once: on a busy machine one call of JAX's may outlast what the exit waits for, and JAX does not survive that.
+    # More than once: on a busy machine a call of JAX's may outlast what the exit waits for, which JAX does not survive.
     faults = []
     while len(faults) < 3:
         fault = exits.run(way, repr(library).partition("-")[0], len(faults))[1]

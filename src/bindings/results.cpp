@@ -45,8 +45,7 @@ Shape result_shape(const char* function, const char* name, nb::handle rule, cons
       throw TypeError(label + " has the size " + exchange::type_text(sizes[i]) + "; accepted: an int");
     }
     if (overflow || size < 0) {
-      throw ValueError(label + " has the size " + exchange::shown(sizes[i]) +
-                       "; accepted: 0 to 9223372036854775807");
+      throw ValueError(label + " has the size " + exchange::shown(sizes[i]) + "; accepted: 0 to 9223372036854775807");
     }
     shape.sizes[i] = size;
   }

@@ -34,11 +34,11 @@ struct Array {
   /// Passed when that use, and all before it, is done; null if there was none. Shared, as a thread that waits for it
   /// without the GIL keeps it.
   std::shared_ptr<const cuda::Event> last_use;
-  unsigned uses = 0;                 ///< that have been noted
-  const Route* producer = nullptr;   ///< of a view: whose current stream is to be waited for
-  cudaStream_t bound = nullptr;      ///< of a view: the stream that the producer's array itself names
-  std::vector<cudaStream_t> lent;    ///< of interop's own, one for each thread that asked; they live for ever
-  nb::handle owner;                  ///< of a view: what keeps its memory, alive as long as `memory` is
+  unsigned uses = 0;                ///< that have been noted
+  const Route* producer = nullptr;  ///< of a view: whose current stream is to be waited for
+  cudaStream_t bound = nullptr;     ///< of a view: the stream that the producer's array itself names
+  std::vector<cudaStream_t> lent;   ///< of interop's own, one for each thread that asked; they live for ever
+  nb::handle owner;                 ///< of a view: what keeps its memory, alive as long as `memory` is
   const Route* owner_route = nullptr;
   std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
   bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp

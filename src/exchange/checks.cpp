@@ -80,12 +80,16 @@ void check_extent(const Operand& operand) {
   }
 }
 
-void check_address(const Operand& operand) {
-  const DLTensor& t = operand.tensor;
+void check_address(Operand& operand) {
+  DLTensor& t = operand.tensor;
   const auto item = static_cast<uintptr_t>(item_bytes(t.dtype));
   const uintptr_t beyond = reinterpret_cast<uintptr_t>(t.data) & (item - 1);  // items are powers of two
   // Strides are whole elements: where the first is aligned, all are.
-  if (beyond == 0 || t.device.device_type == kDLCPU || element_count(t) == 0) return;
+  if (beyond == 0 || t.device.device_type == kDLCPU) return;
+  if (element_count(t) == 0) {
+    t.data = nullptr;  // there is nothing, so it may be anywhere
+    return;
+  }
   throw ValueError(operand.label() + " starts at an address that is not a multiple of " + std::to_string(item) +
                    " bytes (it lies " + std::to_string(beyond) + " beyond one), which a GPU cannot read as " +
                    dtype_name(t.dtype) + "; accepted: an aligned array (copy it first)");

@@ -26,7 +26,7 @@ void check_extent(const Operand& operand);
 
 /// The operand is complete, and a GPU is to read it: throws ValueError for elements that are not aligned to their size.
 /// A GPU reads both parts of a complex number at once, and a kernel that meets such an address ends the context.
-void check_address(const Operand& operand);
+void check_address(Operand& operand);
 
 /// For the catch block of a failure to enter the operand's device: throws BufferError where this machine has no such
 /// device, else the failure itself.

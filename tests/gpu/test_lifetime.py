@@ -295,25 +295,26 @@ def test_a_cycle_is_collected_once_the_gpu_has_finished(cupy):
         def __dlpack_device__(self):
             return self.x.__dlpack_device__()
 
+    def is_alive():  # weak references are cleared before the collector finds that it must wait
+        return any(type(x) is Owner for x in gc.get_objects())
+
     owner = Owner(cupy.ones((N, N), "float32"))
     owner.view = interop.asarray(owner)
-    alive = weakref.ref(owner)
     synchronize()
     delay(device.LEGACY)
     del owner
     gc.collect()
     assert is_busy(device.LEGACY)
-    assert alive() is not None  # whose memory may be read until then
+    assert is_alive()  # its memory may be read until then
     synchronize()
     assert eventually(lambda: interop._core.held_count() == 0)
     gc.collect()
-    assert alive() is None
+    assert not is_alive()
     assert eventually(lambda: interop._core.held_count() == 0)
 
 
-@pytest.mark.parametrize("library", ["cupy", "torch"])
-def test_a_cycle_through_a_view_of_a_librarys_own_array(library, request):
-    owner = request.getfixturevalue(library).ones(4, **({"device": "cuda"} if library == "torch" else {}))
+def test_a_cycle_through_a_view_of_a_tensor(torch):
+    owner = torch.ones(4, device="cuda")
     owner.kept = interop.asarray(owner)
     alive = weakref.ref(owner)
     del owner
