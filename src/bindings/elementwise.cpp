@@ -70,7 +70,6 @@ const Operation& operation_named(const std::string& name) {
                        [&](const Operation& operation) { return operation.short_name() == name; });
 }
 
-// ---- operands ----
 // ---- the arguments ----
 
 /// The arguments with a name, each None where it is left out.
@@ -112,6 +111,8 @@ Options read_options(const Operation& operation, nb::handle a, nb::handle b, nb:
   }
   return options;
 }
+
+// ---- operands ----
 
 /// The operands of one call, before anything is decided.
 struct Operands {
