@@ -14,6 +14,7 @@ from interop._expression_operations import BINARY, COMPARISONS, FUNCTIONS, UNARY
 __all__ = ["Apply", "Literal", "Name", "Node", "Parsed", "parse"]
 
 OPTIONS = ("out", "stream", "execution")  # of a call, so no parameter's name
+_LONGEST = 400  # characters of an expression that an error shows
 _MOST_DEPTH = 200
 _ACCEPTED_DEPTH = f"{_MOST_DEPTH} operations within one another"
 _Applied = tuple[Operation, tuple[ast.expr, ...]]  # and its operands, not yet read
@@ -149,7 +150,15 @@ class _Parser:
         if self.text[:at].endswith("\n"):
             before.append("")
         lines = self.text.splitlines() or [""]
-        shown = [*lines[: len(before)], " " * len(before[-1]) + "^", *lines[len(before) :]]
+        place = len(before[-1])
+        if len(self.text) > _LONGEST:  # the place alone, and what is around it
+            start = max(0, place - _LONGEST // 2)
+            line = lines[len(before) - 1]
+            dots = "..." if start else ""
+            rest = "..." if len(line) > start + _LONGEST else ""
+            shown = [dots + line[start : start + _LONGEST] + rest, " " * (len(dots) + place - start) + "^"]
+        else:
+            shown = [*lines[: len(before)], " " * place + "^", *lines[len(before) :]]
         raise ValueError("\n    ".join([f"interop.elementwise: {found}; accepted: {accepted}", *shown])) from None
 
     # ---- the nodes ----

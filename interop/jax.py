@@ -584,22 +584,24 @@ def _apart(compiled: Any) -> Callable[..., jax.Array]:
 
 def run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
     """Run one primitive by itself, as JAX does under `jax.disable_jit`, and to find which operation made a NaN."""
-    checks = [
-        (name, special)
-        for name, special, is_on in (
-            ("nan", jnp.isnan, jax.config.jax_debug_nans),
-            ("inf", jnp.isinf, jax.config.jax_debug_infs),
-        )
-        if is_on
-    ]
     # Each would have the compiled function call the primitive, and that this, without an end.
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
         result = _apart(compiled)(*operands)
-        if checks and jnp.issubdtype(result.dtype, jnp.inexact):
-            for name, special in checks:
-                if special(result).any():
-                    raise FloatingPointError(f"{function}: invalid value ({name}) encountered in the result")
+    check_special(function, result)
     return result
+
+
+def check_special(function: str, result: jax.Array) -> None:
+    """Raise FloatingPointError for a value that `jax.debug_nans` or `jax.debug_infs` forbids."""
+    looks_for = {"nan": jnp.isnan} if jax.config.jax_debug_nans else {}
+    if jax.config.jax_debug_infs:
+        looks_for["inf"] = jnp.isinf
+    if not looks_for or not jnp.issubdtype(result.dtype, jnp.inexact):
+        return
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        for name, is_special in looks_for.items():
+            if is_special(result).any():
+                raise FloatingPointError(f"{function}: invalid value ({name}) encountered in the result")
 
 
 def refuse_outputs(function: str, **outputs: object) -> None:

@@ -744,6 +744,22 @@ def test_debug_nans(host_jax, name, way, capfd):
     assert np.isnan(np.asarray(call(a))).any()  # without it, a NaN is a value
 
 
+def test_debug_nans_of_calls_with_other_libraries(host_jax):
+    zeros = host_jax.numpy.zeros(2)
+    for call in (
+        lambda: interop.divide(zeros, np.zeros(2, "f4")),
+        lambda: interop.matmul(host_jax.numpy.full((1, 1), np.inf), np.zeros((1, 1), "f4")),
+        lambda: interop.elementwise("x / y")(zeros, np.zeros(2, "f4")),
+    ):
+        assert bool(host_jax.numpy.isnan(call()).any())
+        with host_jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+            call()
+    with host_jax.debug_nans(True), host_jax.debug_infs(True):
+        assert interop.add(zeros, np.ones(2, "f4")).tolist() == [1, 1]
+        with pytest.raises(FloatingPointError, match="inf"):
+            interop.divide(zeros + 1, np.zeros(2, "f4"))
+
+
 @pytest.mark.parametrize("way", ["call", "jit"])
 def test_debug_infs(host_jax, way, capfd):
     ones, zeros = host_jax.numpy.ones((2, 2)), host_jax.numpy.zeros((2, 2))

@@ -310,7 +310,7 @@ def test_a_metaclass_that_changes_the_bases_of_its_classes():
         def __module__(cls):
             if cls.changes:
                 cls.changes = False
-                cls.__bases__ = (Other,)
+                cls.__bases__ = (type("More", cls.__bases__, {}),) if Plain in cls.__bases__ else (Other,)
                 gc.collect()
             return "somewhere"
 
@@ -320,10 +320,16 @@ def test_a_metaclass_that_changes_the_bases_of_its_classes():
     class Other(Shown):
         pass
 
+    class Plain:
+        pass
+
     for _ in range(20):
         kind = Meta("Changing", (Base,), {"changes": True})
         assert np.asarray(interop.add(kind(np.ones(2)), 1)).tolist() == [2, 2]
         assert kind.__bases__ == (Other,)
+        kind = Meta("Changing", (Plain,), {"changes": True})
+        with pytest.raises(TypeError, match="accepted: arrays"):
+            interop.add(kind(), 1)
 
 
 # ---- calls within calls: the memory that a call hands on to the next, exports that call ----

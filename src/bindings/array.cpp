@@ -105,6 +105,7 @@ Py_ssize_t length(const Array& array) {
 
 /// NumPy asks for this where there is no buffer: device memory, and the dtypes of ml_dtypes.
 nb::object numpy_array(nb::handle self, nb::handle dtype, nb::handle copy) {
+  const exchange::CallGuard guard;
   exchange::read_copy("interop.Array.__array__", copy);
   const nb::object array =
       exchange::as_call("interop.Array.__array__", false, [&] { return exchange::numpy_array(self); });

@@ -370,10 +370,8 @@ const Operation& operation_of(int index) {
   return kOperations[index];
 }
 
-nb::object elementwise(int index, nb::handle a, nb::handle b, nb::dict given) {
-  const exchange::CallGuard guard;
-  const Operation& operation = operation_of(index);
-  const auto [out, stream, where_zero, execution] = read_options(operation, a, b, given);
+nb::object compute(const Operation& operation, nb::handle a, nb::handle b, const Options& options) {
+  const auto [out, stream, where_zero, execution] = options;
   Plan plan;
   plan.operands = read_operands(operation, a, b);
   check_where_zero(operation, where_zero);
@@ -389,6 +387,14 @@ nb::object elementwise(int index, nb::handle a, nb::handle b, nb::dict given) {
     on_gpu(operation, plan, result, where_zero);
   }
   return call.hand_over();
+}
+
+nb::object elementwise(int index, nb::handle a, nb::handle b, nb::dict given) {
+  const exchange::CallGuard guard;
+  const Operation& operation = operation_of(index);
+  const Options options = read_options(operation, a, b, given);
+  return exchange::as_call(operation.name, !options.execution.is_none(),
+                           [&] { return compute(operation, a, b, options); });
 }
 
 /// What a call would do; None for arrays of JAX alone, which JAX computes. As `elementwise`, without the launch.

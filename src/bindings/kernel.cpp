@@ -93,13 +93,7 @@ struct Kernel {
 
 /// As Python shows it; of a tuple each part, since one may be an integer of too many digits to be shown.
 std::string value_text(nb::handle x) {
-  if (PyLong_Check(x.ptr()) && !PyBool_Check(x.ptr())) return exchange::shown(x);
-  if (!PyTuple_CheckExact(x.ptr())) {
-    const nb::object shown = nb::steal(PyObject_Repr(x.ptr()));
-    if (shown.is_valid()) return exchange::text_of(shown);
-    PyErr_Clear();
-    return exchange::type_text(x);
-  }
+  if (!PyTuple_CheckExact(x.ptr())) return exchange::shown(x);
   std::string text;
   for (const nb::handle part : nb::borrow<nb::tuple>(x)) text += (text.empty() ? "" : ", ") + value_text(part);
   return "(" + text + (nb::len(x) == 1 ? ",)" : ")");
@@ -401,6 +395,13 @@ std::vector<LoadedKernel> load_kernels(nb::bytes image, const std::vector<std::s
   return loaded;
 }
 
+nb::object call_by_name(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb::dict given, nb::handle options,
+                        nb::handle stream, nb::handle execution, bool only_looks) {
+  return exchange::as_call(kernel.label, !execution.is_none(), [&] {
+    return call_kernel(kernel, arguments, shapes, given, options, stream, execution, only_looks);
+  });
+}
+
 }  // namespace
 
 void bind_kernel(nb::module_& m) {
@@ -412,7 +413,7 @@ void bind_kernel(nb::module_& m) {
       .def(nb::init<const std::string&, const std::vector<Declared>&, nb::object, nb::tuple>(),
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "
                    "load: typing.Callable[[str], LoadedKernel], options: tuple[typing.Any, ...], /) -> None"))
-      .def("__call__", &call_kernel, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+      .def("__call__", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
            nb::arg().none(), nb::arg(),
            nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], options: tuple[typing.Any, ...] | None, stream: "

@@ -358,7 +358,8 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
 
   Returned returned;
   const auto run = [&] {
-    const exchange::Unwaited may_take_long;
+    std::optional<exchange::Unwaited> may_take_long;
+    if (!sides[0].call) may_take_long.emplace();  // else it is inside CUDA
     returned = call_symbol(function, registers);
   };
   {
@@ -375,13 +376,20 @@ nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shape
   return nb::len(made) == 1 ? nb::object(made[0]) : nb::tuple(made);
 }
 
+nb::object call_by_name(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
+                        nb::handle stream, nb::handle execution, bool only_looks) {
+  return exchange::as_call(function.label.c_str(), !execution.is_none(), [&] {
+    return call_c(function, arguments, shapes, given_results, stream, execution, only_looks);
+  });
+}
+
 }  // namespace
 
 void bind_load(nb::module_& m) {
   nb::class_<CFunction>(m, "CFunction", "A C function and its declaration.")
       .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool>(), nb::arg("label"),
            nb::arg("address"), nb::arg("parameters"), nb::arg("result"), nb::arg("has_own_streams"))
-      .def("__call__", &call_c, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+      .def("__call__", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "
                    "bool, /) -> typing.Any"),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "exchange/closing.h"
 #include "exchange/reaper.h"
 
 namespace interop::exchange {
@@ -22,6 +23,7 @@ class ArrayRoute final : public Route {
 
   void inspect(Operand& operand) const override {
     const Array& array = array_of(operand.object);
+    if (array.owner_route) enter_foreign(operand.function, array.owner_route->library());
     operand.tensor = array.tensor();
     std::copy(array.shape.begin(), array.shape.end(), operand.shape);
     std::copy(array.strides.begin(), array.strides.end(), operand.strides);
@@ -73,12 +75,15 @@ cudaStream_t Array::producer_stream() const {
 }
 
 void Array::check_address() const {
-  if (owner_route && data) owner_route->check_kept(owner, data);
+  if (!owner_route || !data) return;
+  enter_foreign("interop.Array", owner_route->library());
+  owner_route->check_kept(owner, data);
 }
 
 void Array::make_wait(cudaStream_t waiter) const {
   check_address();
   if (gpu < 0) return;
+  enter_foreign("interop.Array", "CUDA");
   if (const cudaStream_t theirs = producer_stream()) {
     const cuda::DeviceGuard guard(gpu);
     cuda::wait_stream(waiter, theirs);
@@ -105,6 +110,7 @@ void Array::make_wait_for_uses(cudaStream_t waiter) const {
 void Array::make_host_wait() const {
   check_address();
   if (gpu < 0) return;
+  enter_foreign("interop.Array", "CUDA");
   const cuda::DeviceGuard guard(gpu);
   const cudaStream_t producers = producer_stream();
   std::vector<cudaStream_t> streams = lent;
@@ -134,6 +140,7 @@ void Array::used_on(cudaStream_t used, unsigned waited_for) {
 }
 
 void Array::lend() {
+  check_address();
   if (gpu < 0) return;
   const cuda::DeviceGuard guard(gpu);
   const cudaStream_t own = cuda::own_stream();

@@ -39,8 +39,12 @@ void check_writable(Operand& operand) {
     throw ValueError(operand.label() + " (" + describe(operand) + ") has elements that share memory; accepted: one " +
                      "address for each element");
   }
-  if (any_shown() && !operand.source_route()->counts_writes()) operand.shown = find_shown(byte_range(operand.tensor));
-  for (const Shown& shown : operand.shown) shown.route->check_write(operand, shown.array);
+  if (!any_shown()) return;
+  operand.shown = find_shown(operand.tensor);
+  for (const Shown& shown : operand.shown) {
+    enter_foreign(operand.function, shown.route->library());
+    shown.route->check_write(operand, shown.array);
+  }
 }
 
 /// The N of execution="cuda:N"; 0 for "cuda".
@@ -442,8 +446,11 @@ nb::object Call::hand_over() {
   for (int i = 0; i < operand_count_; ++i) {
     Operand& operand = operands_[i];
     if (!operand.is_output) continue;
+    for (Shown& shown : operand.shown) shown.count = shown.route->write_count(shown.array);
     operand.route->written(operand);
-    for (const Shown& shown : operand.shown) shown.route->count_write(shown.array);
+    for (const Shown& shown : operand.shown) {  // once, where several share a counter
+      if (shown.route->write_count(shown.array) == shown.count) shown.route->count_write(shown.array);
+    }
   }
   const auto get = [&](int i) {
     if (is_out(i)) return nb::borrow(operands_[argument_count_].object);

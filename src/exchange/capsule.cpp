@@ -50,7 +50,9 @@ void read_versioned(Operand& operand, const DLManagedTensorVersioned& managed) {
                       " hands over a copy of its memory, to which writing would be lost; accepted: an array that " +
                       "shares its own");
   }
-  operand.read_only = (managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+  // Writing through a view would be lost, too, but where the copy itself is what the caller has.
+  const bool is_copy = (managed.flags & DLPACK_FLAG_BITMASK_IS_COPIED) && !PyCapsule_CheckExact(operand.object.ptr());
+  operand.read_only = is_copy || (managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
   read_dltensor(operand, managed.dl_tensor);
 }
 

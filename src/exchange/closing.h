@@ -10,7 +10,7 @@ namespace interop::exchange {
 // a driver that is being unloaded. So at exit `close_calls` waits for the calls of these that are under way, and no
 // other thread begins one.
 
-/// Stands in every public function that calls Python, as its first statement: a call lasts as long as it does.
+/// Stands in every public function that enters such a library, as its first statement: a call lasts as long as it does.
 class CallGuard {
  public:
   CallGuard();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "exchange/closing.h"
 #include "exchange/stream.h"
 #include "exchange/typestr.h"
 #include "exchange/view.h"
@@ -359,6 +360,7 @@ void fill_buffer(PyObject* self, Py_buffer* view, int flags) {
 }  // namespace
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  const CallGuard guard;
   view->obj = nullptr;
   try {
     fill_buffer(self, view, flags);

@@ -1,6 +1,8 @@
 /// JAX arrays in calls with other libraries, by DLPack. (Calls of JAX arrays alone go to `interop.jax`.)
 #include <interop/cuda/driver.h>
 
+#include <optional>
+
 #include "exchange/array.h"
 #include "exchange/closing.h"
 #include "exchange/dlpack.h"
@@ -10,6 +12,10 @@ namespace {
 
 const Lookup kFromDlpack("jax.dlpack", "from_dlpack");
 const Lookup kEnableX64("jax", "enable_x64");
+const Lookup kConfig("jax", "config");
+const Lookup kCheckSpecial("interop.jax", "check_special");
+const Name kDebugNans("jax_debug_nans");
+const Name kDebugInfs("jax_debug_infs");
 const Name kIsDeleted("is_deleted");
 
 class JaxArrayRoute : public Route {
@@ -40,10 +46,15 @@ class JaxArrayRoute : public Route {
   }
   nb::object hand_over(nb::object made, cudaStream_t stream) const override {
     const nb::object array = Route::hand_over(made, stream);
-    if (item_bytes(nb::cast<const Array&>(array).dtype) < 8) return kFromDlpack.get()(array);
+    std::optional<Within> wide;
     // Outside its x64 mode JAX would narrow the result, and the caller's operands were 64 bits wide.
-    const Within wide(kEnableX64.get()(true));
-    return kFromDlpack.get()(array);
+    if (item_bytes(nb::cast<const Array&>(array).dtype) >= 8) wide.emplace(kEnableX64.get()(true));
+    const nb::object result = kFromDlpack.get()(array);
+    const nb::handle config = kConfig.get();
+    if (attribute(config, kDebugNans).is(Py_True) || attribute(config, kDebugInfs).is(Py_True)) {
+      kCheckSpecial.get()("interop", result);
+    }
+    return result;
   }
 };
 

@@ -52,7 +52,8 @@ class NumpyRoute final : public Route {
 
 void check_numpy_ndim(const std::string& label, int ndim) {
   static const Lookup version("numpy", "__version__");
-  static const int most = std::stoi(text_of(version.get())) < 2 ? kFewDims : kMaxDims;
+  static int most = 0;  // found with the GIL: a static's initialiser would hold its lock across calls of Python
+  if (most == 0) most = std::stoi(text_of(version.get())) < 2 ? kFewDims : kMaxDims;
   if (ndim <= most) return;
   throw ValueError(label + " has " + std::to_string(ndim) + " dimensions, and NumPy " + text_of(version.get()) +
                    " computes on the host; accepted: up to " + std::to_string(most) + ", or NumPy 2");

@@ -21,6 +21,7 @@ using Release = std::unique_ptr<void, void (*)(void*)>;
 struct Shown {
   const Route* route;
   nanobind::object array;
+  int64_t count = 0;  ///< of writes to it, before the call's
 };
 
 /// An array of any library as the call sees it. Made and filled by its `exchange::Route`; never moves, since `tensor`

@@ -65,7 +65,23 @@ class RegisteredRoute final : public Route {
       operand.exported_route->acquire(operand, stream);
     }
     operand.read_only = operand.read_only || !writable_;
-    if (operand.is_output && operand.temporary && !operand.read_only) check_shared(operand, stream);
+    if (!operand.is_output || operand.read_only || is_own_memory(operand, stream)) return;
+    throw BufferError(operand.label() + ": `export` of " + name_ + " returns a copy of the memory of " +
+                      type_text(operand.object) + ", to which writing would be lost; accepted: its own memory, or " +
+                      "writable=False in interop.register");
+  }
+  /// Exported again, the array's own memory has the same address; a copy has not, as the first one is still there.
+  bool is_own_memory(const Operand& operand, cudaStream_t stream) const override {
+    if (!export_) return true;
+    Operand again;
+    again.function = operand.function;
+    again.name = operand.name;
+    again.object = operand.object;
+    again.exported_route = &export_by_user(again);
+    const AsExported exported(again);
+    again.exported_route->inspect(again);
+    if (!again.tensor.shape) again.exported_route->acquire(again, stream);
+    return again.tensor.data == operand.tensor.data || element_count(operand.tensor) == 0;
   }
   void used(Operand& operand, cudaStream_t stream) const override {
     const AsExported exported(operand);
@@ -122,22 +138,6 @@ class RegisteredRoute final : public Route {
                         "; accepted: an array with DLPack, __cuda_array_interface__ or a buffer, or a DLPack capsule");
     }
     return *inner;
-  }
-  /// What is written must be what the caller sees. Exported again, the array's own memory has the same address; a copy
-  /// has not, as the first one is still there.
-  void check_shared(const Operand& operand, cudaStream_t stream) const {
-    Operand again;
-    again.function = operand.function;
-    again.name = operand.name;
-    again.object = operand.object;
-    again.exported_route = &export_by_user(again);
-    const AsExported exported(again);
-    again.exported_route->inspect(again);
-    if (!again.tensor.shape) again.exported_route->acquire(again, stream);
-    if (again.tensor.data == operand.tensor.data || element_count(operand.tensor) == 0) return;
-    throw BufferError(operand.label() + ": `export` of " + name_ + " returns a copy of the memory of " +
-                      type_text(operand.object) + ", to which writing would be lost; accepted: its own memory, or " +
-                      "writable=False in interop.register");
   }
   const Route& use_object(Operand& operand) const {
     operand.exported = nb::borrow(operand.object);

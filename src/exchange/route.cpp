@@ -161,9 +161,9 @@ bool begins(std::string_view text, std::string_view start) {
 }
 
 std::string of_module(PyTypeObject* type) {
-  PyObject* mro = type->tp_mro;
-  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); ++i) {
-    const nb::object module = nb::getattr(nb::handle(PyTuple_GET_ITEM(mro, i)), "__module__", nb::none());
+  const nb::object mro = nb::borrow(type->tp_mro);  // a metaclass's `__module__` may give the type other bases
+  for (Py_ssize_t i = 0; mro.is_valid() && i < PyTuple_GET_SIZE(mro.ptr()); ++i) {
+    const nb::object module = nb::getattr(nb::handle(PyTuple_GET_ITEM(mro.ptr(), i)), "__module__", nb::none());
     if (!nb::isinstance<nb::str>(module)) continue;
     const std::string text = text_of(module);
     for (const Way& way : kWays) {
@@ -175,6 +175,7 @@ std::string of_module(PyTypeObject* type) {
 
 std::string way_out(nb::handle object, const char* name) {
   PyTypeObject* type = Py_TYPE(object.ptr());
+  const nb::object held = nb::borrow(reinterpret_cast<PyObject*>(type));  // an object may be given another
   std::string words = of_module(type);
   if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()) || PyRange_Check(object.ptr())) {
     words = "pass numpy.asarray({}), or that of your library";

@@ -44,9 +44,12 @@ class Route {
   /// Does the library count the writes to an array? Then those through views that interop made of it are counted, too.
   virtual bool counts_writes() const { return false; }
   virtual void count_write(nb::handle /*array*/) const {}
+  virtual int64_t write_count(nb::handle /*array*/) const { return 0; }
   /// Throws if the library lets nobody write to `array` now, be it the operand or what the operand is a view of.
   virtual void check_write(const Operand& /*operand*/, nb::handle /*array*/) const {}
 
+  /// Is what was acquired, on `stream`, the memory of the caller's array itself? Asked before a view is made of it.
+  virtual bool is_own_memory(const Operand& /*operand*/, cudaStream_t /*stream*/) const { return true; }
   /// What keeps the memory of `array` alive, whatever becomes of the object itself.
   virtual nb::object owner(nb::handle array) const { return nb::borrow(array); }
   /// The same for a view, which may live long.

@@ -15,12 +15,12 @@ extern std::atomic<size_t> shown_count;
 /// Are there any at all? For paths that should cost nothing where there are none.
 inline bool any_shown() { return detail::shown_count.load(std::memory_order_relaxed) > 0; }
 
-/// Notes that `range` is memory of `array`, which lives at least until `forget_shown`. Returns the note's number.
-uint64_t note_shown(const Route& route, nanobind::handle array, ByteRange range);
+/// Notes that `tensor` is memory of `array`, which lives at least until `forget_shown`. Returns the note's number.
+uint64_t note_shown(const Route& route, nanobind::handle array, const DLTensor& tensor);
 /// From any thread, with or without the GIL.
 void forget_shown(uint64_t number) noexcept;
 
-/// The arrays that have memory in `range`. Holds the GIL.
-std::vector<Shown> find_shown(ByteRange range);
+/// The arrays that share memory with `tensor`. Holds the GIL.
+std::vector<Shown> find_shown(const DLTensor& tensor);
 
 }  // namespace interop::exchange

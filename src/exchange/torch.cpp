@@ -42,10 +42,12 @@ const Lookup kUnwrapped("torch", "_C._functorch.get_unwrapped");
 const Lookup kEmpty("torch", "empty");
 const Lookup kUint8("torch", "uint8");
 const Fact kIsInference("torch", "Tensor", "is_inference");
+const Fact kVersion("torch", "Tensor", "_version");
 const Fact kDetach("torch", "Tensor", "detach");
 const Fact kDataPtr("torch", "Tensor", "data_ptr");
 const Fact kIsCpu("torch", "Tensor", "is_cpu");
 const Name kNumpy("numpy");
+const Name kVersionName("_version");
 
 const char* const kNoBuffer = " has no memory of its own to work on";
 
@@ -196,12 +198,21 @@ std::string TorchRoute::allocator() const { return std::string("torch's own, by 
 
 void TorchRoute::count_write(nb::handle tensor) const { kCountWrite.get()(tensor); }
 
+int64_t TorchRoute::write_count(nb::handle tensor) const {
+  if (is_true(kIsInference(tensor))) return -1;  // it has no count
+  return to_int64(kVersion(tensor));
+}
+
 void TorchRoute::check_write(const Operand& operand, nb::handle tensor) const {
-  if (is_true(kIsInference(tensor)) && !is_true(call0(kIsInferenceMode.get()))) {
-    throw TypeError(operand.label() +
-                    " is memory of a torch inference tensor, which torch lets nobody write to here; " +
-                    "accepted: a plain tensor (x.clone()), or the call under torch.inference_mode()");
+  if (is_true(call0(kIsInferenceMode.get()))) return;
+  if (tensor.is(operand.object)) {  // on the way of each call: it has no version, and `is_inference` lets go of the GIL
+    PyObject* const version = PyObject_GetAttr(tensor.ptr(), kVersionName.get());
+    if (version) return Py_DECREF(version);
+    PyErr_Clear();
   }
+  if (!is_true(kIsInference(tensor))) return;
+  throw TypeError(operand.label() + " is memory of a torch inference tensor, which torch lets nobody write to here; " +
+                  "accepted: a plain tensor (x.clone()), or the call under torch.inference_mode()");
 }
 
 nb::object TorchRoute::owner(nb::handle tensor) const { return kDetach(tensor); }

@@ -16,6 +16,7 @@ class TorchRoute : public Route {
   /// torch's own functions count, too: a backward pass that kept the old values is then an error.
   bool counts_writes() const override { return true; }
   void count_write(nb::handle tensor) const override;
+  int64_t write_count(nb::handle tensor) const override;
   void check_write(const Operand& operand, nb::handle tensor) const override;
   /// Another tensor on the same storage, which counts with this one: the storage of this one can be taken from under
   /// it.

@@ -183,7 +183,8 @@ Made make_by_python(const Shape& shape, const int64_t* strides, DLDataType dtype
   // A mode would see a call of torch's that the user has not made.
   std::optional<Within> without_modes;
   if (to_int64(kFunctionModes.get()()) != 0) without_modes.emplace(kWithoutModes.get()());
-  static PyObject* const names = PyTuple_Pack(2, nb::str("dtype").ptr(), nb::str("device").ptr());
+  static PyObject* names = nullptr;
+  if (!names) names = nb::make_tuple("dtype", "device").release().ptr();
   const nb::object sizes = shape_tuple(shape), steps = shape_tuple(strides, shape.ndim), where = torch_device(device);
   PyObject* arguments[] = {sizes.ptr(), steps.ptr(), torch_dtype(dtype).ptr(), where.ptr()};
   PyObject* tensor = PyObject_Vectorcall(kEmptyStrided.get().ptr(), arguments, 2, names);
@@ -215,23 +216,25 @@ int32_t dtype_code(DLDataType dtype) {
   return entry.code;
 }
 
-/// Nothing of torch's is logged below what ends the process, for the life of this object. Holds the GIL, so that no two
-/// of them are alive at once.
+/// Nothing of torch's is logged below what ends the process, for the life of this object, or of several. Made and ended
+/// with the GIL.
 class Quiet {
  public:
-  explicit Quiet(int* level) : level_(level), before_(level ? *level : 0) {
-    if (level_) *level_ = kFatal;
+  explicit Quiet(int* level) : level_(level) {
+    if (!level_ || count_++ > 0) return;
+    before_ = *level_;
+    *level_ = kFatal;
   }
   ~Quiet() {
-    if (level_) *level_ = before_;
+    if (level_ && --count_ == 0) *level_ = before_;
   }
   Quiet(const Quiet&) = delete;
   Quiet& operator=(const Quiet&) = delete;
 
  private:
   static constexpr int kFatal = 3;
+  static inline int count_ = 0, before_ = 0;
   int* level_;
-  int before_;
 };
 
 /// A null object where torch refuses: the C functions do not say why.

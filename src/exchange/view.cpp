@@ -104,8 +104,9 @@ Array take_view(Operand& operand) {
   const nb::object owner = route.view_owner(operand.source());
   array.owner = owner;
   array.owner_route = &route;
-  const uint64_t note = route.counts_writes() ? note_shown(route, owner, byte_range(operand.tensor)) : 0;
-  array.memory = keep_alive(owners_of(operand, owner), array.gpu, array.readers, note);
+  std::vector<Held> owners = owners_of(operand, owner);
+  const uint64_t note = route.counts_writes() ? note_shown(route, owner, operand.tensor) : 0;
+  array.memory = keep_alive(std::move(owners), array.gpu, array.readers, note);
   return array;
 }
 
@@ -113,8 +114,9 @@ nb::object view_of(Operand& operand) {
   if (operand.view.is_valid()) return operand.view;
   Array array = describe(operand);
   std::vector<Held> owners(2);
-  owners[0].object = nb::borrow(operand.memory());
-  owners[0].release = std::move(operand.release);  // NumPy's view may stay in an exception's traceback
+  // NumPy's view may stay in an exception's traceback.
+  owners[0].object = operand.route ? operand.source_route()->owner(operand.source()) : nb::borrow(operand.memory());
+  owners[0].release = std::move(operand.release);
   owners[1].object = operand.exported;
   array.memory = keep_alive(std::move(owners), -1, nullptr);
   array.is_view = true;
@@ -152,6 +154,7 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   if (!on_gpu) {
     if (stream) refuse_stream();
     operand.route->acquire(operand, nullptr);
+    operand.read_only = operand.read_only || !operand.route->is_own_memory(operand, nullptr);
     return nb::cast(take_view(operand));
   }
   if (device.device_type == kDLCUDAManaged) {
@@ -165,6 +168,7 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
     refuse_device(operand);
   }
   check_address(operand);
+  operand.read_only = operand.read_only || !operand.route->is_own_memory(operand, ready);
   Array view = take_view(operand);
   if (operand.has_stream) {
     view.bound = operand.stream;

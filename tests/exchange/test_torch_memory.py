@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.dlpack import Tensor, exchange_api_of
 
 import interop
 
@@ -143,6 +145,33 @@ def test_a_view_whose_memory_was_moved_is_refused(torch, name):
     assert (np.asarray(interop.asarray(x)) != 0).all()  # a new view is one of the new memory
 
 
+def test_the_exchange_table_refuses_moved_memory(torch):
+    x = torch.ones(LENGTH)
+    view = interop.asarray(x)
+    torch.from_dlpack(view)
+    x.share_memory_()
+    api, tensor = exchange_api_of(interop.Array), Tensor()
+    with pytest.raises(BufferError, match="has been resized or moved"):
+        api.view_from_py(view, ctypes.byref(tensor))
+
+
+def test_an_exceptions_traceback_keeps_the_storage(torch):
+    """Its frames have NumPy's views of the operands."""
+    zeros = torch.zeros(LENGTH)
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError) as caught:
+        interop.divide(np.ones(LENGTH, "f4"), zeros)
+    zeros.data = torch.zeros(1)
+    blocks = refill(torch)
+    views = []
+    frame = caught.tb
+    while frame:
+        views += [v for v in frame.tb_frame.f_locals.values() if isinstance(v, np.ndarray) and v.size == LENGTH]
+        frame = frame.tb_next
+    assert any((view == 0).all() for view in views)
+    assert not any((view == 9).any() for view in views)
+    assert blocks
+
+
 def test_empty_views(torch):
     view = interop.asarray(torch.ones(3)[3:])
     assert np.asarray(view).size == 0
@@ -187,6 +216,11 @@ WRITES = {
     "expression": lambda y: TWICE(FIVES, out=interop.asarray(y)),
     "matmul": lambda y: interop.matmul(np.eye(3, dtype="f4"), FIVES, out=interop.asarray(y)),
     "aux": lambda y: interop.matmul(np.eye(3, dtype="f4"), FIVES, epilogue="relu", aux=interop.asarray(y)),
+    "another tensor": lambda y: interop.add(FIVES, 1.0, out=interop.convert(interop.asarray(y), "torch")),
+    "torch.from_dlpack": lambda y: interop.add(FIVES, 1.0, out=sys.modules["torch"].from_dlpack(interop.asarray(y))),
+    "torch.from_numpy": lambda y: interop.add(
+        FIVES, 1.0, out=sys.modules["torch"].from_numpy(interop.convert(y, "numpy"))
+    ),
     "unknown view": lambda y: interop.add(FIVES, 1.0, out=np.from_dlpack(interop.asarray(y))),
 }
 
@@ -233,6 +267,24 @@ def test_one_write_counts_once(torch):
     assert y._version == 1
     interop.add(torch.ones(3), 1.0, out=y)
     assert y._version == 2
+
+
+def test_one_write_counts_once_for_many_views(torch):
+    y = torch.ones(3)
+    views = [interop.asarray(y), interop.asarray(y), interop.asarray(y.detach()), interop.asarray(y[:2])]
+    interop.add(torch.ones(3), 1.0, out=y)
+    assert y._version == 1
+    interop.add(FIVES, 1.0, out=views[0])
+    assert y._version == 2
+
+
+def test_a_write_between_the_elements_of_a_view_is_none_to_it(torch):
+    both = np.zeros((3, 2), "f4")
+    x, y = torch.from_numpy(both[:, 0]), torch.from_numpy(both[:, 1])
+    views = [interop.asarray(x), interop.asarray(y)]
+    interop.add(FIVES, 1.0, out=both[:, 0])
+    assert [x._version, y._version] == [1, 0]
+    assert views
 
 
 def test_many_views(torch):

@@ -72,14 +72,15 @@ def test_a_traceback_keeps_the_memory_that_its_frames_see(producer, call):
     views = [view for view in arrays_in(error) if view.ctypes.data == x.ctypes.data]
     assert views, "no frame keeps a view: this test shows nothing"
     assert views[0].tolist() == [0, 1, 2, 3]
-    assert fake.exported == 1
-    assert fake.deleted == 0  # a deleter that frees would have left the views on freed memory
+    exports = 2 if producer == "registered" and call == "out" else 1  # the second to see that it is no copy
+    assert fake.exported == exports
+    assert fake.deleted == exports - 1  # a deleter that frees would have left the views on freed memory
     del error
     gc.collect()
-    assert fake.deleted == 0  # `views` still has one
+    assert fake.deleted == exports - 1  # `views` still has one
     del views
     gc.collect()
-    assert fake.deleted == 1
+    assert fake.deleted == exports
     assert stray_deletes() == strays
 
 
@@ -153,6 +154,38 @@ def test_a_temporary_is_let_go_with_its_last_view(torch):
     del view
     gc.collect()
     assert alive[1]() is None
+
+
+def test_writing_to_a_copy_that_the_array_keeps_is_refused():
+    def export(box):
+        box.kept = box.inside.copy()
+        return box.kept
+
+    x = np.zeros(3)
+    with pytest.raises(BufferError, match="`export` of boxes returns a copy of the memory"):
+        interop.add(np.ones(3), 1, out=new_box(export=export)(x))
+    assert not x.any()
+
+
+@pytest.mark.parametrize("name", TEMPORARIES)
+def test_a_view_of_an_exported_copy_is_read_only(name, torch):
+    x = np.zeros(1000)
+    kind = new_box(export=lambda box: TEMPORARIES[name](box.inside))
+    for out in (interop.asarray(kind(x)), interop.convert(kind(x), "numpy")):
+        with pytest.raises(TypeError, match="^interop.add: out .*is read-only"):
+            interop.add(np.ones(1000), 1, out=out)
+    own = new_box(export=lambda box: box.inside)(x)
+    interop.add(np.ones(1000), 1, out=interop.asarray(own))
+    assert (x == 2).all()
+
+
+def test_a_view_of_a_dlpack_copy_is_read_only():
+    fake = Fake(np.zeros(3), flags=2)  # IS_COPIED
+    with pytest.raises(TypeError, match="^interop.add: out .*is read-only"):
+        interop.add(np.ones(3), 1, out=interop.asarray(fake))
+    copy = interop.asarray(interop.asarray(np.zeros(3)).__dlpack__(max_version=(1, 0), copy=True))
+    interop.add(np.ones(3), 1, out=copy)  # its only owner
+    assert np.asarray(copy).tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("name", TEMPORARIES)
