@@ -134,6 +134,22 @@ def test_then_a_call_in_another_library_is_an_error(tmp_path, library):
     assert done.stdout.startswith("interop.add: the interpreter is shutting down, which")
 
 
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_then_giving_an_array_to_another_library_is_an_error(tmp_path, library):
+    pytest.importorskip(library)
+    call = f"interop.convert(a, {library!r}).shape"
+    worker = WORKER.replace("interop.add(a, a)[0].item()", call)
+    done = run(worker.format(head=f"import {library}, numpy as np; a = np.ones(3)"), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("interop.convert: the interpreter is shutting down, which")
+
+
+def test_then_giving_an_array_to_numpy_is_none(tmp_path):
+    worker = WORKER.replace("interop.add(a, a)[0].item()", "interop.convert(a, 'numpy').shape")
+    done = run(worker.format(head="a = memoryview(bytearray(3))"), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(3,)\n", "")
+
+
 def test_the_exit_does_not_wait_for_a_c_function(tmp_path):
     done = run(
         """
