@@ -163,7 +163,9 @@ def convert(
         raise ModuleNotFoundError(
             f"{_FUNCTION}: library is {library!r}, which is not installed", name=error.name
         ) from error
-    return target.take(module, array, handle)
+    if target.module in ("numpy", "interop"):
+        return target.take(module, array, handle)
+    return _core.within(_FUNCTION, library, lambda: target.take(module, array, handle))
 
 
 # ---- what an importer is shown ----

@@ -7,7 +7,8 @@
 Builds src/ without CUDA in a folder that is kept for the next run; the installed package is not touched. Any read or
 write out of bounds, use after free or undefined behaviour ends the run, as does a leak of interop's own: memory that no
 pointer leads to when the interpreter has exited, and that our code allocated, with no Python code in between. What the
-interpreter and the array libraries leave behind at exit is not reported.
+interpreter and the array libraries leave behind at exit is not reported. That one fault of each kind is seen is tried
+first.
 
 ThreadSanitizer sees what our code reads and writes; of the interpreter and the array libraries only the locks. The GIL
 is one, so what it orders is no race, and what is shared without it is. That it is so is tried first, on a function that
@@ -67,6 +68,52 @@ def runtimes(module: Path, sanitizer: str) -> str:
     if len(found) != 2:
         raise SystemExit(f"{module} is linked to no {sanitizer}.so: these tests need GCC as the compiler")
     return " ".join(found)
+
+
+def report_undefined_behaviour_to(reports: Path, module: Path, site: Path) -> None:
+    """Let each process that finds `site` tell UBSan where to report.
+
+    Its log_path goes to ASan's function of the same name, loaded first, and its reports to stderr, which pytest keeps.
+    """
+    found = re.search(r"libubsan\.so\S* => (\S+)", run("ldd", module))
+    if not found:
+        raise SystemExit(f"{module} is linked to no libubsan.so: these tests need GCC as the compiler")
+    lines = ("import ctypes", f"own = ctypes.CDLL({found[1]!r})  # its own, not the one loaded first")
+    call = f"own.__sanitizer_set_report_path({os.fsencode(reports / 'report')!r})"
+    (site / "sitecustomize.py").write_text("\n".join((*lines, call, "")))
+
+
+def errors_of(texts: list[str]) -> list[str]:
+    """Return the reports of ASan and UBSan; what LeakSanitizer cannot do is one as well."""
+    return [text for text in texts if "ERROR: LeakSanitizer: detected memory leaks" not in text]
+
+
+# What each sanitizer must report; in the module's name, by which our leaks are known.
+_FAULTY = r"""
+#include <cstdlib>
+extern "C" void outside(int n) { volatile char* p = static_cast<char*>(std::malloc(4)); p[n] = 1; }
+extern "C" int undefined(int n) { return 1 << n; }
+extern "C" void leak(int n) { for (; n > 0; --n) *static_cast<volatile char*>(std::malloc(1)) = 1; }
+extern "C" int nothing(int n) { return n; }
+"""
+
+
+def check_that_errors_are_seen(folder: Path, environment: dict[str, str], reports: Path) -> None:
+    """Run one fault of each kind, with stderr kept from us, and a call without any."""
+    source, library = folder / "planted.cpp", folder / "planted" / MODULE
+    library.parent.mkdir(exist_ok=True)
+    source.write_text(_FAULTY)
+    flags = ("-g", "-O0", "-fPIC", "-shared", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    run("g++", *flags, source, "-o", library)
+    for name, expected in (("outside", (1, 0)), ("undefined", (1, 0)), ("leak", (0, 1)), ("nothing", (0, 0))):
+        code = f"import ctypes, sys; ctypes.CDLL(sys.argv[1]).{name}(40)"
+        subprocess.run([sys.executable, "-P", "-c", code, library], env=environment, stderr=subprocess.DEVNULL)
+        texts = [file.read_text(errors="replace") for file in reports.iterdir()]
+        seen = len(errors_of(texts)), sum(len(our_leaks(text)) for text in texts)
+        if seen != expected:
+            raise SystemExit(f"{name}: {seen} errors and leaks, not {expected}, were reported:\n{''.join(texts)}")
+        for file in reports.iterdir():
+            file.unlink()
 
 
 def our_leaks(report: str) -> list[str]:
@@ -152,8 +199,10 @@ def main() -> int:
                 "ASAN_OPTIONS": f"log_path={reports}/report:detect_leaks=1:quarantine_size_mb=16:"
                 "allocator_may_return_null=1:stack_trace_format='    #%n %f %S (%m)'",
                 "LSAN_OPTIONS": "exitcode=0:print_suppressions=0",  # whose leaks they are is for us to say
-                "UBSAN_OPTIONS": f"log_path={reports}/report:print_stacktrace=1",
+                "UBSAN_OPTIONS": "print_stacktrace=1",
             }
+            report_undefined_behaviour_to(Path(reports), folder / "build" / MODULE, site)
+            check_that_errors_are_seen(folder, environment, Path(reports))
         tests = arguments or [*(THREAD_TESTS if options.threads else TESTS), "-m", "not gpu"]
         command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
         status = subprocess.run(command, cwd=ROOT, env=environment).returncode
@@ -161,7 +210,7 @@ def main() -> int:
     if options.threads:
         errors, leaks = [race for text in texts for race in our_races(text)], []
     else:
-        errors = [text for text in texts if "LeakSanitizer" not in text]
+        errors = errors_of(texts)
         leaks = [leak for text in texts for leak in our_leaks(text)]
     for text in [*errors, *leaks]:
         print(text)

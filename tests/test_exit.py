@@ -134,6 +134,44 @@ def test_then_a_call_in_another_library_is_an_error(tmp_path, library):
     assert done.stdout.startswith("interop.add: the interpreter is shutting down, which")
 
 
+@pytest.mark.parametrize("call", ["interop.add(a, a)", "interop.convert(b, 'torch')"])
+def test_threads_that_drop_tensors_end_well(tmp_path, call):
+    """torch lets go of the GIL while it drops one. Of five, as a busy machine may be late once."""
+    pytest.importorskip("torch")
+    code = f"""
+        import threading, time, torch, interop
+
+        a = torch.ones(4, 4)
+        b = interop.asarray(a)
+
+        def work():
+            while True:
+                {call}
+
+        {call}
+        for _ in range(5):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.05)
+    """
+    assert [run(code, tmp_path).returncode for _ in range(5)].count(0) >= 4
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_then_giving_an_array_to_another_library_is_an_error(tmp_path, library):
+    pytest.importorskip(library)
+    call = f"interop.convert(a, {library!r}).shape"
+    worker = WORKER.replace("interop.add(a, a)[0].item()", call)
+    done = run(worker.format(head=f"import {library}, numpy as np; a = np.ones(3)"), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("interop.convert: the interpreter is shutting down, which")
+
+
+def test_then_giving_an_array_to_numpy_is_none(tmp_path):
+    worker = WORKER.replace("interop.add(a, a)[0].item()", "interop.convert(a, 'numpy').shape")
+    done = run(worker.format(head="a = memoryview(bytearray(3))"), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(3,)\n", "")
+
+
 def test_the_exit_does_not_wait_for_a_c_function(tmp_path):
     done = run(
         """

@@ -62,6 +62,16 @@ void bind_info(nb::module_& m) {
         "The array library and the protocol by which an object would be read.");
   m.def("held_count", &exchange::held_count, "How many inputs are held until the GPU has finished with them.");
   m.def(
+      "within",
+      [](const char* function, const char* library, nb::callable call) {
+        const exchange::CallGuard guard;
+        exchange::enter_foreign(function, library);
+        return call();
+      },
+      nb::arg("function"), nb::arg("library"), nb::arg("call"),
+      nb::sig("def within(function: str, library: str, call: Callable[[], typing.Any]) -> typing.Any"),
+      "Run what enters a library: the exit waits for it, and refuses it to other threads.");
+  m.def(
       "close",
       [](double seconds) {
         const nb::gil_scoped_release no_gil;

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 #include <string>
@@ -17,6 +18,10 @@ using Clock = std::chrono::steady_clock;
 
 std::atomic<int> calls{0};  // under way, of those that `enter_foreign` has counted
 std::atomic<bool> closed{false};
+const std::thread::id importer = std::this_thread::get_id();  // mostly the main thread
+std::atomic<bool> others_called{false};
+constexpr std::chrono::milliseconds kDropping{20};
+
 std::thread::id closer;  // this and `end` are written before `closed`
 Clock::time_point end;
 
@@ -56,6 +61,7 @@ CallGuard::~CallGuard() {
 
 void enter_foreign(const char* function, const char* library) {
   if (counted) return;
+  if (std::this_thread::get_id() != importer) others_called.store(true, std::memory_order_relaxed);
   calls.fetch_add(1);
   const bool refused = is_others_after_close();
   counted = depth > 0 && !refused;
@@ -75,6 +81,9 @@ void close_calls(Clock::time_point until) {
   end = until;
   closed.store(true);
   while (calls.load() > 0 && Clock::now() < until) nap();
+  // A thread that has just left its call drops the result, for which torch lets go of the GIL and is ended where it
+  // takes it again. It comes to its next call, which is refused, instead.
+  if (others_called.load()) std::this_thread::sleep_until(std::min(until, Clock::now() + kDropping));
 }
 
 void sleep_for_ever() {
