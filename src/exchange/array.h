@@ -38,7 +38,7 @@ struct Array {
   const Route* producer = nullptr;  ///< of a view: whose current stream is to be waited for
   cudaStream_t bound = nullptr;     ///< of a view: the stream that the producer's array itself names
   std::vector<cudaStream_t> lent;   ///< of interop's own, one for each thread that asked; they live for ever
-  nb::handle owner;                 ///< of a view: what keeps its memory, alive as long as `memory` is
+  nb::handle owner;                 ///< of a view of a tensor: what keeps its memory, as long as `memory` is
   const Route* owner_route = nullptr;
   std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
   bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp

@@ -102,10 +102,13 @@ Array take_view(Operand& operand) {
   }
   const Route& route = *operand.source_route();
   const nb::object owner = route.view_owner(operand.source());
-  array.owner = owner;
-  array.owner_route = &route;
   std::vector<Held> owners = owners_of(operand, owner);
-  const uint64_t note = route.counts_writes() ? note_shown(route, owner, operand.tensor) : 0;
+  uint64_t note = 0;
+  if (route.counts_writes()) {
+    array.owner = owner;
+    array.owner_route = &route;
+    note = note_shown(route, owner, operand.tensor);
+  }
   array.memory = keep_alive(std::move(owners), array.gpu, array.readers, note);
   return array;
 }
