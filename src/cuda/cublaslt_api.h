@@ -39,11 +39,14 @@ enum OperationAttribute : int {
   kTransposeB = 4,
   kEpilogue = 7,
   kBiasPointer = 8,
+  kAuxPointer = 11,
+  kAuxLd = 12,
+  kAuxBatchStride = 13,
   kScaleAPointer = 17,
   kScaleBPointer = 18,
 };
 /// Or'ed together, but for the first.
-enum Epilogue : std::uint32_t { kNoEpilogue = 1, kRelu = 2, kBias = 4 };
+enum Epilogue : std::uint32_t { kNoEpilogue = 1, kRelu = 2, kBias = 4, kGelu = 32, kGeluAux = 32 | 128 };
 enum LayoutAttribute : int { kBatchCount = 5, kBatchStride = 6 };
 enum PreferenceAttribute : int {
   kMaxWorkspaceBytes = 1,
@@ -130,10 +133,15 @@ static_assert(int(kCompute32F) == CUBLAS_COMPUTE_32F && int(kCompute64F) == CUBL
 static_assert(int(kCompute32I) == CUBLAS_COMPUTE_32I && int(kConjugateTransposed) == CUBLAS_OP_C);
 static_assert(int(kEpilogue) == CUBLASLT_MATMUL_DESC_EPILOGUE &&
               int(kBiasPointer) == CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+static_assert(int(kAuxPointer) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
+static_assert(int(kAuxLd) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
+static_assert(int(kAuxBatchStride) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE);
 static_assert(int(kScaleAPointer) == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
 static_assert(int(kScaleBPointer) == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
 static_assert(int(kNoEpilogue) == CUBLASLT_EPILOGUE_DEFAULT && int(kRelu) == CUBLASLT_EPILOGUE_RELU);
 static_assert(int(kRelu | kBias) == CUBLASLT_EPILOGUE_RELU_BIAS && int(kBias) == CUBLASLT_EPILOGUE_BIAS);
+static_assert(int(kGelu) == CUBLASLT_EPILOGUE_GELU && int(kGelu | kBias) == CUBLASLT_EPILOGUE_GELU_BIAS);
+static_assert(int(kGeluAux) == CUBLASLT_EPILOGUE_GELU_AUX && int(kGeluAux | kBias) == CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
 static_assert(int(kCompute32FFastTf32) == CUBLAS_COMPUTE_32F_FAST_TF32);
 static_assert(int(kAsIs) == CUBLAS_OP_N && int(kTransposed) == CUBLAS_OP_T);
 static_assert(int(kTransposeA) == CUBLASLT_MATMUL_DESC_TRANSA && int(kTransposeB) == CUBLASLT_MATMUL_DESC_TRANSB);

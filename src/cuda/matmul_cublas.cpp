@@ -237,19 +237,18 @@ struct Key {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
   int64_t batch, a_stride, b_stride, c_stride;
-  int64_t ld_addend, addend_stride, zeros[2];  // files of choices have words for aux
-  uint64_t flags;                              // device, and what follows below
-  uint64_t types;                              // of a, b, the result
-  uint64_t alignments;                         // of a, b, c, the addend
-  uint64_t alignments_2;                       // of the bias
+  int64_t ld_addend, addend_stride, ld_aux, aux_stride;
+  uint64_t flags;         // device, and what follows below
+  uint64_t types;         // of a, b, the result
+  uint64_t alignments;    // of a, b, c, the addend
+  uint64_t alignments_2;  // of the bias, aux
 };
 constexpr int kKeyWords = 18;
 static_assert(sizeof(Key) == kKeyWords * 8, "compared and hashed as bytes: no padding");
 
-// 256 and 1024 were others', and stand in files of choices.
 constexpr uint64_t kTf32 = 1, kRowMajorA = 2, kRowMajorB = 4, kRowMajorC = 8, kConjugatesA = 16, kConjugatesB = 32,
-                   kHasAddend = 64, kHasBias = 128, kHasRelu = 512, kHasFactorA = 2048, kHasFactorB = 4096,
-                   kIgnoresChoices = 8192;
+                   kHasAddend = 64, kHasBias = 128, kHasAux = 256, kHasRelu = 512, kHasGelu = 1024, kHasFactorA = 2048,
+                   kHasFactorB = 4096, kIgnoresChoices = 8192;
 constexpr int kDeviceShift = 16;
 constexpr int kResultTypeShift = 16;
 constexpr uint64_t kDeviceMask = ~uint64_t{0} << kDeviceShift;
@@ -306,11 +305,25 @@ const char* add_finish(const Gemm& gemm, const MatmulOptions& options, const Bla
     key.flags |= kHasBias;
     key.alignments_2 |= alignment_of(gemm.bias, 0, item, options.alignment);
   }
-  if (gemm.activation == Activation::gelu) return "it has no exact gelu";
-  // Its tanh is the hardware's, of 11 bits, which 1 + tanh(x) has not even left where x is negative.
-  if (gemm.activation == Activation::gelu_tanh) return "its gelu is not as exact as the result's dtype";
+  if (gemm.activation == Activation::gelu) return "it has no exact gelu (but 'gelu_tanh')";
   if (gemm.activation == Activation::relu) key.flags |= kHasRelu;
-  if (gemm.aux) return "it writes no aux";
+  if (gemm.activation == Activation::gelu_tanh) {
+    // Its tanh is the hardware's, of 11 bits: as many as bfloat16 can use, and more than float8 operands are worth.
+    const bool suffices = gemm.out_dtype.code == kDLBfloat || gemm.dtype.bits == 8;
+    if (!suffices) return "its gelu is not as exact as the result's dtype";
+    key.flags |= kHasGelu;
+  }
+  if (gemm.aux) {
+    if (gemm.activation != Activation::gelu_tanh) return "it writes aux for 'gelu_tanh' only";
+    const BlasLayout aux = blas_layout(gemm.m, gemm.n, gemm.aux_strides, c.row_major);
+    if (!aux.possible) return "aux has no unit stride where the result has it";
+    if (batch.aux_stride < 0) return "its batch has a negative stride";
+    if (aux.ld % 8 != 0 || batch.aux_stride % 8 != 0) return "the rows of aux are not a multiple of 8 elements apart";
+    key.flags |= kHasAux;
+    key.ld_aux = aux.ld;
+    key.aux_stride = batch.aux_stride;
+    key.alignments_2 |= alignment_of(gemm.aux, batch.aux_stride, item, options.alignment) << 16;
+  }
   return nullptr;
 }
 
@@ -409,6 +422,11 @@ class OwnedOperation {
     set(lt::kTransposeB, second);
     if (const uint32_t epilogue = epilogue_of(key)) set(lt::kEpilogue, epilogue);
     if (gemm.bias) set(lt::kBiasPointer, gemm.bias);
+    if (gemm.aux) {
+      set(lt::kAuxPointer, gemm.aux);
+      set(lt::kAuxLd, key.ld_aux);
+      if (key.batch > 1) set(lt::kAuxBatchStride, key.aux_stride);
+    }
     const float* const factor_first = plan.swapped ? gemm.factor_b : gemm.factor_a;
     const float* const factor_second = plan.swapped ? gemm.factor_a : gemm.factor_b;
     if (factor_first) set(lt::kScaleAPointer, factor_first);
@@ -432,13 +450,14 @@ class OwnedOperation {
     uint32_t epilogue = 0;
     if (key.flags & kHasBias) epilogue |= lt::kBias;
     if (key.flags & kHasRelu) epilogue |= lt::kRelu;
+    if (key.flags & kHasGelu) epilogue |= key.flags & kHasAux ? lt::kGeluAux : lt::kGelu;
     return epilogue;
   }
   lt::Operation operation_ = nullptr;
 };
 
 /// Does the operation name pointers of the call?
-bool names_pointers(const Key& key) { return key.flags & (kHasBias | kHasFactorA | kHasFactorB); }
+bool names_pointers(const Key& key) { return key.flags & (kHasBias | kHasAux | kHasFactorA | kHasFactorB); }
 
 enum class Division { allowed, forbidden };  // of k into parts
 
@@ -497,16 +516,17 @@ bool covers_k(int64_t k, const lt::Algorithm& algorithm) {
   return parts * ((k / parts + shortest - 1) / shortest * shortest) >= k;
 }
 
-/// Is the sum rounded once, after the bias?
+/// Is the sum rounded once, after the bias and the activation?
 ///
-/// Some algorithms round it to the 16 bits of the result before it, too, as a second kernel does that work: where a
+/// Some algorithms round it to the 16 bits of the result before them, too, as a second kernel does that work: where a
 /// bias cancels the sum, what is left is that error. Of cuBLASLt 13.1 on an H200 those are all that divide k, but for
-/// 66. Wider results lose nothing on the way.
+/// 66; and for gelu 11, 16 and 56, where 21 and 66 do it in the one kernel. Wider results lose nothing on the way.
 bool rounds_once(const Key& key, const lt::Algorithm& algorithm) {
   const uint64_t result = key.types >> kResultTypeShift;
   const bool is_narrow = result == lt::kReal16F || result == lt::kReal16BF;
-  if (!is_narrow || !(key.flags & kHasBias)) return true;
-  return parts_of_k(algorithm) == 1 || config<int32_t>(algorithm, lt::kAlgorithmId) == 66;
+  if (!is_narrow || !(key.flags & (kHasBias | kHasGelu))) return true;
+  const auto id = config<int32_t>(algorithm, lt::kAlgorithmId);
+  return id == 66 || (parts_of_k(algorithm) == 1 && (id == 21 || !(key.flags & kHasGelu)));
 }
 
 /// Algorithm 68 of cuBLASLt 13 is known to fail for operands that span 2^31 elements or more.

@@ -108,16 +108,18 @@ int is_conjugated(const InteropCall* call, int32_t i) {
 
 const DLTensor* output(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype) {
   return as_c<const DLTensor*>(nullptr, call_of(call), [&] {
-    const std::string label = call_of(call).operand(0).function + std::string(": the result has ");
+    const auto refuse = [&](const std::string& what) {
+      throw ValueError(call_of(call).operand(0).function + std::string(": the result has ") + what);
+    };
     if (ndim < 0 || ndim > kMaxDims) {
-      throw ValueError(label + std::to_string(ndim) + " dimensions; accepted: up to " + std::to_string(kMaxDims));
+      refuse(std::to_string(ndim) + " dimensions; accepted: up to " + std::to_string(kMaxDims));
     }
-    if (ndim > 0 && !shape) throw ValueError(label + "no shape; accepted: a size for each dimension");
+    if (ndim > 0 && !shape) refuse("no shape; accepted: a size for each dimension");
     Shape sizes;
     sizes.ndim = ndim;
     std::copy(shape, shape + ndim, sizes.sizes);
     if (std::any_of(shape, shape + ndim, [](int64_t size) { return size < 0; })) {
-      throw ValueError(label + "shape " + shape_text(sizes) + "; accepted: no negative sizes");
+      refuse("shape " + shape_text(sizes) + "; accepted: no negative sizes");
     }
     return &call_of(call).output(sizes, dtype);
   });

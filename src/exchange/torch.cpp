@@ -47,7 +47,6 @@ const Fact kDetach("torch", "Tensor", "detach");
 const Fact kDataPtr("torch", "Tensor", "data_ptr");
 const Fact kIsCpu("torch", "Tensor", "is_cpu");
 const Name kNumpy("numpy");
-const Name kVersionName("_version");
 
 const char* const kNoBuffer = " has no memory of its own to work on";
 
@@ -206,9 +205,12 @@ int64_t TorchRoute::write_count(nb::handle tensor) const {
 void TorchRoute::check_write(const Operand& operand, nb::handle tensor) const {
   if (is_true(call0(kIsInferenceMode.get()))) return;
   if (tensor.is(operand.object)) {  // on the way of each call: it has no version, and `is_inference` lets go of the GIL
-    PyObject* const version = PyObject_GetAttr(tensor.ptr(), kVersionName.get());
-    if (version) return Py_DECREF(version);
-    PyErr_Clear();
+    try {
+      kVersion(tensor);
+      return;
+    } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_RuntimeError)) throw;
+    }
   }
   if (!is_true(kIsInference(tensor))) return;
   throw TypeError(operand.label() + " is memory of a torch inference tensor, which torch lets nobody write to here; " +

@@ -217,7 +217,7 @@ def test_a_divided_k_is_added_whole(torch, dtype, options, backend):
 def test_a_product_is_rounded_once(torch, dtype, order, backend):
     """Each sum is 2**p + 1, which 16 bits do not hold, and -2**p is added: 1, but not if the sum is rounded first.
 
-    Some algorithms of cuBLASLt do that before they add the bias: those that divide k.
+    Some algorithms of cuBLASLt do that before they add the bias: those that divide k, and some for gelu.
     """
     kind = getattr(torch, dtype)
     most = 256 if dtype == "bfloat16" else 2048
@@ -254,6 +254,18 @@ def test_a_product_is_rounded_once(torch, dtype, order, backend):
                     near = {"rtol": 2.0**-7, "atol": 0} if epilogue == "gelu_tanh" else {"rtol": 0, "atol": 0}
                     torch.testing.assert_close(got, activated.get(epilogue, exact).to(kind), **near)
                     assert aux is None or torch.equal(aux, exact.to(kind)), (m, k, n, options)
+
+
+def test_gelu_of_aligned_bfloat16_is_cublas_which_rounds_it_once(torch):
+    """That rule takes some of cuBLASLt's algorithms, and must leave one; known on Hopper, with cuBLASLt 13."""
+    is_known = interop._core.device_info(0)["compute_capability"] == (9, 0)
+    version = interop._core.cublas_version() or ""
+    for m, k, n in ((128, 1024, 1024), (1024, 1024, 4096), (2048, 2048, 2048)):
+        a, b = (torch.ones(shape, device="cuda", dtype=torch.bfloat16) for shape in ((m, k), (k, n)))
+        options = {"epilogue": "gelu_tanh", "bias": torch.zeros(n, device="cuda", dtype=a.dtype)}
+        algorithm = interop.explain(interop.matmul, a, b, **options).algorithm
+        assert algorithm.startswith("cuBLASLt ") or not (is_known and version.startswith("13.")), algorithm
+        assert bool((interop.matmul(a, b, **options) == k).all())
 
 
 @BACKENDS
