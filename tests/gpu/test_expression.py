@@ -89,11 +89,10 @@ def test_integral_powers_of_complex_numbers_are_numpy_s(torch, dtype):
         column = answer[:, exponent + 99 : exponent + 100]
         assert elements.same_bits(library.to_numpy(f(x, exponent)), column), exponent
         assert elements.same_bits(library.to_numpy(interop.elementwise(f"x ** {exponent}")(x)), column), exponent
-    product = np.multiply(bases, bases)
-    for text, result in (("x ** 2", answer[:, 101:102]), ("x * x", product), ("square(x)", product)):
-        assert elements.same_bits(library.to_numpy(interop.elementwise(text)(x)), result), text
     either = bases[:, 0] != 0  # of zeros a product knows the signs, and a power does not
-    assert elements.same_bits(product[either], answer[either, 101:102])
+    for text, rows in (("x ** 2", slice(None)), ("x * x", either), ("square(x)", either)):
+        result = library.to_numpy(interop.elementwise(text)(x))
+        assert elements.same_bits(result[rows], answer[rows, 101:102]), text
 
 
 @pytest.mark.parametrize("dtype", elements.INTEGERS[:4])
