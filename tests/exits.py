@@ -227,6 +227,7 @@ def plain_threads(calls: list[Call]) -> None:
 
 
 def an_interrupt(calls: list[Call]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
     try:
         threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
         while True:
