@@ -109,7 +109,7 @@ int is_conjugated(const InteropCall* call, int32_t i) {
 const DLTensor* output(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype) {
   return as_c<const DLTensor*>(nullptr, call_of(call), [&] {
     const auto refuse = [&](const std::string& what) {
-      throw ValueError(call_of(call).operand(0).function + std::string(": the result has ") + what);
+      throw ValueError(call_of(call).function() + std::string(": the result has ") + what);
     };
     if (ndim < 0 || ndim > kMaxDims) {
       refuse(std::to_string(ndim) + " dimensions; accepted: up to " + std::to_string(kMaxDims));

@@ -9,7 +9,6 @@ namespace {
 
 constexpr const char* kLegacy = "dltensor";
 constexpr const char* kVersioned = "dltensor_versioned";
-constexpr uint64_t kMostOffset = uint64_t{1} << 57;  // no address space is larger
 
 void check_device(const Operand& operand, DLDevice device) {
   switch (device.device_type) {
@@ -118,7 +117,7 @@ void read_dltensor(Operand& operand, const DLTensor& from) {
   if (!from.data && element_count(to) > 0) {
     malformed(operand, "a null pointer for shape " + shape_text(to));
   }
-  if (from.byte_offset > kMostOffset) malformed(operand, "byte_offset " + std::to_string(from.byte_offset));
+  if (from.byte_offset > kAddressable) malformed(operand, "byte_offset " + std::to_string(from.byte_offset));
   to.data = from.data ? static_cast<char*>(from.data) + from.byte_offset : nullptr;
 }
 

@@ -69,13 +69,12 @@ void check_sizes(const Operand& operand) {
 
 void check_extent(const Operand& operand) {
   const DLTensor& t = operand.tensor;
-  constexpr double kAddressable = 1ull << 57;
   double reach = 0;
   for (int i = 0; i < t.ndim; ++i) {
     const double stride = t.strides[i] < 0 ? -static_cast<double>(t.strides[i]) : static_cast<double>(t.strides[i]);
     reach += stride * static_cast<double>(t.shape[i] - 1);
   }
-  if (reach * static_cast<double>(item_bytes(t.dtype)) > kAddressable) {
+  if (reach * static_cast<double>(item_bytes(t.dtype)) > static_cast<double>(kAddressable)) {
     malformed(operand, "its strides lead beyond all memory");
   }
 }

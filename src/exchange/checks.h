@@ -1,11 +1,15 @@
 /// The checks of every array from outside, whichever protocol showed it. Each names the argument.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "exchange/operand.h"
 
 namespace interop::exchange {
+
+/// Bytes. No address space is larger.
+inline constexpr uint64_t kAddressable = uint64_t{1} << 57;
 
 /// Throws the BufferError that a producer earns by what cannot be.
 [[noreturn]] void malformed(const Operand& operand, const std::string& what);

@@ -239,7 +239,6 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
   const Route* route = find_route(object);
   if (route) return *route;
   std::string text = std::string(function) + ": " + name + " is " + type_text(object);
-  const std::string way = way_out(object, name);
   if (is_subtype(Py_TYPE(object.ptr()), kNumpyNdarray)) {
     text +=
         ", a subclass of numpy.ndarray with operations of its own, whose meaning would be lost; accepted: plain "
@@ -248,7 +247,7 @@ const Route& route_of(nb::handle object, const char* function, const char* name)
     text +=
         "; accepted: arrays with DLPack, __cuda_array_interface__, the buffer protocol or __array_interface__ (NumPy, "
         "torch, JAX, CuPy, Numba, interop.Array, ...), and types given to interop.register";
-    if (!way.empty()) text += "; " + way;
+    if (const std::string way = way_out(object, name); !way.empty()) text += "; " + way;
   }
   throw TypeError(text);
 }
