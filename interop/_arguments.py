@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import sys
@@ -11,7 +10,16 @@ from typing import Any, NoReturn, TypeVar
 
 from interop._core import missing, shown, type_name
 
-__all__ = ["missing", "named", "refuse_call", "refuse_call_of", "refuse_keyword", "shown", "type_name"]
+__all__ = [
+    "known_keywords",
+    "missing",
+    "named",
+    "refuse_call",
+    "refuse_call_of",
+    "refuse_keyword",
+    "shown",
+    "type_name",
+]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -81,13 +89,17 @@ def refuse_call_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def refuse_keyword(name: str, keyword: str, accepted: Iterable[str]) -> NoReturn:
     """Raise the TypeError of a keyword that a call does not have, with the one that was meant, if any is like it."""
-    accepted = [*accepted]
-    close = difflib.get_close_matches(keyword, accepted, 1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
-    every = f"{meant} accepted" if close else "; accepted"
     raise TypeError(
-        f"{name}: got an unexpected keyword argument {shown(keyword)}{every}: {', '.join(accepted) or 'none'}"
+        f"{name}: got an unexpected keyword argument {shown(keyword)}; {known_keywords(keyword, [*accepted])}"
     )
+
+
+def known_keywords(keyword: str, known: Sequence[str]) -> str:
+    """Say which keywords a call has, to somebody who gave another; first the one that was meant, if any is like it."""
+    import difflib  # not before there is an error
+
+    close = difflib.get_close_matches(keyword, known, 1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"accepted: {', '.join(known) or 'none'}"
 
 
 def _count(number: int, what: str) -> str:

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from interop._arguments import known_keywords
 from interop._declarations import Parameter
 
 __all__ = ["ArrayFunction", "ShapeRule"]
@@ -120,7 +121,8 @@ class ArrayFunction:
         values = dict(zip(self._given, args, strict=False))
         for name, x in named.items():
             if name not in self._places:
-                raise TypeError(f"{self._label} has no keyword {name!r}; {self._accepted(name)}")
+                known = known_keywords(name, [*self._places, *self._keywords])
+                raise TypeError(f"{self._label} has no keyword {name!r}; {known}")
             if name in values:
                 raise TypeError(f"{self._label}: {name} is given twice, by position and by name")
             if name not in self._shapes:
@@ -135,13 +137,6 @@ class ArrayFunction:
             )
         results = {name: x for name in self._shapes if (x := named.get(name)) is not None}
         return tuple(values[name] for name in self._given), results
-
-    def _accepted(self, keyword_given: str) -> str:
-        import difflib
-
-        known = [*self._places, *self._keywords]
-        close = difflib.get_close_matches(keyword_given, known, 1)
-        return (f"did you mean {close[0]!r}? " if close else "") + f"accepted: {', '.join(known) or 'none'}"
 
     def _run(self, core: Core, args: tuple[Any, ...], results: dict[str, Any], looks: bool) -> Any:
         """Call `core` with what `_bind` has returned, and the rules of the results; return what the call returns.
