@@ -20,7 +20,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import dlpack
-from helpers.dlpack import CPU, CUDA, MANAGED, PINNED, ApiArray, Fake, NewerApiArray, consume, read_capsule
+from helpers.dlpack import (
+    CPU,
+    CUDA,
+    MANAGED,
+    PINNED,
+    ApiArray,
+    Buffer,
+    Fake,
+    NewerApiArray,
+    consume,
+    read_capsule,
+)
 
 import interop
 
@@ -145,24 +156,6 @@ def test_read_only_arrays_have_read_only_buffers():
     assert view.readonly
     with pytest.raises(TypeError, match="not writable"):
         ctypes.c_char.from_buffer(interop.asarray(memoryview(b"abc")))
-
-
-class Buffer(ctypes.Structure):
-    """CPython's Py_buffer."""
-
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.c_void_p),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("internal", ctypes.c_void_p),
-    )
 
 
 get_buffer = dlpack._python("PyObject_GetBuffer", ctypes.c_int, ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int)

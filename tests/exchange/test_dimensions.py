@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.boxes import new_box, unpack
 from helpers.dlpack import ABSENT, Cai, Fake, OldFake
 from helpers.exchange_api import Exchange
 from hypothesis import HealthCheck, example, given, settings
@@ -21,12 +22,7 @@ OF_NUMPY = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
 EXCHANGE = Exchange()
 
 
-class Box:
-    def __init__(self, x):
-        self.x = x
-
-
-interop.register(Box, name="boxes of test_dimensions", export=lambda box: box.x)
+Box = new_box(name="boxes of test_dimensions", export=unpack)
 
 
 def nested(x, shape):

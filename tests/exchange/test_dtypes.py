@@ -9,6 +9,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.boxes import new_box, unpack
 from helpers.dlpack import Cai, Fake, OldFake
 from helpers.exchange_api import Exchange
 
@@ -29,12 +30,7 @@ IMPOSSIBLE += [*itertools.product((INT, UINT), (4, 24, 128)), *itertools.product
 IMPOSSIBLE += [*itertools.product((BOOL, 10), (1, 16)), *itertools.product((BFLOAT,), (8, 32)), (HANDLE, 64), (99, 8)]
 
 
-class Box:
-    def __init__(self, inside):
-        self.inside = inside
-
-
-interop.register(Box, name="boxes of test_dtypes", export=lambda box: box.inside)
+Box = new_box(name="boxes of test_dtypes", export=unpack)
 EXCHANGE = Exchange()
 
 WAYS = {

@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import libraries
+from helpers.boxes import new_box, unpack
 from helpers.dlpack import ABSENT, Cai, Fake, OldFake, stray_deletes
 from helpers.exchange_api import Exchange
 from hypothesis import HealthCheck, example, given, settings
@@ -90,12 +91,7 @@ EXCHANGE = Exchange()
 UNMADE = Exchange(lacks="allocate")  # its results are interop's, of any dtype
 
 
-class Box:
-    def __init__(self, x):
-        self.x = x
-
-
-interop.register(Box, name="boxes of test_fuzz", export=lambda box: box.x)
+Box = new_box(name="boxes of test_fuzz", export=unpack)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -8,28 +8,10 @@ import sys
 import numpy as np
 import pytest
 from helpers import libraries
+from helpers.boxes import Box, new_box, unpack
 from helpers.dlpack import Cai, Fake, OldFake
 
 import interop
-
-
-class Box:
-    """An array that speaks no protocol: all that is known of it is what a registration says."""
-
-    def __init__(self, inside):
-        self.inside = inside
-
-
-def new_box(**taught):
-    """A new class of boxes, registered."""
-    kind = type("Box", (Box,), {})
-    interop.register(kind, name="boxes", **taught)
-    return kind
-
-
-def unpack(box):
-    return box.inside
-
 
 X = np.arange(6.0).reshape(2, 3)
 Y = np.arange(12.0).reshape(3, 4)

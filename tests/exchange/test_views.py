@@ -9,23 +9,13 @@ import weakref
 
 import numpy as np
 import pytest
+from helpers.boxes import new_box, unpack
 from helpers.dlpack import ABSENT, Cai, Fake, OldFake, stray_deletes
 from helpers.exchange_api import Exchange
 
 import interop
 
 COPIED = 2  # the flag of DLPack 1.0
-
-
-class Box:
-    def __init__(self, inside):
-        self.inside = inside
-
-
-def new_box(**taught):
-    kind = type("Box", (Box,), {})
-    interop.register(kind, name="boxes", **taught)
-    return kind
 
 
 # ---- an exception's traceback keeps NumPy's view of an operand ----
@@ -63,7 +53,7 @@ CALLS = {
 def test_a_traceback_keeps_the_memory_that_its_frames_see(producer, call):
     x = np.arange(4, dtype="u1")
     fake = (OldFake if producer == "old dlpack" else Fake)(x)
-    library, kind = Exchange(lacks="allocate"), new_box(export=lambda box: box.inside)
+    library, kind = Exchange(lacks="allocate"), new_box(export=unpack)
     make = {"capsule": fake.capsule, "exchange api": lambda: library.type(fake), "registered": lambda: kind(fake)}
     arrays = [make.get(producer, lambda: fake)()]
     strays = stray_deletes()
@@ -174,7 +164,7 @@ def test_a_view_of_an_exported_copy_is_read_only(name, torch):
     for out in (interop.asarray(kind(x)), interop.convert(kind(x), "numpy")):
         with pytest.raises(TypeError, match="^interop.add: out .*is read-only"):
             interop.add(np.ones(1000), 1, out=out)
-    own = new_box(export=lambda box: box.inside)(x)
+    own = new_box(export=unpack)(x)
     interop.add(np.ones(1000), 1, out=interop.asarray(own))
     assert (x == 2).all()
 
@@ -232,7 +222,7 @@ def test_a_result_that_empty_makes_is_no_copy_either():
 def test_an_out_that_says_it_is_a_copy_is_refused(way):
     x = np.zeros(4)
     fake = Fake(x, flags=COPIED)
-    library, kind = Exchange(), new_box(export=lambda box: box.inside)
+    library, kind = Exchange(), new_box(export=unpack)
     make = {"capsule": fake.capsule, "exchange api": lambda: library.type(fake), "registered": lambda: kind(fake)}
     out = make.get(way, lambda: fake)()
     with pytest.raises(BufferError, match=r"^interop.add: out: .* hands over a copy of its memory, to which writing"):

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 from helpers import machine
+from helpers.boxes import new_box, unpack
 from helpers.dlpack import CUDA, Cai, Fake
 from helpers.exchange_api import Exchange
 
@@ -23,12 +24,7 @@ __global__ void twice(const float* a, float* c, int n) {
 EXCHANGE = Exchange()
 
 
-class Box:
-    def __init__(self, inside):
-        self.inside = inside
-
-
-interop.register(Box, name="boxes of test_addresses", export=lambda box: box.inside)
+Box = new_box(name="boxes of test_addresses", export=unpack)
 
 
 def beyond(cupy, dtype, offset=1):

@@ -44,37 +44,9 @@ def test_a_result_passes_for_torchs_own(torch, make, check):
 
 
 @every_way
-def test_in_inference_mode_it_is_an_inference_tensor(torch, make):
-    with torch.inference_mode():
-        c = make()
-    assert c.is_inference()
-    assert (c == 6).all()
-    assert not make().is_inference()
-    with pytest.raises(RuntimeError, match="[Ii]nference"):
-        c.requires_grad_()
-
-
-@every_way
-def test_memory_that_torch_fills_keeps_the_result(torch, make):
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert torch.utils.deterministic.fill_uninitialized_memory
-        assert (make() == 6).all()
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-@every_way
-def test_torchs_defaults_do_not_matter(torch, make):
-    torch.set_default_dtype(torch.float64)
-    torch.set_default_device("meta")
-    try:
-        c = make()
-    finally:
-        torch.set_default_dtype(torch.float32)
-        torch.set_default_device(None)
-    assert (c.dtype, c.device) == (torch.float32, torch.device("cuda", 0))
-    assert (c == 6).all()
+@pytest.mark.parametrize("mode", results.MODES)
+def test_a_result_is_made_as_torch_makes_one_in_this_mode(torch, make, mode):
+    results.MODES[mode](torch, make, torch.device("cuda", 0))
 
 
 # ---- torch's allocator ----

@@ -276,6 +276,27 @@ class Cai:
         self.__cuda_array_interface__ = {key: value for key, value in interface.items() if value is not ABSENT}
 
 
+# ---- the buffer protocol ----
+
+
+class Buffer(ctypes.Structure):
+    """CPython's Py_buffer."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("internal", ctypes.c_void_p),
+    )
+
+
 # ---- the C exchange API ----
 
 Allocator = ctypes.PYFUNCTYPE(

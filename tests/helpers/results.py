@@ -1,7 +1,7 @@
 """What a user can do with a tensor of torch's own, on any device: each thing as a check that a result must pass, too.
 
 A check takes torch and a new tensor: float32, of shape (8, 16), compact, every element 6. Those of torch's own pass,
-which the tests prove along with ours.
+which the tests prove along with ours. A check of MODES takes torch, what makes such a tensor, and its device.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import gc
 import io
 import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 import interop
 
@@ -242,6 +245,43 @@ CHECKS = {
         shared_with_processes,
     )
 }
+
+
+# ---- modes in which a tensor is made ----
+
+
+def inference_mode(torch: Any, make: Callable[[], Any], device: Any) -> None:
+    with torch.inference_mode():
+        c = make()
+    assert c.is_inference()
+    assert (c == 6).all()
+    assert not make().is_inference()
+    with pytest.raises(RuntimeError, match="[Ii]nference"):
+        c.requires_grad_()
+
+
+def memory_that_torch_fills(torch: Any, make: Callable[[], Any], device: Any) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.utils.deterministic.fill_uninitialized_memory
+        assert (make() == 6).all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def other_defaults(torch: Any, make: Callable[[], Any], device: Any) -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        c = make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert (c.dtype, c.device) == (torch.float32, device)
+    assert (c == 6).all()
+
+
+MODES = {check.__name__: check for check in (inference_mode, memory_that_torch_fills, other_defaults)}
 
 
 def produce(torch: Any, name: str, device: str, function: Any = None) -> Any:
