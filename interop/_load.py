@@ -221,7 +221,7 @@ def _statements(declarations: str) -> list[str]:
         )
     *statements, rest = (" ".join(part.split()) for part in text.split(";"))
     if rest:
-        raise ValueError(f"interop.load: {rest!r} has no ';' behind it")
+        raise ValueError(f"interop.load: {rest!r} has no ';' behind it; accepted: C declarations, each with one")
     return [statement for statement in statements if statement]
 
 

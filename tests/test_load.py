@@ -485,7 +485,7 @@ def test_a_function_with_a_value_makes_no_results(lib):
     ("declaration", "message"),
     [
         ("", "declarations has none"),
-        ("void sum(int n)", "'void sum(int n)' has no ';' behind it"),
+        ("void sum(int n)", "'void sum(int n)' has no ';' behind it; accepted: C declarations, each with one"),
         ("#include <x.h>\nvoid sum(int n);", "'#include <x.h>' is for the preprocessor"),
         ("void sum(float* a);", "the pointer 'a' says not once 'device' or 'host'"),
         ("void sum(device host float* a);", "the pointer 'a' says not once"),

@@ -302,6 +302,10 @@ const char* add_finish(const Gemm& gemm, const MatmulOptions& options, const Bla
     const int64_t across = c.row_major ? gemm.bias_strides.row : gemm.bias_strides.column;
     const int64_t length = c.row_major ? gemm.n : gemm.m;
     if (across != 0 || (along != 1 && length > 1)) return "bias does not run along the result's unit stride";
+    // cuBLASLt would read it as bfloat16.
+    if (gemm.dtype.bits == 8 && gemm.out_dtype.code == kDLFloat && item == 4) {
+      return "it takes no float32 bias beside float8 operands";
+    }
     key.flags |= kHasBias;
     key.alignments_2 |= alignment_of(gemm.bias, 0, item, options.alignment);
   }

@@ -44,11 +44,7 @@ void read_versioned(Operand& operand, const DLManagedTensorVersioned& managed) {
                       std::to_string(managed.version.major) + "." + std::to_string(managed.version.minor) +
                       "; accepted: version 1");
   }
-  if (operand.is_output && (managed.flags & DLPACK_FLAG_BITMASK_IS_COPIED)) {
-    throw BufferError(operand.label() + ": " + type_text(operand.object) +
-                      " hands over a copy of its memory, to which writing would be lost; accepted: an array that " +
-                      "shares its own");
-  }
+  if (operand.is_output && (managed.flags & DLPACK_FLAG_BITMASK_IS_COPIED)) refuse_copy(operand);
   // Writing through a view would be lost, too, but where the copy itself is what the caller has.
   const bool is_copy = (managed.flags & DLPACK_FLAG_BITMASK_IS_COPIED) && !PyCapsule_CheckExact(operand.object.ptr());
   operand.read_only = is_copy || (managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
@@ -90,6 +86,12 @@ class CapsuleRoute final : public Route {
 };
 
 }  // namespace
+
+void refuse_copy(const Operand& operand) {
+  throw BufferError(operand.label() + ": " + type_text(operand.object) +
+                    " hands over a copy of its memory, to which writing would be lost; accepted: an array that shares " +
+                    "its own");
+}
 
 void read_dltensor(Operand& operand, const DLTensor& from) {
   DLTensor& to = operand.tensor;

@@ -3,6 +3,8 @@
 
 #include <interop/cuda/driver.h>
 
+#include <cmath>
+
 #include "exchange/python.h"
 
 namespace interop::exchange {
@@ -42,14 +44,13 @@ void malformed(const Operand& operand, const std::string& what) {
   throw BufferError(operand.label() + ": " + type_text(operand.object) + " hands over a malformed tensor: " + what);
 }
 
-void check_ndim(const Operand& operand, int64_t ndim) {
+void refuse_ndim(const Operand& operand, int64_t ndim) {
   if (ndim < 0) malformed(operand, "ndim " + std::to_string(ndim));
-  if (ndim <= kMaxDims) return;
   throw ValueError(operand.label() + " has " + std::to_string(ndim) + " dimensions; accepted: up to " +
                    std::to_string(kMaxDims));
 }
 
-void check_dtype(const Operand& operand, DLDataType dtype) {
+void check_rare_dtype(const Operand& operand, DLDataType dtype) {
   if (dtype.lanes == 1 && has_bits(dtype)) return;
   if (dtype.lanes != 1) {
     throw TypeError(operand.label() + " has " + dtype_name(dtype) + "; accepted: dtypes of one lane");
@@ -71,25 +72,21 @@ void check_extent(const Operand& operand) {
   const DLTensor& t = operand.tensor;
   double reach = 0;
   for (int i = 0; i < t.ndim; ++i) {
-    const double stride = t.strides[i] < 0 ? -static_cast<double>(t.strides[i]) : static_cast<double>(t.strides[i]);
-    reach += stride * static_cast<double>(t.shape[i] - 1);
+    reach += std::fabs(static_cast<double>(t.strides[i])) * static_cast<double>(t.shape[i] - 1);
   }
   if (reach * static_cast<double>(item_bytes(t.dtype)) > static_cast<double>(kAddressable)) {
     malformed(operand, "its strides lead beyond all memory");
   }
 }
 
-void check_address(Operand& operand) {
+void refuse_address(Operand& operand, uintptr_t beyond) {
   DLTensor& t = operand.tensor;
-  const auto item = static_cast<uintptr_t>(item_bytes(t.dtype));
-  const uintptr_t beyond = reinterpret_cast<uintptr_t>(t.data) & (item - 1);  // items are powers of two
-  // Strides are whole elements: where the first is aligned, all are.
-  if (beyond == 0 || t.device.device_type == kDLCPU) return;
+  if (t.device.device_type == kDLCPU) return;
   if (element_count(t) == 0) {
     t.data = nullptr;  // there is nothing, so it may be anywhere
     return;
   }
-  throw ValueError(operand.label() + " starts at an address that is not a multiple of " + std::to_string(item) +
+  throw ValueError(operand.label() + " starts at an address that is not a multiple of " + std::to_string(item_bytes(t.dtype)) +
                    " bytes (it lies " + std::to_string(beyond) + " beyond one), which a GPU cannot read as " +
                    dtype_name(t.dtype) + "; accepted: an aligned array (copy it first)");
 }

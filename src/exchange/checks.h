@@ -16,10 +16,16 @@ inline constexpr uint64_t kAddressable = uint64_t{1} << 57;
 
 /// Is there room for so many dimensions? Asked before anything is filled in. Throws ValueError for more than kMaxDims,
 /// BufferError for fewer than none.
-void check_ndim(const Operand& operand, int64_t ndim);
+[[noreturn]] void refuse_ndim(const Operand& operand, int64_t ndim);
+inline void check_ndim(const Operand& operand, int64_t ndim) {
+  if (ndim < 0 || ndim > kMaxDims) refuse_ndim(operand, ndim);
+}
 
 /// Throws TypeError for a dtype that no array library has, or whose elements are no whole bytes.
-void check_dtype(const Operand& operand, DLDataType dtype);
+void check_rare_dtype(const Operand& operand, DLDataType dtype);
+inline void check_dtype(const Operand& operand, DLDataType dtype) {
+  if (dtype.code != kDLFloat || dtype.bits != 32 || dtype.lanes != 1) check_rare_dtype(operand, dtype);
+}
 
 /// The shape is filled in: throws BufferError for a negative size, and for more elements than any memory.
 void check_sizes(const Operand& operand);
@@ -30,7 +36,13 @@ void check_extent(const Operand& operand);
 
 /// The operand is complete, and a GPU is to read it: throws ValueError for elements that are not aligned to their size.
 /// A GPU reads both parts of a complex number at once, and a kernel that meets such an address ends the context.
-void check_address(Operand& operand);
+void refuse_address(Operand& operand, uintptr_t beyond);
+inline void check_address(Operand& operand) {
+  const auto item = static_cast<uintptr_t>(item_bytes(operand.tensor.dtype));  // a power of two
+  // Strides are whole elements: where the first is aligned, all are.
+  const uintptr_t beyond = reinterpret_cast<uintptr_t>(operand.tensor.data) & (item - 1);
+  if (beyond != 0) refuse_address(operand, beyond);
+}
 
 /// For the catch block of a failure to enter the operand's device: throws BufferError where this machine has no such
 /// device, else the failure itself.

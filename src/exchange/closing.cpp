@@ -25,12 +25,16 @@ constexpr std::chrono::milliseconds kDropping{20};
 std::thread::id closer;  // this and `end` are written before `closed`
 Clock::time_point end;
 
-thread_local int depth = 0;  // of the calls that this thread is in
-thread_local bool counted = false;
+/// What a thread is in. One object: each look at a thread's own memory is a call.
+struct OfThread {
+  int depth = 0;  // of calls
+  bool counted = false;
+};
+thread_local OfThread of_thread;
 
 // A forked child has one thread, and an interpreter that goes on.
 const int registered = pthread_atfork(nullptr, nullptr, [] {
-  calls.store(counted ? 1 : 0);
+  calls.store(of_thread.counted ? 1 : 0);
   closed.store(false);
 });
 
@@ -51,29 +55,31 @@ void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
 
 }  // namespace
 
-CallGuard::CallGuard() { ++depth; }
+CallGuard::CallGuard() { ++of_thread.depth; }
 
 CallGuard::~CallGuard() {
-  if (--depth > 0 || !counted) return;
-  counted = false;
+  OfThread& mine = of_thread;
+  if (--mine.depth > 0 || !mine.counted) return;
+  mine.counted = false;
   calls.fetch_sub(1, std::memory_order_release);
 }
 
 void enter_foreign(const char* function, const char* library) {
-  if (counted) return;
+  OfThread& mine = of_thread;
+  if (mine.counted) return;
   if (std::this_thread::get_id() != importer) others_called.store(true, std::memory_order_relaxed);
   calls.fetch_add(1);
   const bool refused = is_others_after_close();
-  counted = depth > 0 && !refused;
-  if (!counted) calls.fetch_sub(1);
+  mine.counted = mine.depth > 0 && !refused;
+  if (!mine.counted) calls.fetch_sub(1);
   if (refused) refuse(function, library);
 }
 
 Unwaited::Unwaited() {
-  if (counted) calls.fetch_sub(1);
+  if (of_thread.counted) calls.fetch_sub(1);
 }
 Unwaited::~Unwaited() {
-  if (counted) calls.fetch_add(1);
+  if (of_thread.counted) calls.fetch_add(1);
 }
 
 void close_calls(Clock::time_point until) {

@@ -45,6 +45,17 @@ class DlpackRoute final : public Route {
       throw BufferError(operand.label() + ": " + type_text(operand.object) + " says it is on " + device_text(promised) +
                         " and hands over memory on " + device_text(device));
     }
+    if (operand.is_output && !operand.read_only && !is_own_memory(operand, stream)) refuse_copy(operand);
+  }
+  /// Not all producers flag a copy. Exported again, memory of its own has the same address; a copy has not, as the
+  /// first one is still there.
+  bool is_own_memory(const Operand& operand, cudaStream_t stream) const override {
+    Operand again;
+    again.function = operand.function;
+    again.name = operand.name;
+    again.object = operand.object;
+    read_capsule(again, dlpack_capsule(again, operand.on_host() ? nullptr : stream));
+    return again.tensor.data == operand.tensor.data || element_count(operand.tensor) == 0;
   }
 };
 

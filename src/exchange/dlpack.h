@@ -17,6 +17,9 @@ void read_capsule(Operand& operand, nb::handle capsule);
 /// The same for a tensor that comes without a capsule: its deleter is ours to call from here on.
 void read_managed(Operand& operand, DLManagedTensorVersioned* managed);
 
+/// Throws the BufferError of an output whose producer hands over a copy.
+[[noreturn]] void refuse_copy(const Operand& operand);
+
 /// `object.__dlpack_device__()`.
 DLDevice dlpack_device(const Operand& operand);
 

@@ -203,8 +203,7 @@ int64_t TorchRoute::write_count(nb::handle tensor) const {
 }
 
 void TorchRoute::check_write(const Operand& operand, nb::handle tensor) const {
-  if (is_true(call0(kIsInferenceMode.get()))) return;
-  if (tensor.is(operand.object)) {  // on the way of each call: it has no version, and `is_inference` lets go of the GIL
+  if (tensor.is(operand.object)) {  // on the way of each call: what has a version is no inference tensor
     try {
       kVersion(tensor);
       return;
@@ -212,7 +211,7 @@ void TorchRoute::check_write(const Operand& operand, nb::handle tensor) const {
       if (!error.matches(PyExc_RuntimeError)) throw;
     }
   }
-  if (!is_true(kIsInference(tensor))) return;
+  if (is_true(call0(kIsInferenceMode.get())) || !is_true(kIsInference(tensor))) return;
   throw TypeError(operand.label() + " is memory of a torch inference tensor, which torch lets nobody write to here; " +
                   "accepted: a plain tensor (x.clone()), or the call under torch.inference_mode()");
 }

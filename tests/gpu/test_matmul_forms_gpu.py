@@ -181,6 +181,23 @@ def test_float8(torch, first, dtype, backend):
     forms.check(library.to_numpy(c), x, y, dtype, alpha=0.75, unit_roundoff=2.0**-14)
 
 
+@BACKENDS
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("epilogue", [None, "relu", "gelu_tanh"])
+def test_float8_with_a_bias(torch, epilogue, dtype, backend):
+    """cuBLASLt takes a bias of 16 bits beside a float32 result, whatever it points to."""
+    library = libraries.by_name("torch", "cuda")
+    x, y = forms.draw((64, 128), "float8_e4m3fn", 1), forms.draw((128, 96), "float8_e4m3fn", 2)
+    bias = forms.draw((96,), dtype, 3)
+    a, b = library.make(x), library.make(y.T.copy()).T
+    c = matmul(a, b, bias=library.make(bias), epilogue=epilogue, dtype=dtype, backend=backend)
+    if c is not None:
+        u = HARDWARE_TANH if may_be_cublas_gelu("float8_e4m3fn", epilogue, backend) else 2.0**-14
+        forms.check(library.to_numpy(c), x, y, dtype, bias=bias, epilogue=epilogue, unit_roundoff=u)
+    if backend == "cublas":
+        assert (c is None) == (dtype == "float32")
+
+
 def test_int8_products_of_cublas_are_exact(torch):
     library = libraries.by_name("torch", "cuda")
     x, y = forms.draw((64, 128), "int8", 1), forms.draw((128, 96), "int8", 2)
