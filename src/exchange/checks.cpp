@@ -86,9 +86,10 @@ void refuse_address(Operand& operand, uintptr_t beyond) {
     t.data = nullptr;  // there is nothing, so it may be anywhere
     return;
   }
-  throw ValueError(operand.label() + " starts at an address that is not a multiple of " + std::to_string(item_bytes(t.dtype)) +
-                   " bytes (it lies " + std::to_string(beyond) + " beyond one), which a GPU cannot read as " +
-                   dtype_name(t.dtype) + "; accepted: an aligned array (copy it first)");
+  throw ValueError(operand.label() + " starts at an address that is not a multiple of " +
+                   std::to_string(item_bytes(t.dtype)) + " bytes (it lies " + std::to_string(beyond) +
+                   " beyond one), which a GPU cannot read as " + dtype_name(t.dtype) +
+                   "; accepted: an aligned array (copy it first)");
 }
 
 void refuse_device(const Operand& operand) {
