@@ -45,11 +45,13 @@ class DlpackRoute final : public Route {
       throw BufferError(operand.label() + ": " + type_text(operand.object) + " says it is on " + device_text(promised) +
                         " and hands over memory on " + device_text(device));
     }
-    if (operand.is_output && !operand.read_only && !is_own_memory(operand, stream)) refuse_copy(operand);
+    if (operand.is_output && !operand.read_only && !is_at_one_address(operand, stream)) refuse_copy(operand);
   }
+
+ private:
   /// Not all producers flag a copy. Exported again, memory of its own has the same address; a copy has not, as the
   /// first one is still there.
-  bool is_own_memory(const Operand& operand, cudaStream_t stream) const override {
+  static bool is_at_one_address(const Operand& operand, cudaStream_t stream) {
     Operand again;
     again.function = operand.function;
     again.name = operand.name;

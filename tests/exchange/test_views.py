@@ -252,8 +252,6 @@ def test_an_out_that_is_a_copy_and_does_not_say_so_is_refused(versioned):
     x = np.zeros(4)
     with pytest.raises(BufferError, match=r"^interop.add: out: .*Copies hands over a copy of its memory"):
         interop.add(np.ones(4), 1, out=Copies(x, versioned))
-    with pytest.raises(TypeError, match="read-only"):
-        interop.add(np.ones(4), 1, out=interop.asarray(Copies(x, versioned)))
     assert not x.any()
     assert np.array_equal(np.asarray(interop.add(Copies(np.ones(4), versioned), 1)), [2, 2, 2, 2])  # reading is fine
     empty = Copies(np.zeros(0), versioned)
