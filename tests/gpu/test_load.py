@@ -250,6 +250,9 @@ def test_a_given_result_has_the_shape_of_its_rule_on_the_host(lib):
 # ---- functions that are given no stream ----
 
 
+LONGER = 3 * device.DELAY_MS  # than the functions themselves wait before they read: one that does not wait reads too early
+
+
 def racing(function, side, **options):
     """Return what the side stream has in `c` right after the call, where all that it needs came right before."""
     a, b, c = side.make(np.zeros(N, "float32")), side.make(B), side.make(np.zeros(N, "float32"))
@@ -258,7 +261,7 @@ def racing(function, side, **options):
         function(a, b, c, N, 0, **options)  # modules are loaded
         device.synchronize()
         device.fill(side.library.pointer(c), 0, N, side.handle)
-        device.delay(side.handle)
+        device.delay(side.handle, LONGER)
         device.fill(side.library.pointer(a), 3, N, side.handle)
         function(a, b, c, N, device.DELAY_MS, **options)
         was_busy = device.is_busy(side.handle)
@@ -299,7 +302,7 @@ def test_a_function_without_a_stream_is_ordered_with_default_streams(without_str
     device.fill(c.data_ptr(), 0, N, stream)
     device.synchronize()
     with side.current():
-        device.delay(side.handle)
+        device.delay(side.handle, LONGER)
         device.fill(a.data_ptr(), 3, N, side.handle)
         without_stream[which](a, b, c, N, device.DELAY_MS, stream=stream)
         snapshot.take(c.data_ptr(), stream)
