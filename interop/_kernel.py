@@ -179,6 +179,7 @@ class Kernel(ArrayFunction):
         #: The grid or the threads, where they depend on the arguments; None for the other one, or for both.
         self._extents = tuple(extent if callable(extent) else None for extent in launch[:2])
         self._has_extent = self._extents != (None, None)
+        self._is_plain = self._is_direct and not self._has_extent
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
         if sum(extent is not None for extent in launch[:2]) > 1:
             raise refuse("grid and threads are given; accepted: one of them")
@@ -187,10 +188,19 @@ class Kernel(ArrayFunction):
             label, [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters], self._load, (*fixed, *launch[2:])
         )
 
-    def __call__(
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
+        """Launch the kernel; see the class."""
+        # Python looks up the default of each keyword that a signature has; C++ reads those that are given.
+        if self._is_plain and len(args) == self._count:
+            made = self._core.call(args, self._like, named)
+            if made is not NotImplemented:
+                return made
+        return self._call_with(args, **named)
+
+    def _call_with(
         self,
+        args: tuple[Any, ...],
         /,
-        *args: Any,
         grid: Extent | None = None,
         threads: str | Extent | None = None,
         block: Sizes | None = None,
@@ -201,7 +211,6 @@ class Kernel(ArrayFunction):
         execution: str | None = None,
         **named: Any,
     ) -> Any:
-        """Launch the kernel; see the class."""
         results: dict[str, Any] = _NONE
         if named or len(args) != self._count:
             args, results = self._bind(args, named)
@@ -211,7 +220,7 @@ class Kernel(ArrayFunction):
             if self._has_extent or callable(grid) or callable(threads):
                 launch = self._launch(args, launch)
         if self._is_direct and not results:
-            return self._core(args, self._like, _NONE, launch, stream, execution, False)
+            return self._core.call_with(args, self._like, _NONE, launch, stream, execution, False)
         return self._call(args, results, launch, stream, execution, False)
 
     def _launch(self, args: tuple[Any, ...], given: Launch) -> Launch:
@@ -238,7 +247,7 @@ class Kernel(ArrayFunction):
         looks: bool,
     ) -> Any:
         def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:
-            return self._core(args, shapes, given, launch, stream, execution, looks)
+            return self._core.call_with(args, shapes, given, launch, stream, execution, looks)
 
         return self._run(core, args, results, looks)
 

@@ -167,12 +167,12 @@ class Function(ArrayFunction):
     ) -> Any:
         """Call the C function; see the class."""
         if self._is_direct and not named and len(args) == self._count:
-            return self._core(args, self._like, _NONE, stream, execution, False)
+            return self._core.call(args, self._like, _NONE, stream, execution, False)
         return self._call(args, named, stream, execution, False)
 
     def _call(self, args: tuple[Any, ...], named: dict[str, Any], stream: Any, execution: Any, looks: bool) -> Any:
         def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:
-            return self._core(args, shapes, given, stream, execution, looks)
+            return self._core.call(args, shapes, given, stream, execution, looks)
 
         return self._run(core, *self._bind(args, named), looks)
 

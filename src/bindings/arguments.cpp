@@ -2,7 +2,6 @@
 #include "bindings/arguments.h"
 
 #include "bindings/bindings.h"
-#include "exchange/python.h"
 
 namespace interop::bindings {
 namespace {

@@ -3,7 +3,30 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+
+#include "exchange/python.h"
+
 namespace interop::bindings {
+
+/// A keyword of a call, and the member of `Options` that has its value.
+template <class Options>
+struct Keyword {
+  exchange::Name name;
+  nanobind::handle Options::* place;
+};
+
+/// The keyword of that name; null if there is none.
+template <class Options, std::size_t Count>
+const Keyword<Options>* find_keyword(const Keyword<Options> (&known)[Count], PyObject* name) {
+  for (const Keyword<Options>& keyword : known) {
+    if (keyword.name.get() == name) return &keyword;  // as a call that is written out has it
+  }
+  for (const Keyword<Options>& keyword : known) {
+    if (PyUnicode_Compare(keyword.name.get(), name) == 0) return &keyword;
+  }
+  return nullptr;
+}
 
 /// `interop._core.missing`: stands for an operand that was not given.
 bool is_missing(nanobind::handle x);

@@ -76,26 +76,15 @@ const Operation& operation_named(const std::string& name) {
 struct Options {
   nb::handle out = Py_None, stream = Py_None, where_zero = Py_None, execution = Py_None;
 };
-struct Option {
-  Name name;
-  nb::handle Options::* place;
-};
-const Option kOptions[] = {
+const Keyword<Options> kOptions[] = {
     {Name("out"), &Options::out},
     {Name("stream"), &Options::stream},
     {Name("execution"), &Options::execution},
     {Name("where_zero"), &Options::where_zero},
 };
 
-const Option* find_option(const Operation& operation, PyObject* name) {
-  const auto find = [&](const auto& is_it) -> const Option* {
-    for (const Option& option : kOptions) {
-      if (is_it(option.name.get())) return &option;
-    }
-    return nullptr;
-  };
-  const Option* found = find([&](PyObject* known) { return known == name; });  // as a call that is written out has it
-  if (!found) found = find([&](PyObject* known) { return PyUnicode_Compare(known, name) == 0; });
+const Keyword<Options>* find_option(const Operation& operation, PyObject* name) {
+  const Keyword<Options>* const found = find_keyword(kOptions, name);
   return found && found->place == &Options::where_zero && operation.op != ElementwiseOp::divide ? nullptr : found;
 }
 
@@ -105,7 +94,7 @@ Options read_options(const Operation& operation, nb::handle a, nb::handle b, nb:
   if (is_missing(a) || is_missing(b)) refuse_call(operation.name, a, b, given);
   PyObject *name, *value;
   for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
-    const Option* option = find_option(operation, name);
+    const Keyword<Options>* option = find_option(operation, name);
     if (!option) refuse_call(operation.name, a, b, given);
     options.*option->place = value;
   }

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/loaded_kernel.h"
 #include "bindings/results.h"
@@ -26,6 +27,8 @@
 
 namespace interop::bindings {
 namespace {
+
+using exchange::Name;
 
 constexpr size_t kMostBytes = 4096;  // of a kernel's parameters, on every device
 constexpr int kMostParameters = 128;
@@ -61,9 +64,18 @@ const char* kept(const std::string& text) {
 
 // ---- how it is launched ----
 
-/// What the caller said of the launch: at construction, or in the call where it is not None.
+/// What the caller said of the launch, at construction or in the call; None where nothing.
 struct Options {
-  nb::handle grid, threads, block, shared, cluster, cooperative;
+  nb::handle grid = Py_None, threads = Py_None, block = Py_None, shared = Py_None, cluster = Py_None,
+             cooperative = Py_None;
+  nb::handle stream = Py_None, execution = Py_None;  // of a call alone
+  bool has_launch = false;                           // is any of the first six given?
+};
+const Keyword<Options> kOptions[] = {
+    {Name("grid"), &Options::grid},           {Name("block"), &Options::block},
+    {Name("threads"), &Options::threads},     {Name("stream"), &Options::stream},
+    {Name("execution"), &Options::execution}, {Name("shared"), &Options::shared},
+    {Name("cluster"), &Options::cluster},     {Name("cooperative"), &Options::cooperative},
 };
 
 /// The launch as far as it is known without the arrays.
@@ -176,8 +188,24 @@ void apply(const Kernel& kernel, Plan& plan, const Options& options) {
 Options options_of(nb::handle tuple) {
   PyObject* const t = tuple.ptr();
   if (!PyTuple_Check(t) || PyTuple_GET_SIZE(t) != 6) throw TypeError("interop.kernel: the launch has six options");
-  return {PyTuple_GET_ITEM(t, 0), PyTuple_GET_ITEM(t, 1), PyTuple_GET_ITEM(t, 2),
-          PyTuple_GET_ITEM(t, 3), PyTuple_GET_ITEM(t, 4), PyTuple_GET_ITEM(t, 5)};
+  Options options{PyTuple_GET_ITEM(t, 0), PyTuple_GET_ITEM(t, 1), PyTuple_GET_ITEM(t, 2),
+                  PyTuple_GET_ITEM(t, 3), PyTuple_GET_ITEM(t, 4), PyTuple_GET_ITEM(t, 5)};
+  options.has_launch = true;
+  return options;
+}
+
+/// Those of a call by their names; nothing where there is another name, or one is a function of the arguments.
+std::optional<Options> options_of(const nb::dict& keywords) {
+  Options options;
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(keywords.ptr(), &at, &name, &value);) {
+    const Keyword<Options>* const option = find_keyword(kOptions, name);
+    if (!option || PyCallable_Check(value)) return std::nullopt;
+    options.*option->place = value;
+    options.has_launch =
+        options.has_launch || (option->place != &Options::stream && option->place != &Options::execution);
+  }
+  return options;
 }
 
 Kernel::Kernel(const std::string& label_, const std::vector<Declared>& declared, nb::object load_, nb::tuple options)
@@ -311,9 +339,10 @@ nb::object explain(const Call& call, const cuda::Launch& launch) {
 }
 
 /// `arguments` has one for each parameter but those of `shapes`, the results that are made, by place among the
-/// parameters: see `result_shape`. `given` are the rules of those results that are not made but among `arguments`.
-nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb::dict given, nb::handle options,
-                       nb::handle stream, nb::handle execution, bool only_looks) {
+/// parameters: see `result_shape`. `given` are the rules of those results that are not made but among `arguments`; null
+/// for none.
+nb::object call_kernel(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict* given,
+                       const Options& options, bool only_looks) {
   const exchange::CallGuard guard;
   const int count = static_cast<int>(kernel.parameters.size());
   const bool makes = nb::len(shapes) > 0;
@@ -341,8 +370,8 @@ nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb:
   }
 
   CallOptions call_options;
-  call_options.stream = stream;
-  call_options.execution = execution;
+  call_options.stream = options.stream;
+  call_options.execution = options.execution;
   call_options.only_looks = only_looks;
   call_options.may_overlap = true;  // as kernels do: their authors know
   Call call(kernel.label, arrays, array_count, call_options);
@@ -350,12 +379,12 @@ nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb:
     check_array(kernel.label, kernel.parameters[static_cast<size_t>(places[k])], call, k);
     tensors[places[k]] = &call.tensor(k);
   }
-  if (nb::len(given) > 0) {
+  if (given && nb::len(*given) > 0) {
     for (int i = 0; i < count; ++i) {
       const nb::int_ place(i);
-      if (!given.contains(place)) continue;
+      if (!given->contains(place)) continue;
       const Parameter& parameter = kernel.parameters[static_cast<size_t>(i)];
-      check_given_result(kernel.label, parameter.name.c_str(), given[place], tensors, *tensors[i]);
+      check_given_result(kernel.label, parameter.name.c_str(), (*given)[place], tensors, *tensors[i]);
     }
   }
   Values values;
@@ -375,9 +404,9 @@ nb::object call_kernel(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb:
 
   Plan changed;
   const Plan* plan = &kernel.plan;
-  if (!options.is_none()) {
+  if (options.has_launch) {
     changed = kernel.plan;
-    apply(kernel, changed, options_of(options));
+    apply(kernel, changed, options);
     plan = &changed;
   }
   const cuda::Launch launch = launch_of(kernel, *plan, tensors);
@@ -395,11 +424,24 @@ std::vector<LoadedKernel> load_kernels(nb::bytes image, const std::vector<std::s
   return loaded;
 }
 
-nb::object call_by_name(Kernel& kernel, nb::tuple arguments, nb::dict shapes, nb::dict given, nb::handle options,
-                        nb::handle stream, nb::handle execution, bool only_looks) {
-  return exchange::as_call(kernel.label, !execution.is_none(), [&] {
-    return call_kernel(kernel, arguments, shapes, given, options, stream, execution, only_looks);
-  });
+nb::object call_by_name(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict* given,
+                        const Options& options, bool only_looks) {
+  return exchange::as_call(kernel.label, !options.execution.is_none(),
+                           [&] { return call_kernel(kernel, arguments, shapes, given, options, only_looks); });
+}
+
+nb::object call(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict& keywords) {
+  const std::optional<Options> options = options_of(keywords);
+  if (!options) return nb::borrow(Py_NotImplemented);
+  return call_by_name(kernel, arguments, shapes, nullptr, *options, false);
+}
+
+nb::object call_with(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict& given,
+                     nb::handle launch, nb::handle stream, nb::handle execution, bool only_looks) {
+  Options options = launch.is_none() ? Options() : options_of(launch);
+  options.stream = stream;
+  options.execution = execution;
+  return call_by_name(kernel, arguments, shapes, &given, options, only_looks);
 }
 
 }  // namespace
@@ -413,9 +455,14 @@ void bind_kernel(nb::module_& m) {
       .def(nb::init<const std::string&, const std::vector<Declared>&, nb::object, nb::tuple>(),
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "
                    "load: typing.Callable[[str], LoadedKernel], options: tuple[typing.Any, ...], /) -> None"))
-      .def("__call__", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+      .def("call", &call, nb::arg(), nb::arg(), nb::arg(),
+           nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
+                   "keywords: dict[str, typing.Any], /) -> typing.Any"),
+           "Launch it, as call_with, where no result is given and all keywords are those of the launch, the stream and "
+           "the execution; NotImplemented for others, and for functions of the arguments.")
+      .def("call_with", &call_with, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
            nb::arg().none(), nb::arg(),
-           nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
+           nb::sig("def call_with(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], options: tuple[typing.Any, ...] | None, stream: "
                    "typing.Any, execution: str | None, "
                    "only_looks: bool, /) -> typing.Any"),

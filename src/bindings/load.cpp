@@ -389,8 +389,8 @@ void bind_load(nb::module_& m) {
   nb::class_<CFunction>(m, "CFunction", "A C function and its declaration.")
       .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool>(), nb::arg("label"),
            nb::arg("address"), nb::arg("parameters"), nb::arg("result"), nb::arg("has_own_streams"))
-      .def("__call__", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
-           nb::sig("def __call__(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
+      .def("call", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+           nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "
                    "bool, /) -> typing.Any"),
            "Call it: with an argument for each parameter but the stream and the results that are made.");

@@ -84,11 +84,7 @@ struct Terms {
              epilogue = Py_None, aux = Py_None, scale_a = Py_None, scale_b = Py_None, precision = Py_None,
              backend = Py_None, autotune = Py_None, stream = Py_None, execution = Py_None;
 };
-struct Term {
-  Name name;
-  nb::handle Terms::* place;
-};
-const Term kTerms[] = {
+const Keyword<Terms> kTerms[] = {
     {Name("out"), &Terms::out},
     {Name("dtype"), &Terms::dtype},
     {Name("c"), &Terms::c},
@@ -108,22 +104,12 @@ const Term kTerms[] = {
 
 nb::object one() { return nb::int_(1); }
 
-const Term* find_term(PyObject* name) {
-  for (const Term& term : kTerms) {
-    if (term.name.get() == name) return &term;  // as a call that is written out has it
-  }
-  for (const Term& term : kTerms) {
-    if (PyUnicode_Compare(term.name.get(), name) == 0) return &term;
-  }
-  return nullptr;
-}
-
 Terms read_terms(nb::handle a, nb::handle b, nb::dict given) {
   Terms terms;
   if (is_missing(a) || is_missing(b)) refuse_call(kFunction, a, b, given);
   PyObject *name, *value;
   for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
-    const Term* term = find_term(name);
+    const Keyword<Terms>* term = find_keyword(kTerms, name);
     if (!term) refuse_call(kFunction, a, b, given);
     terms.*term->place = value;
   }
@@ -183,7 +169,7 @@ bool is_concrete(nb::handle x) { return exchange::find_route(x) == &exchange::ja
 /// What is given, for interop.jax.matmul; throws for what no products of JAX have.
 nb::dict jax_keywords(const Terms& terms) {
   nb::dict keywords;
-  for (const Term& term : kTerms) {
+  for (const Keyword<Terms>& term : kTerms) {
     const nb::handle value = terms.*term.place;
     if (!value.is_none()) keywords[nb::handle(term.name.get())] = value;
   }

@@ -72,7 +72,7 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
       operand.name = "a";
       operand.object = x;
       operand.route = &exchange::route_of(x, kFunction, "a");
-      if (x.is(a)) operand.route->enter(kFunction);
+      if (x.is(a)) operand.route->enter(operand);
       operand.route->inspect(operand);
     }
   });

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cuda/matmul_backends.h"
+#include "cuda/matmul_finish.h"
 
 namespace interop::cuda {
 namespace {
@@ -133,6 +134,23 @@ bool may_be_ours(const Gemm& gemm, const MatmulOptions& options, bool denied_div
   });
 }
 
+// ---- products of cuBLASLt that a kernel of ours finishes, in their place ----
+
+/// What is slow in a kernel of ours: gelu, which does not overlap with sums; and anything on float8, whose tensor cores
+/// cuBLASLt alone uses.
+bool is_finished_after(const Gemm& gemm) {
+  const bool has_gelu = gemm.activation == Activation::gelu || gemm.activation == Activation::gelu_tanh;
+  return (has_gelu || gemm.dtype.bits == 8) && can_finish(gemm);
+}
+
+/// What cuBLASLt computes of it then.
+Gemm product_of(Gemm gemm) {
+  gemm.bias = nullptr;
+  gemm.aux = nullptr;
+  gemm.activation = Activation::none;
+  return gemm;
+}
+
 [[noreturn]] void refuse(const char* why_not) {
   throw ValueError(std::string("interop.matmul: backend=\"cublas\" cannot take this product: ") + why_not +
                    "; use backend=\"tiled\", or leave the choice to interop");
@@ -146,7 +164,7 @@ bool may_be_ours(const Gemm& gemm, const MatmulOptions& options, bool denied_div
 ///   small                                             tiled
 ///   few rows or columns, as is_quicker_if_skinny says tiled
 ///   TF32x3 that our kernel serves                     tiled (cuBLASLt has none)
-///   what cuBLASLt cannot take, as make_key says       tiled
+///   what cuBLASLt cannot take, as make_key says       tiled, but for bias and activation (see is_finished_after)
 ///   measured, by `tune_matmul`                        the quicker one
 ///   a row of kOurs                                    tiled
 ///   all else                                          cublas
@@ -171,6 +189,8 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
     }
   }
   cublas::Planned planned = cublas::plan(gemm, options);
+  const bool finishes_after = !planned.algorithm && !by_name && is_finished_after(gemm);
+  if (finishes_after) planned = cublas::plan(product_of(gemm), options);
   if (!planned.algorithm) {
     if (by_name) refuse(planned.why_not);
     return tiled::plan(gemm, options);
@@ -178,12 +198,13 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   if (!by_name && (planned.tuned ? planned.tiled_is_quicker : may_be_ours(gemm, options, planned.denied_division))) {
     MatmulPlan plan = tiled::plan(gemm, options);
     if (planned.tuned || plan.tensor_cores || plan.parts > 1 || tiled::is_skinny(gemm)) {
-      plan.tunable = !planned.tuned;
+      plan.tunable = !planned.tuned && !finishes_after;
       return plan;
     }
   }
   MatmulPlan plan{MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
-  plan.tunable = !planned.tuned;
+  plan.finishes_after = finishes_after;
+  plan.tunable = !planned.tuned && !finishes_after;  // the choice is that of the product without the rest
   return plan;
 }
 
@@ -200,7 +221,10 @@ std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
 }
 
 void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
-  if (plan.backend == MatmulBackend::cublas) {
+  if (plan.finishes_after) {
+    cublas::launch(product_of(gemm), plan.algorithm.get(), workspace, stream);
+    launch_finish(gemm, stream);
+  } else if (plan.backend == MatmulBackend::cublas) {
     cublas::launch(gemm, plan.algorithm.get(), workspace, stream);
   } else {
     tiled::launch(gemm, plan, workspace, stream);
@@ -208,7 +232,8 @@ void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cu
 }
 
 std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
-  return plan.backend == MatmulBackend::cublas ? cublas::describe(plan.algorithm.get()) : tiled::describe(gemm, plan);
+  if (plan.backend != MatmulBackend::cublas) return tiled::describe(gemm, plan);
+  return cublas::describe(plan.algorithm.get()) + (plan.finishes_after ? ", finished by a second kernel" : "");
 }
 
 }  // namespace interop::cuda

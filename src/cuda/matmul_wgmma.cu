@@ -41,7 +41,7 @@ struct KernelArgs {
   OutputArgs c;
   FinishArgs finish;
   int plane;        // of operands in two: elements from a high part to its low part
-  bool c_by_tma;    // the sums are stored as they are, by c_map
+  bool c_by_tma;    // the sums are stored by c_map, from registers
   bool transposed;  // the product's transpose is computed: c and finish are the product's own
 };
 
@@ -290,7 +290,19 @@ __device__ __forceinline__ void multiply_in_two(int k_tiles, const Memory<S>& me
 
 // ---- storing ----
 
-/// One warpgroup's 64 x N outputs as they are, by TMA, 64 columns a time. `buffer` alternates between 0 and 1.
+/// Two neighbours of a row with a bias that runs along it, at a multiple of 4 bytes; null for none.
+template <typename T>
+__device__ __forceinline__ void add_bias(float (&x)[8], int first, const char* bias, int column, int columns) {
+  if (column >= columns) return;  // as many as are stored: a multiple of 8
+  const uint32_t pair = *reinterpret_cast<const uint32_t*>(bias + column * 2);
+  const float low = tiled::widen(static_cast<uint16_t>(pair), tiled::kFormatOf<T>, 0.f);
+  const float high = tiled::widen(static_cast<uint16_t>(pair >> 16), tiled::kFormatOf<T>, 0.f);
+  x[first] += low, x[first + 1] += high;
+  x[first + 2] += low, x[first + 3] += high;
+}
+
+/// One warpgroup's 64 x N outputs by TMA, 64 columns a time: with a bias along the rows, and no other activation than
+/// relu and gelu_tanh, whose code is short. `buffer` alternates between 0 and 1.
 template <typename S, typename T>
 __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
                                              const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {
@@ -304,7 +316,21 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
     sm90::named_barrier(1 + warpgroup, 128);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float* const x = &sums[box * 32 + j * 8];
+      float x[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = sums[box * 32 + j * 8 + i];
+      if (args.finish.bias.data) {
+        const int column = tile.column + box * 64 + j * 16 + lane % 4 * 2;
+        add_bias<T>(x, 0, args.finish.bias.data, column, args.grid.n);
+        add_bias<T>(x, 4, args.finish.bias.data, column + 8, args.grid.n);
+      }
+      if (args.finish.activation == static_cast<int>(Activation::relu)) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = x[i] < 0 ? 0 : x[i];
+      } else if (args.finish.activation == static_cast<int>(Activation::gelu_tanh)) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu_tanh(x[i]);
+      }
       const int chunk = 2 * j + lane / 16;  // of 16 bytes, swizzled as TMA has it
       sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, tiled::rounded_pair<T>(x[0], x[1]),
                            tiled::rounded_pair<T>(x[2], x[3]), tiled::rounded_pair<T>(x[4], x[5]),
@@ -435,7 +461,7 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
 // wgmma_kernel: c = a @ b for every matrix of the batch.
 //   in      a (m, k), b (k, n) T by their tensor maps, k the unit stride where KFast; TMA writes zeros beyond the edges
 //           T float: as TF32, k the unit stride of b; for InTwo shapes, rows of high parts and then of low ones
-//   out     c (m, n) T, by its tensor map; or T or float32 of any strides, finished as `FinishArgs` says
+//   out     c (m, n) T, by its tensor map; or T or float32 of any strides; finished as `FinishArgs` says
 //   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
 //   maths   float32 sums in one fixed order
 // The ring of kStages k tiles has two barriers a stage: `full` (loaded) and `empty` (read by all of the cluster). Where
@@ -592,8 +618,22 @@ bool is_read(const Gemm& gemm, const void* data, const Layout& layout, int64_t B
 }
 
 /// TMA stores whole 16 bytes, beyond the last column if need be: there rows must end with such a vector.
+/// Is the bias, if there is one, compact along the rows of the result, at a multiple of 4 bytes?
+bool has_plain_bias(const Gemm& gemm) {
+  return !gemm.bias || (gemm.bias_strides.row == 0 && (gemm.bias_strides.column == 1 || gemm.n == 1) &&
+                        reinterpret_cast<uintptr_t>(gemm.bias) % 4 == 0);
+}
+
+/// Is the result put through nothing that the kernel cannot do to the sums in registers?
+bool finishes_in_registers(Gemm gemm) {
+  if (gemm.activation == Activation::gelu || !has_plain_bias(gemm)) return false;
+  gemm.bias = nullptr;
+  gemm.activation = Activation::none;
+  return gemm.is_plain();
+}
+
 bool stores_by_tma(const Gemm& gemm) {
-  if (!gemm.is_plain() || gemm.out_dtype != gemm.dtype) return false;
+  if (!finishes_in_registers(gemm) || gemm.out_dtype != gemm.dtype) return false;
   if (gemm.dtype == kFloat32) return false;  // rows of its boxes are shorter
   const int64_t vector = vector_of(gemm);
   if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1 || gemm.n % vector != 0) return false;

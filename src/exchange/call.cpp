@@ -132,7 +132,12 @@ void Call::inspect(const InteropArgument* arguments, int count, nb::handle out) 
     operand.may_be_out = argument.flags & INTEROP_MAY_BE_OUT;
     operand.takes_conjugated = argument.flags & INTEROP_TAKES_CONJUGATED;
     operand.route = &route;
-    if (operand_count_ == 1 || operand.route != operands_[operand_count_ - 2].route) operand.route->enter(function_);
+    const Operand* const before = operand_count_ > 1 ? &operands_[operand_count_ - 2] : nullptr;
+    if (before && before->route == operand.route) {  // has been entered
+      operand.may_have_tangent = before->may_have_tangent;
+    } else {
+      operand.route->enter(operand);
+    }
     operand.route->inspect(operand);
   };
   for (int i = 0; i < count; ++i) add(arguments[i]);

@@ -25,7 +25,7 @@ class JaxArrayRoute : public Route {
   bool writable() const override { return false; }  // JAX arrays are immutable
   bool own_stream() const override { return true; }
 
-  void enter(const char* function) const override { enter_foreign(function, "JAX"); }
+  void enter(Operand& operand) const override { enter_foreign(operand.function, "JAX"); }
   void inspect(Operand& operand) const override {
     if (nb::cast<bool>(attribute(operand.object, kIsDeleted)())) {
       throw BufferError(operand.label() + ": the JAX array has been deleted or donated; pass a live one");

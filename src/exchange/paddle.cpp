@@ -13,7 +13,7 @@ class PaddleRoute final : public ExchangeApiRoute {
  public:
   explicit PaddleRoute(const DLPackExchangeAPI& api) : ExchangeApiRoute(api, "paddle") {}
 
-  void enter(const char* function) const override { enter_foreign(function, "Paddle"); }
+  void enter(Operand& operand) const override { enter_foreign(operand.function, "Paddle"); }
   void inspect(Operand& operand) const override {
     if (attribute(operand.object, kStopGradient).is(Py_False) && nb::cast<bool>(kIsGradEnabled.get()())) {
       throw BufferError(operand.label() + " has stop_gradient=False, and interop has no derivative to record; pass " +

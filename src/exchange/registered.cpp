@@ -46,7 +46,7 @@ class RegisteredRoute final : public Route {
     const Route& inner = export_ ? export_by_user(operand) : use_object(operand);
     operand.exported_route = &inner;
     const AsExported exported(operand);
-    inner.enter(operand.function);
+    inner.enter(operand);
     inner.inspect(operand);
     if (operand.tensor.device.device_type != kDLCUDA || operand.has_stream) return;
     if (current_stream_) {

@@ -27,8 +27,8 @@ class Route {
   /// May the arrays be written to at all? JAX's may not.
   virtual bool writable() const { return true; }
 
-  /// At least once in each call that has such an array: refuses states of the library in which a pointer would not do.
-  virtual void enter(const char* /*function*/) const {}
+  /// For the first of such arrays in a call, at least: refuses states of the library in which a pointer would not do.
+  virtual void enter(Operand& /*operand*/) const {}
   /// Fills `tensor.device`, and all the rest if that needs no stream. Throws for what cannot be an operand.
   virtual void inspect(Operand& operand) const = 0;
   /// Makes the array ready on `stream` (null for a host call) and completes the operand. By default all is done.

@@ -34,7 +34,7 @@ class TensorflowRoute final : public Route {
   bool writable() const override { return false; }  // tensors are immutable
   bool own_stream() const override { return true; }
 
-  void enter(const char* function) const override { enter_foreign(function, "TensorFlow"); }
+  void enter(Operand& operand) const override { enter_foreign(operand.function, "TensorFlow"); }
   void inspect(Operand& operand) const override {
     check_dtype(operand);
     PyObject* capsule = PyObject_CallOneArg(kToDlpack.get().ptr(), operand.object.ptr());

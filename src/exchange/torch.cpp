@@ -162,7 +162,8 @@ class TorchSubclassRoute final : public TorchRoute {
 // Dispatch modes see operations, not pointers: inside one (FakeTensorMode, FlopCounterMode) the memory may not be
 // real. Function modes (torch.set_default_device) change calls of torch's own functions, which this is not. A trace
 // (torch.jit.trace) would keep the result as a constant.
-void TorchRoute::enter(const char* function) const {
+void TorchRoute::enter(Operand& operand) const {
+  const char* const function = operand.function;
   enter_foreign(function, "torch");
   if (to_int64(call0(kDispatchModes.get())) != 0) {
     throw TypeError(std::string(function) + ": a torch dispatch mode is active, for which interop has no operator " +
@@ -172,11 +173,12 @@ void TorchRoute::enter(const char* function) const {
     throw TypeError(std::string(function) + ": torch.jit is tracing, for which interop has no operator yet; call it " +
                     "outside the trace");
   }
+  operand.may_have_tangent = in_forward_ad();
 }
 
 void TorchRoute::inspect(Operand& operand) const {
   check_gradient(operand);
-  if (in_forward_ad()) check_tangent(operand);
+  if (operand.may_have_tangent) check_tangent(operand);
   if (operand.is_output) check_write(operand, operand.object);
   // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
   if (is_true(kIsNeg(operand.object))) resolve(operand, kResolveNeg);

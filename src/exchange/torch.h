@@ -8,7 +8,7 @@ namespace interop::exchange {
 class TorchRoute : public Route {
  public:
   const char* library() const override { return "torch"; }
-  void enter(const char* function) const override;
+  void enter(Operand& operand) const override;
   void inspect(Operand& operand) const override;
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override;
   std::string allocator() const override;

@@ -145,7 +145,7 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   operand.name = "x";
   operand.object = x;
   operand.route = &route_of(x, function, "x");
-  operand.route->enter(function);
+  operand.route->enter(operand);
   operand.route->inspect(operand);
   if (operand.copied) {
     throw BufferError(operand.label() + " is " + operand.copied +

@@ -250,7 +250,9 @@ def test_a_given_result_has_the_shape_of_its_rule_on_the_host(lib):
 # ---- functions that are given no stream ----
 
 
-LONGER = 3 * device.DELAY_MS  # than the functions themselves wait before they read: one that does not wait reads too early
+LONGER = (
+    3 * device.DELAY_MS
+)  # than the functions themselves wait before they read: one that does not wait reads too early
 
 
 def racing(function, side, **options):

@@ -324,9 +324,78 @@ def test_gelu_is_right_to_a_few_units_in_the_last_place(torch, dtype, epilogue, 
 def test_no_gelu_is_cublas_s_where_its_tanh_would_show(torch, dtype):
     a = torch.ones((1024, 1024), device="cuda", dtype=getattr(torch, dtype))
     for epilogue in ("gelu", "gelu_tanh"):
-        assert not interop.explain(interop.matmul, a, a, epilogue=epilogue).algorithm.startswith("cuBLASLt")
+        algorithm = interop.explain(interop.matmul, a, a, epilogue=epilogue).algorithm
+        assert not algorithm.startswith("cuBLASLt") or algorithm.endswith(FINISHED)
         with pytest.raises(ValueError, match="cublas.*gelu"):
             interop.matmul(a, a, epilogue=epilogue, backend="cublas")
+
+
+# ---- products of cuBLASLt that a kernel of ours finishes in their place ----
+
+FINISHED = "finished by a second kernel"
+
+
+def empty_in_order(torch, shape, dtype, order):
+    """Return a tensor of NaN in some order, and the base of whose elements it has the first, or the last."""
+    kind = getattr(torch, dtype)
+    if order == "odd address":
+        base = torch.full((math.prod(shape) + 1,), math.nan, dtype=kind, device="cuda")
+        return base[1:].view(shape), base
+    *batch, m, n = shape
+    base = torch.full((*batch, n, m) if order == "F" else (*batch, m, n + 20 * (order == "padded")), math.nan,
+                      dtype=kind, device="cuda")  # fmt: skip
+    return base.mT if order == "F" else base[..., :n], base
+
+
+def check_finished(torch, x, y, a, b, dtype, order, bias, epilogue, is_finished=True, scale=1.0, **checked):
+    """Compute a @ b with all terms, by the route that is expected."""
+    library = libraries.by_name("torch", "cuda")
+    shape = (*x.shape[:-1], y.shape[-1])
+    (out, base), (aux, _), (c, _) = (empty_in_order(torch, shape, dtype, order) for _ in range(3))
+    c.copy_(library.make(forms.draw(shape, dtype, 5)))
+    options = {"c": c, "alpha": 0.5, "beta": -2, "bias": library.make(bias), "epilogue": epilogue, "out": out}
+    options |= {"aux": aux} if epilogue else {}
+    options |= {"dtype": dtype, "scale_a": scale} if scale != 1 else {}
+    algorithm = interop.explain(interop.matmul, a, b, **options).algorithm
+    assert algorithm.endswith(FINISHED) == is_finished, algorithm
+    interop.matmul(a, b, **options)
+    terms = {"c": library.to_numpy(c.contiguous()), "alpha": 0.5 * scale, "beta": -2, "bias": bias, **checked}
+    forms.check(library.to_numpy(out.contiguous()), x, y, dtype, epilogue=epilogue, **terms)
+    if epilogue:
+        forms.check(library.to_numpy(aux.contiguous()), x, y, dtype, **terms)
+    assert int(base.isnan().sum()) == base.numel() - out.numel()  # nothing else was written
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("epilogue", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("order", ["C", "F", "odd address", "padded"])
+def test_gelu_of_wide_results_is_a_second_kernel(torch, dtype, epilogue, order):
+    library = libraries.by_name("torch", "cuda")
+    for shapes in (((2, 140, 700), (2, 700, 132)), ((141, 700), (700, 131))):
+        with products.naming(str(shapes)):
+            a, b, x, y = operands(library, shapes, dtype)
+            bias = forms.draw(shapes[1][-1:], dtype, 3)
+            check_finished(torch, x, y, a, b, dtype, order, bias, epilogue, order != "padded")
+
+
+@pytest.mark.parametrize("epilogue", [None, "relu", "gelu"])
+@pytest.mark.parametrize("across", [False, True])
+def test_a_float32_bias_beside_float8_is_a_second_kernel(torch, epilogue, across):
+    library = libraries.by_name("torch", "cuda")
+    x, y = forms.draw((160, 704), "float8_e4m3fn", 1), forms.draw((704, 144), "float8_e4m3fn", 2)
+    a, b = library.make(x), library.make(y.T.copy()).T  # the layout of tensor cores
+    bias = forms.draw((160, 1) if across else (144,), "float32", 3)
+    check_finished(torch, x, y, a, b, "float32", "C", bias, epilogue, scale=0.5, unit_roundoff=2.0**-14)
+
+
+def test_gelu_by_tf32_is_a_second_kernel(torch):
+    library = libraries.by_name("torch", "cuda")
+    a, b, x, y = operands(library, ((160, 704), (704, 144)), "float32")
+    options = {"epilogue": "gelu", "precision": "tf32"}
+    assert interop.explain(interop.matmul, a, b, **options).algorithm.endswith(FINISHED)
+    forms.check(
+        library.to_numpy(interop.matmul(a, b, **options)), x, y, "float32", epilogue="gelu", unit_roundoff=2.0**-11
+    )
 
 
 @BACKENDS

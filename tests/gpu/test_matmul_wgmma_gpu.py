@@ -137,14 +137,20 @@ def test_all_terms(torch, shape, order, bias_shape, result, dtype):
 def test_one_term_at_a_time(torch, dtype):
     a, b = operands(torch, 200, 328, 136, dtype)
     product = a.double() @ b.double()
-    c, row = integers(torch, (200, 328), dtype, 3), integers(torch, (1, 328), dtype, 4)[0]
+    c, row = integers(torch, (200, 328), dtype, 3), integers(torch, (1, 329), dtype, 4)[0, :328]
+    column, odd = integers(torch, (200, 1), dtype, 5), integers(torch, (1, 329), dtype, 6)[0, 1:]
     for options, expected in (
         ({"alpha": 0.5}, product / 2),
         ({"c": c}, product + c),
         ({"c": c[:1].expand(200, 328), "beta": 2}, product + 2 * c[:1]),
         ({"c": c.T.contiguous().T}, product + c),
         ({"bias": row}, product + row),
+        ({"bias": odd}, product + odd),
+        ({"bias": torch.stack([row, row], 1)[:, 0]}, product + row),
+        ({"bias": column}, product + column),
         ({"epilogue": "relu"}, product.relu()),
+        ({"bias": row, "epilogue": "relu"}, (product + row).relu()),
+        ({"bias": column, "epilogue": "relu"}, (product + column).relu()),
     ):
         assert torch.equal(tiled(a, b, **options), expected.to(a.dtype)), options.keys()
 
@@ -157,7 +163,8 @@ def test_gelu(torch, epilogue, dtype):
     a, b, added = (torch.from_numpy(z.astype("float32")).cuda().to(getattr(torch, dtype)) for z in (x, y, bias))
     aux = torch.empty(136, 264, device="cuda", dtype=a.dtype)
     got = tiled(a, b, bias=added, epilogue=epilogue, aux=aux)
-    for array, applied in ((got, epilogue), (aux, None)):
+    without_aux = tiled(a, b, bias=added, epilogue=epilogue)
+    for array, applied in ((got, epilogue), (aux, None), (without_aux, epilogue)):
         values = array.float().cpu().numpy().astype(x.dtype)
         forms.check(values, x, y, dtype, bias=bias, epilogue=applied)
 

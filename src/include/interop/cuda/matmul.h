@@ -40,6 +40,7 @@ struct MatmulPlan {
   bool tensor_cores = false;                           ///< of `tiled`: by the kernels of sm_90's
   int parts = 1;                                       ///< of `tiled`: into how many k is divided
   bool packs_a = false, packs_b = false;               ///< into the workspace first, as those read it
+  bool finishes_after = false;                         ///< of `cublas`: bias and activation by a kernel of ours
   bool tunable = false;                                ///< is there a choice to be made, and none known?
 };
 
