@@ -312,9 +312,8 @@ const char* add_finish(const Gemm& gemm, const MatmulOptions& options, const Bla
   if (gemm.activation == Activation::gelu) return "it has no exact gelu (but 'gelu_tanh')";
   if (gemm.activation == Activation::relu) key.flags |= kHasRelu;
   if (gemm.activation == Activation::gelu_tanh) {
-    // Its tanh is the hardware's, of 11 bits: as many as bfloat16 can use, and more than float8 operands are worth.
-    const bool suffices = gemm.out_dtype.code == kDLBfloat || gemm.dtype.bits == 8;
-    if (!suffices) return "its gelu is not as exact as the result's dtype";
+    // Its tanh is the hardware's, of 11 bits, and 1 + tanh of less: more than float8 operands are worth.
+    if (gemm.dtype.bits != 8) return "its gelu is not as exact as the result's dtype";
     key.flags |= kHasGelu;
   }
   if (gemm.aux) {

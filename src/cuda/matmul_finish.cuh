@@ -168,8 +168,21 @@ __device__ __forceinline__ T gelu_tanh(T x) {
   return (x < 0 ? x * fixed : x) / (1 + fixed);
 }
 
-/// Both, of float32 sums that become 16 bits: right to some 18 bits, for a quarter of the instructions.
-__device__ __forceinline__ float narrow_gelu(float x) { return 0.5f * x * erfcf(x * -GeluConstants<float>::kRoot); }
+/// Both, of float32 sums that become 16 bits: right to some 17 bits, for a quarter of the instructions.
+///
+/// Phi(-y) is exp(-y^2 / 2) times a rational function of y, which is a polynomial in t = 1 / (1 + y sqrt(1/8)), nearly:
+/// fitted by least squares that were weighted until the largest error, relative to Phi, was 1.2e-6 for y up to 13.6.
+__device__ __forceinline__ float narrow_gelu(float x) {
+  constexpr float kHalfRoot = 0x1.6a09e6p-2f, kExponent = 0x1.715476p-1f;  // sqrt(1/8); log2(e) / 2
+  constexpr float kPolynomial[] = {0x1.211efp-3f,  0x1.1c0f1ap-3f, 0x1.213f0cp-3f, 0x1.2166bcp-6f,
+                                   0x1.9244a2p-3f, -0x1.6ff1p-3f,  0x1.6c487ap-5f};
+  const float y = fabsf(x), t = __fdividef(1, fmaf(kHalfRoot, y, 1));
+  float sum = kPolynomial[6];
+#pragma unroll
+  for (int i = 5; i >= 0; --i) sum = fmaf(sum, t, kPolynomial[i]);
+  const float beyond = exp2f(y * y * -kExponent) * (t * sum);  // Phi(-y)
+  return x * (x < 0 ? beyond : 1 - beyond);
+}
 __device__ __forceinline__ float narrow_gelu_tanh(float x) {
   constexpr float kLinear = 0x1.26aec2p+1f, kCubic = 0x1.a5a7dp-4f;  // those of gelu_tanh, times log2(e)
   const float y = fabsf(x), power = exp2f(-y * fmaf(kCubic, y * y, kLinear));

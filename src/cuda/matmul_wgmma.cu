@@ -301,8 +301,8 @@ __device__ __forceinline__ void add_bias(float (&x)[8], int first, const char* b
   x[first + 2] += low, x[first + 3] += high;
 }
 
-/// One warpgroup's 64 x N outputs by TMA, 64 columns a time: with a bias along the rows, and no other activation than
-/// relu and gelu_tanh, whose code is short. `buffer` alternates between 0 and 1.
+/// One warpgroup's 64 x N outputs by TMA, 64 columns a time: with a bias along the rows, and an activation. `buffer`
+/// alternates between 0 and 1.
 template <typename S, typename T>
 __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
                                              const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {
@@ -324,12 +324,9 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
         add_bias<T>(x, 0, args.finish.bias.data, column, args.grid.n);
         add_bias<T>(x, 4, args.finish.bias.data, column + 8, args.grid.n);
       }
-      if (args.finish.activation == static_cast<int>(Activation::relu)) {
+      if (args.finish.activation) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = x[i] < 0 ? 0 : x[i];
-      } else if (args.finish.activation == static_cast<int>(Activation::gelu_tanh)) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu_tanh(x[i]);
+        for (int i = 0; i < 8; ++i) x[i] = tiled::activate(x[i], args.finish.activation, true);
       }
       const int chunk = 2 * j + lane / 16;  // of 16 bytes, swizzled as TMA has it
       sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, tiled::rounded_pair<T>(x[0], x[1]),
@@ -626,7 +623,7 @@ bool has_plain_bias(const Gemm& gemm) {
 
 /// Is the result put through nothing that the kernel cannot do to the sums in registers?
 bool finishes_in_registers(Gemm gemm) {
-  if (gemm.activation == Activation::gelu || !has_plain_bias(gemm)) return false;
+  if (!has_plain_bias(gemm)) return false;
   gemm.bias = nullptr;
   gemm.activation = Activation::none;
   return gemm.is_plain();

@@ -145,6 +145,7 @@ def test_a_given_array_is_written(lib, device_view_library):
 def test_it_runs_on_the_callers_stream(lib, cupy):
     a, b, c = cupy.zeros(N, "float32"), cupy.asarray(B), cupy.zeros(N, "float32")
     ones = cupy.asarray(A)
+    lib.sum(a, b, c, N)  # modules are loaded
     cupy.cuda.Device().synchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:

@@ -256,13 +256,15 @@ def test_a_product_is_rounded_once(torch, dtype, order, backend):
                     assert aux is None or torch.equal(aux, exact.to(kind)), (m, k, n, options)
 
 
-def test_gelu_of_aligned_bfloat16_is_cublas_which_rounds_it_once(torch):
+def test_gelu_of_float8_is_cublas_which_rounds_it_once(torch):
     """That rule takes some of cuBLASLt's algorithms, and must leave one; known on Hopper, with cuBLASLt 13."""
     is_known = interop._core.device_info(0)["compute_capability"] == (9, 0)
     version = interop._core.cublas_version() or ""
     for m, k, n in ((128, 1024, 1024), (1024, 1024, 4096), (2048, 2048, 2048)):
-        a, b = (torch.ones(shape, device="cuda", dtype=torch.bfloat16) for shape in ((m, k), (k, n)))
-        options = {"epilogue": "gelu_tanh", "bias": torch.zeros(n, device="cuda", dtype=a.dtype)}
+        a, b = (torch.ones(shape, device="cuda").to(torch.float8_e4m3fn) for shape in ((m, k), (n, k)))
+        b = b.T
+        options = {"epilogue": "gelu_tanh", "bias": torch.zeros(n, device="cuda", dtype=torch.bfloat16)}
+        options["dtype"] = "bfloat16"
         algorithm = interop.explain(interop.matmul, a, b, **options).algorithm
         assert algorithm.startswith("cuBLASLt ") or not (is_known and version.startswith("13.")), algorithm
         assert bool((interop.matmul(a, b, **options) == k).all())
