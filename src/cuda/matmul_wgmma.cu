@@ -301,9 +301,30 @@ __device__ __forceinline__ void add_bias(float (&x)[8], int first, const char* b
   x[first + 2] += low, x[first + 3] += high;
 }
 
-/// One warpgroup's 64 x N outputs by TMA, 64 columns a time: with a bias along the rows, and an activation. `buffer`
-/// alternates between 0 and 1.
-template <typename S, typename T>
+/// Adds a bias along the rows, if there is one, and applies the activation to eight sums: the first four are of `column`
+/// and the next one, the others of 8 columns further.
+template <typename T>
+__device__ __forceinline__ void finish_eight(const tiled::FinishArgs& how, float (&x)[8], int column, int columns) {
+  if (how.bias.data) {
+    add_bias<T>(x, 0, how.bias.data, column, columns);
+    add_bias<T>(x, 4, how.bias.data, column + 8, columns);
+  }
+  // Asked once for all of them: asked for each, it took a tenth of the product's time.
+  if (how.activation == static_cast<int>(Activation::relu)) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = x[i] < 0 ? 0 : x[i];
+  } else if (how.activation == static_cast<int>(Activation::gelu)) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu(x[i]);
+  } else if (how.activation) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu_tanh(x[i]);
+  }
+}
+
+/// One warpgroup's 64 x N outputs by TMA, 64 columns a time; as they are, unless `Finishes`. `buffer` alternates between
+/// 0 and 1.
+template <bool Finishes, typename S, typename T>
 __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
                                              const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {
   const int thread = threadIdx.x % 128, lane = thread % 32;
@@ -319,21 +340,8 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
       float x[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = sums[box * 32 + j * 8 + i];
-      if (args.finish.bias.data) {
-        const int column = tile.column + box * 64 + j * 16 + lane % 4 * 2;
-        add_bias<T>(x, 0, args.finish.bias.data, column, args.grid.n);
-        add_bias<T>(x, 4, args.finish.bias.data, column + 8, args.grid.n);
-      }
-      // Asked once for all of them: asked for each, it took a tenth of the product's time.
-      if (args.finish.activation == static_cast<int>(Activation::relu)) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = x[i] < 0 ? 0 : x[i];
-      } else if (args.finish.activation == static_cast<int>(Activation::gelu)) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu(x[i]);
-      } else if (args.finish.activation) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu_tanh(x[i]);
+      if constexpr (Finishes) {
+        finish_eight<T>(args.finish, x, tile.column + box * 64 + j * 16 + lane % 4 * 2, args.grid.n);
       }
       const int chunk = 2 * j + lane / 16;  // of 16 bytes, swizzled as TMA has it
       sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, tiled::rounded_pair<T>(x[0], x[1]),
@@ -450,7 +458,11 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
       if (args.c_by_tma) {
 #pragma unroll
         for (int i = 0; i < S::kRowBlocks; ++i) {
-          store_by_tma<S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+          if (args.finish.bias.data || args.finish.activation) {
+            store_by_tma<true, S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+          } else {
+            store_by_tma<false, S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+          }
         }
         continue;
       }
