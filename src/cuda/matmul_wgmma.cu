@@ -301,8 +301,8 @@ __device__ __forceinline__ void add_bias(float (&x)[8], int first, const char* b
   x[first + 2] += low, x[first + 3] += high;
 }
 
-/// Adds a bias along the rows, if there is one, and applies the activation to eight sums: the first four are of `column`
-/// and the next one, the others of 8 columns further.
+/// Adds a bias along the rows, if there is one, and applies the activation to eight sums: the first four are of
+/// `column` and the next one, the others of 8 columns further.
 template <typename T>
 __device__ __forceinline__ void finish_eight(const tiled::FinishArgs& how, float (&x)[8], int column, int columns) {
   if (how.bias.data) {
@@ -322,8 +322,8 @@ __device__ __forceinline__ void finish_eight(const tiled::FinishArgs& how, float
   }
 }
 
-/// One warpgroup's 64 x N outputs by TMA, 64 columns a time; as they are, unless `Finishes`. `buffer` alternates between
-/// 0 and 1.
+/// One warpgroup's 64 x N outputs by TMA, 64 columns a time; as they are, unless `Finishes`. `buffer` alternates
+/// between 0 and 1.
 template <bool Finishes, typename S, typename T>
 __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
                                              const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {

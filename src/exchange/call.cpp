@@ -277,7 +277,9 @@ void Call::acquire() {
     }
     operand.route->acquire(operand, on_host() || staged_ ? nullptr : stream_);
   }
-  for (int i = 0; i < operand_count_ && !on_host() && !staged_; ++i) check_address(operands_[i]);
+  if (!on_host() && !staged_) {
+    for (int i = 0; i < operand_count_; ++i) check_address(operands_[i]);
+  }
   for (int i = 0; i < argument_count_; ++i) {
     if (!operands_[i].is_output) continue;
     check_writable(operands_[i]);

@@ -60,7 +60,7 @@ void check_rare_dtype(const Operand& operand, DLDataType dtype) {
                   "libraries have");
 }
 
-void check_sizes(const Operand& operand) {
+void check_large_sizes(const Operand& operand) {
   const DLTensor& t = operand.tensor;
   for (int i = 0; i < t.ndim; ++i) {
     if (t.shape[i] < 0) malformed(operand, "shape " + shape_text(t));
@@ -68,7 +68,7 @@ void check_sizes(const Operand& operand) {
   if (is_beyond_counting(t)) malformed(operand, "shape " + shape_text(t) + ", more elements than any memory");
 }
 
-void check_extent(const Operand& operand) {
+void check_large_extent(const Operand& operand) {
   const DLTensor& t = operand.tensor;
   double reach = 0;
   for (int i = 0; i < t.ndim; ++i) {

@@ -27,12 +27,31 @@ inline void check_dtype(const Operand& operand, DLDataType dtype) {
   if (dtype.code != kDLFloat || dtype.bits != 32 || dtype.lanes != 1) check_rare_dtype(operand, dtype);
 }
 
+/// Are all of so many numbers from 0 to below a power of two?
+inline bool are_below(const int64_t* numbers, int count, uint64_t power) {
+  uint64_t bits = 0;
+  for (int i = 0; i < count; ++i) bits |= static_cast<uint64_t>(numbers[i]);
+  return bits < power;
+}
+
+/// Is the shape like most shapes: up to four sizes whose product is at most 2^56?
+inline bool has_small_sizes(const DLTensor& tensor) {
+  return tensor.ndim <= 4 && are_below(tensor.shape, tensor.ndim, tensor.ndim <= 2 ? 1u << 28 : 1u << 14);
+}
+
 /// The shape is filled in: throws BufferError for a negative size, and for more elements than any memory.
-void check_sizes(const Operand& operand);
+void check_large_sizes(const Operand& operand);
+inline void check_sizes(const Operand& operand) {
+  if (!has_small_sizes(operand.tensor)) check_large_sizes(operand);
+}
 
 /// Shape and strides are filled in: throws BufferError where the strides lead further than any memory. CuPy is known to
 /// export negative ones as huge positive ones.
-void check_extent(const Operand& operand);
+void check_large_extent(const Operand& operand);
+inline void check_extent(const Operand& operand) {
+  const DLTensor& tensor = operand.tensor;  // elements have at most 16 bytes: up to 2 * 2^28 * 2^24 * 2^4 are few
+  if (!has_small_sizes(tensor) || !are_below(tensor.strides, tensor.ndim, 1u << 24)) check_large_extent(operand);
+}
 
 /// The operand is complete, and a GPU is to read it: throws ValueError for elements that are not aligned to their size.
 /// A GPU reads both parts of a complex number at once, and a kernel that meets such an address ends the context.
