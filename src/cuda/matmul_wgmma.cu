@@ -290,7 +290,7 @@ __device__ __forceinline__ void multiply_in_two(int k_tiles, const Memory<S>& me
 
 // ---- storing ----
 
-/// Two neighbours of a row with a bias that runs along it, at a multiple of 4 bytes; null for none.
+/// Adds a bias that runs along the rows, at a multiple of 4 bytes, to two neighbours in two rows, from `first` on.
 template <typename T>
 __device__ __forceinline__ void add_bias(float (&x)[8], int first, const char* bias, int column, int columns) {
   if (column >= columns) return;  // as many as are stored: a multiple of 8
@@ -636,7 +636,7 @@ bool is_read(const Gemm& gemm, const void* data, const Layout& layout, int64_t B
 /// TMA stores whole 16 bytes, beyond the last column if need be: there rows must end with such a vector.
 /// Is the bias, if there is one, compact along the rows of the result, at a multiple of 4 bytes?
 bool has_plain_bias(const Gemm& gemm) {
-  return !gemm.bias || (gemm.bias_strides.row == 0 && (gemm.bias_strides.column == 1 || gemm.n == 1) &&
+  return !gemm.bias || (gemm.bias_strides.row == 0 && gemm.bias_strides.column == 1 &&
                         reinterpret_cast<uintptr_t>(gemm.bias) % 4 == 0);
 }
 

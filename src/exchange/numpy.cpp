@@ -68,7 +68,9 @@ nb::handle numpy_dtype(DLDataType dtype) {
   } else if (dtype_from_name(dtype_name(dtype))) {
     spelled = nb::getattr(nb::module_::import_("ml_dtypes"), dtype_name(dtype).c_str(), nb::none());
   }
-  if (spelled.is_none()) throw TypeError("interop: NumPy has no dtype for " + dtype_name(dtype));
+  if (spelled.is_none())
+    throw TypeError("interop: NumPy has no dtype for " + dtype_name(dtype) +
+                    "; accepted: dtypes of NumPy and ml_dtypes, such as a view of another dtype (x.view in torch)");
   nb::object made = kDtype.get()(spelled);
   // Imports let other threads in, which may have added the same.
   if (PyObject* object = known_object(dtype)) return object;
