@@ -239,7 +239,8 @@ def an_interrupt(calls: list[Call]) -> None:
 def a_fork_in_a_thread(calls: list[Call]) -> None:
     def work() -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of what this is about
+            for category in (DeprecationWarning, RuntimeWarning):  # Python 3.12, and JAX, warn of what this is about
+                warnings.simplefilter("ignore", category)
             child = os.fork()
         if child == 0:
             signal.alarm(30)
