@@ -5,14 +5,23 @@ from __future__ import annotations
 import ast
 import builtins
 import doctest
-import re
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(python|pycon)(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+
+
+def load_runner():
+    spec = importlib.util.spec_from_file_location("runner_of_pages", ROOT / "docs" / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FENCE = load_runner().FENCE
 
 
 def blocks(page):
@@ -20,6 +29,8 @@ def blocks(page):
     text = page.read_text(encoding="utf-8")
     for fence in FENCE.finditer(text):
         language, words, code = fence.groups()
+        if language == "{include}":
+            continue
         if language == "pycon":
             code = "".join(example.source for example in doctest.DocTestParser().get_examples(code))
         yield text.count("\n", 0, fence.start()) + 1, set(words.split()), code

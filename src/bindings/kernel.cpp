@@ -69,7 +69,14 @@ struct Options {
   nb::handle grid = Py_None, threads = Py_None, block = Py_None, shared = Py_None, cluster = Py_None,
              cooperative = Py_None;
   nb::handle stream = Py_None, execution = Py_None;  // of a call alone
-  bool has_launch = false;                           // is any of the first six given?
+
+  /// Is anything said of the launch itself?
+  bool has_launch() const {
+    for (const nb::handle option : {grid, threads, block, shared, cluster, cooperative}) {
+      if (!option.is_none()) return true;
+    }
+    return false;
+  }
 };
 const Keyword<Options> kOptions[] = {
     {Name("grid"), &Options::grid},           {Name("block"), &Options::block},
@@ -188,10 +195,8 @@ void apply(const Kernel& kernel, Plan& plan, const Options& options) {
 Options options_of(nb::handle tuple) {
   PyObject* const t = tuple.ptr();
   if (!PyTuple_Check(t) || PyTuple_GET_SIZE(t) != 6) throw TypeError("interop.kernel: the launch has six options");
-  Options options{PyTuple_GET_ITEM(t, 0), PyTuple_GET_ITEM(t, 1), PyTuple_GET_ITEM(t, 2),
-                  PyTuple_GET_ITEM(t, 3), PyTuple_GET_ITEM(t, 4), PyTuple_GET_ITEM(t, 5)};
-  options.has_launch = true;
-  return options;
+  return {PyTuple_GET_ITEM(t, 0), PyTuple_GET_ITEM(t, 1), PyTuple_GET_ITEM(t, 2),
+          PyTuple_GET_ITEM(t, 3), PyTuple_GET_ITEM(t, 4), PyTuple_GET_ITEM(t, 5)};
 }
 
 /// Those of a call by their names; nothing where there is another name, or one is a function of the arguments.
@@ -202,8 +207,6 @@ std::optional<Options> options_of(const nb::dict& keywords) {
     const Keyword<Options>* const option = find_keyword(kOptions, name);
     if (!option || PyCallable_Check(value)) return std::nullopt;
     options.*option->place = value;
-    options.has_launch =
-        options.has_launch || (option->place != &Options::stream && option->place != &Options::execution);
   }
   return options;
 }
@@ -404,7 +407,7 @@ nb::object call_kernel(Kernel& kernel, const nb::tuple& arguments, const nb::dic
 
   Plan changed;
   const Plan* plan = &kernel.plan;
-  if (options.has_launch) {
+  if (options.has_launch()) {
     changed = kernel.plan;
     apply(kernel, changed, options);
     plan = &changed;

@@ -14,8 +14,9 @@
 namespace interop::cuda {
 namespace {
 
+using elementwise::kVectorBytes;
+
 constexpr int kThreads = 256;
-constexpr int kVectorBytes = 16;
 
 struct FinishedArgs {
   void* c;

@@ -79,7 +79,7 @@ void check_large_extent(const Operand& operand) {
   }
 }
 
-void refuse_address(Operand& operand, uintptr_t beyond) {
+void check_odd_address(Operand& operand, uintptr_t beyond) {
   DLTensor& t = operand.tensor;
   if (t.device.device_type == kDLCPU) return;
   if (element_count(t) == 0) {

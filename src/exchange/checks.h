@@ -55,12 +55,12 @@ inline void check_extent(const Operand& operand) {
 
 /// The operand is complete, and a GPU is to read it: throws ValueError for elements that are not aligned to their size.
 /// A GPU reads both parts of a complex number at once, and a kernel that meets such an address ends the context.
-void refuse_address(Operand& operand, uintptr_t beyond);
+void check_odd_address(Operand& operand, uintptr_t beyond);
 inline void check_address(Operand& operand) {
   const auto item = static_cast<uintptr_t>(item_bytes(operand.tensor.dtype));  // a power of two
   // Strides are whole elements: where the first is aligned, all are.
   const uintptr_t beyond = reinterpret_cast<uintptr_t>(operand.tensor.data) & (item - 1);
-  if (beyond != 0) refuse_address(operand, beyond);
+  if (beyond != 0) check_odd_address(operand, beyond);
 }
 
 /// For the catch block of a failure to enter the operand's device: throws BufferError where this machine has no such
