@@ -88,9 +88,9 @@ class CapsuleRoute final : public Route {
 }  // namespace
 
 void refuse_copy(const Operand& operand) {
-  throw BufferError(
-      operand.label() + ": " + type_text(operand.object) +
-      " hands over a copy of its memory, to which writing would be lost; accepted: an array that shares " + "its own");
+  throw BufferError(operand.label() + ": " + type_text(operand.object) +
+                    " hands over a copy of its memory, to which writing would be lost; accepted: an array that "
+                    "shares its own");
 }
 
 void read_dltensor(Operand& operand, const DLTensor& from) {
