@@ -371,7 +371,7 @@ def _graph_timer(torch: Any, calls: list[Callable[[], Any]]) -> Callable[[], flo
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # JAX's threads would break a global capture
         for call in calls:
             call()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -122,3 +122,32 @@ def test_the_package_imports_little():
     names = ("_convert", "_elementwise", "_explain", "_expression", "_kernel", "_load", "_matmul", "_paths")
     names += ("_autotune", "_core", "_register", "_version")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
+
+
+# ---- habits of the tests and the benchmarks ----
+
+
+def captures_in_torchs_default_mode(source):
+    """Lines with `torch.cuda.graph(...)` that leave out the mode, or ask for "global"."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.cuda.graph":
+            mode = next((keyword.value for keyword in node.keywords if keyword.arg == "capture_error_mode"), None)
+            if mode is None or ast.unparse(mode) == "'global'":
+                yield node.lineno
+
+
+@pytest.mark.parametrize("folder", ["interop", "tests"])
+def test_no_capture_can_be_broken_by_jax(folder):
+    """Its threads break a capture in that mode: see `helpers/graphs.py`. Scripts with a process of their own may use it."""
+    found = {
+        (path.relative_to(ROOT).as_posix(), line)
+        for path in (ROOT / folder).rglob("*.py")
+        for line in captures_in_torchs_default_mode(path.read_text())
+    }
+    assert not found
+
+
+@pytest.mark.parametrize("options", ["", ", stream=s", ', capture_error_mode="global"'])
+def test_a_capture_that_jax_can_break_is_found(options):
+    assert list(captures_in_torchs_default_mode(f"with torch.cuda.graph(g{options}):\n    pass\n")) == [1]
+    assert not list(captures_in_torchs_default_mode('torch.cuda.graph(g, capture_error_mode="thread_local")'))

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from helpers import graphs
 from helpers.libraries import on_gpu
 
 import interop
@@ -119,8 +120,7 @@ def test_terms_and_batches(torch, fresh):
 def test_a_captured_call_is_not_tuned(torch, fresh):
     a, b = operands(torch, fresh())
     before = interop._core.matmul_choices(0)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         c = interop.matmul(a, b, autotune=True)
     graph.replay()
     assert is_right(c, a, b)

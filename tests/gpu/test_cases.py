@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import alone, device, libraries, machine
+from helpers import alone, device, graphs, libraries, machine
 from helpers.dlpack import Cai, Fake
 
 import interop
@@ -65,9 +65,8 @@ def twice(compiler):
 # wjakob/nanobind#1241: the import of an array synchronised, which invalidates a capture.
 def test_b01_capture_with_torch(torch):
     a = torch.ones(64, 64, device="cuda")
-    g = torch.cuda.CUDAGraph()
     interop.matmul(a, a)
-    with torch.cuda.graph(g):
+    with graphs.captured(torch) as g:
         c = interop.matmul(a, a)
     a.fill_(2)
     g.replay()
@@ -117,15 +116,21 @@ def test_b04_transposed_operand_on_a_side_stream(torch):
 
 
 # NVIDIA/cudnn-frontend#483: "no stream given" meant stream 0.
-def test_b06_no_stray_launch_in_a_global_capture(torch):
-    g = torch.cuda.CUDAGraph()
-    a = torch.ones(8, 8, device="cuda")
-    interop.matmul(a, a)
-    with torch.cuda.graph(g, capture_error_mode="global"):
-        c = interop.matmul(a, a)
-    c.fill_(5)
-    g.replay()
-    assert (c == 8).all()
+def test_b06_no_stray_launch_in_a_global_capture(torch, tmp_path):
+    alone.run(
+        """
+        import torch
+        g = torch.cuda.CUDAGraph()
+        a = torch.ones(8, 8, device="cuda")
+        interop.matmul(a, a)
+        with torch.cuda.graph(g, capture_error_mode="global"):
+            c = interop.matmul(a, a)
+        c.fill_(5)
+        g.replay()
+        assert (c == 8).all()
+        """,
+        tmp_path,
+    )
 
 
 # pytorch/pytorch#67618: the default stream's handle 0 was sent as DLPack's stream, where it is forbidden.
@@ -912,8 +917,7 @@ def test_b145_first_compiled_inside_a_capture(torch, twice):
     a = torch.ones(64, device="cuda")
     f = interop.elementwise("x * 3 + y - 41")  # which no other test has compiled
     torch.cuda.synchronize()
-    g = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(g):
+    with graphs.captured(torch) as g:
         c = f(a, a)
         e = twice(a, 64)
     a.fill_(20)

@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import device, dlpack, libraries
+from helpers import device, dlpack, graphs, libraries
 from helpers.device import Side, Snapshot, delay, eventually, fill, is_busy, slow_in_jax, synchronize
 from helpers.dlpack import CPU, CUDA, Cai, Fake, read_capsule
 from helpers.libraries import on_gpu
@@ -565,8 +565,7 @@ def test_convert_in_a_capture(torch, cupy):
     synchronize()
     with torch.cuda.stream(stream), cupys:
         interop.convert(x, "cupy") + 1
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with graphs.captured(torch, stream=stream) as graph:
             y = interop.convert(x, "cupy")
             interop.matmul(y, interop.asarray(x), out=out)
             interface = interop.asarray(x).__cuda_array_interface__
@@ -585,8 +584,7 @@ def test_the_host_cannot_wait_in_a_capture(torch, cupy):
     stream = torch.cuda.Stream()
     x += 1  # compiled ahead of the capture
     synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream), libraries.by_name("cupy", "cuda").stream(stream.cuda_stream):
+    with graphs.captured(torch, stream=stream), libraries.by_name("cupy", "cuda").stream(stream.cuda_stream):
         with pytest.raises(
             ValueError, match="the host cannot wait for an interop.Array whose stream is being captured"
         ):

@@ -7,7 +7,7 @@ import itertools
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
-from helpers import comparisons, device, elements, libraries, products
+from helpers import comparisons, device, elements, graphs, libraries, products
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -328,8 +328,7 @@ def test_explain(torch, make, algorithm):
 def test_on_a_busy_side_stream_and_in_a_graph(torch):
     x = torch.rand(1000, device="cuda")
     stream = torch.cuda.Stream()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    with graphs.captured(torch, stream=stream) as graph:
         y = interop.multiply(interop.add(x, x), x)
     x.fill_(2)
     graph.replay()

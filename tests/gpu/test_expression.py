@@ -11,7 +11,7 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import device, elements, expressions, libraries, machine, products
+from helpers import device, elements, expressions, graphs, libraries, machine, products
 
 import interop
 
@@ -279,8 +279,7 @@ def test_first_use_inside_a_capture(torch):
     f = interop.elementwise("x * y + 0.123")
     x, y = (torch.rand(64, 65, device="cuda") for _ in range(2))
     out = torch.empty_like(x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         f(x, y, out=out)
     x.fill_(2)
     graph.replay()
@@ -291,8 +290,7 @@ def test_first_use_inside_a_capture(torch):
 def test_a_capture_with_a_result_and_a_temporary(torch):
     f = interop.elementwise("x + y * 0.0123")
     x = torch.rand(80, 80, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         result = f(x, x.T)
         f(x, x.T, out=x)
     answer = interop.add(x, interop.multiply(x.T, 0.0123))

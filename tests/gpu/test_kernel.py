@@ -9,7 +9,7 @@ import textwrap
 
 import numpy as np
 import pytest
-from helpers import device, elements, libraries, machine
+from helpers import device, elements, graphs, libraries, machine
 
 import interop
 from interop import _kernel
@@ -375,8 +375,7 @@ def test_too_much_of_anything_is_named(add, cupy):
 def test_a_first_call_in_a_capture_that_needs_much_shared_memory(torch):
     reverse = interop.kernel(SHARED, "reverse", grid=1)
     x, y = torch.arange(20000, device="cuda", dtype=torch.float32), torch.zeros(20000, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         reverse(x, y, 20000, shared=80000)  # compiled, loaded and allowed in the capture
     assert not y.any()
     graph.replay()
@@ -479,8 +478,7 @@ def test_a_first_call_in_a_capture(torch):
     source = ADD.replace("a[i] + b[i]", "a[i] * b[i] + 3")  # which no other test has compiled
     multiply = interop.kernel(source, "add", threads="a").returning(c="a")
     a, b = torch.from_numpy(A).cuda(), torch.from_numpy(B).cuda()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         c = multiply(a, b, N)
     a.fill_(2)
     graph.replay()

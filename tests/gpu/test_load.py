@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import device, libraries
+from helpers import device, graphs, libraries
 
 import interop
 
@@ -345,8 +345,7 @@ def test_a_function_without_a_stream_is_not_captured(without_stream, which, torc
     x, c = torch.ones(N, device="cuda"), torch.zeros(N, device="cuda")
     function(x, x, torch.empty_like(c), N, 0)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         y = x + 1
         for call in (function, lambda *args: interop.explain(function, *args)):
             with pytest.raises(ValueError, match=r"^lib\w+.on_\w+: .* captured .*; accepted: .* type cudaStream_t"):
@@ -359,8 +358,7 @@ def test_a_function_without_a_stream_is_not_captured(without_stream, which, torc
 
 def test_host_arrays_are_not_captured(lib, torch):
     x = torch.ones(N, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         y = x + 1
         with pytest.raises(ValueError, match="^libsum.sum: execution is given, and stream is being captured"):
             lib.sum.returning(c="a")(A, B, N, stream=torch.cuda.current_stream(), execution="cuda")

@@ -10,7 +10,7 @@ import math
 import re
 
 import pytest
-from helpers import tensors
+from helpers import graphs, tensors
 from helpers.tensors import poisoned, product
 
 import interop
@@ -225,8 +225,7 @@ def test_tf32_only_where_it_is_asked_for(torch):
 def test_tf32_is_captured_with_the_sums_of_parts(torch):
     a, b = operands(torch, 256, 256, 16384, "float32")
     tiled(a, b)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="global"):
+    with graphs.captured(torch) as graph:
         c = interop.matmul(a, b, **options_of(a))
     for value in (1, -2):
         a.fill_(value)

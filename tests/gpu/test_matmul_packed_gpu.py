@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import tensors
+from helpers import graphs, tensors
 
 import interop
 
@@ -205,8 +205,7 @@ def test_the_workspace_is_the_callers(torch):
 def test_in_a_graph_and_of_jax(torch, jax):
     a, b = (torch.randint(-(2**31), 2**31, (700, 700), device="cuda").int() for _ in range(2))
     want = interop.matmul(a, b, backend="tiled")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         got = interop.matmul(a, b, backend="tiled")
     got.zero_()
     graph.replay()

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import forms, tensors
+from helpers import forms, graphs, tensors
 from helpers.tensors import poisoned
 
 import interop
@@ -401,8 +401,7 @@ def test_tf32_memory_has_a_bound(torch):
 def test_tf32_is_captured_with_what_it_packs(torch, precision):
     a, b = operands(torch, 1024, 1024, 1024, "float32", "TN")
     rounded(a, b, precision)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="global"):
+    with graphs.captured(torch) as graph:
         c = interop.matmul(a, b, backend="tiled", precision=precision)
     for value in (1, -2):
         a.fill_(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from helpers import alone, device, machine, results, user_functions
+from helpers import alone, device, graphs, machine, results, user_functions
 
 import interop
 
@@ -176,8 +176,7 @@ def test_in_a_capture_it_lies_in_the_graphs_pool(torch, compiler, kind):
     MADE[kind](torch, n)
     a = torch.ones(n, device="cuda")
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graphs.captured(torch) as graph:
         c = MADE[kind](torch, n).view(-1)
         dropped = interop.add(c, a)
         e = interop.multiply(dropped, 2.0)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import device
+from helpers import device, graphs
 from helpers.device import DELAY_MS, Side, Snapshot, delay, fill, is_busy, slow_in_jax, synchronize
 from helpers.dlpack import Cai, CudaStream, Fake, OldFake
 from helpers.libraries import on_gpu
@@ -259,8 +259,7 @@ def test_equal_streams_of_two_libraries_cost_no_wait(torch, cupy):
     synchronize()
     with torch.cuda.stream(stream), cupys:
         warm(a, b, out=out)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with graphs.captured(torch, stream=stream) as graph:
             interop.matmul(a, b, out=out)
     b.fill(2)
     synchronize()

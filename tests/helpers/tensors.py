@@ -15,6 +15,8 @@ import pytest
 
 import interop
 
+from . import graphs
+
 #: Of kernels with one block a tile: alike, broadcast either way, and in more dimensions than a kernel takes.
 BATCHES = pytest.mark.parametrize(
     ("batch_a", "batch_b"),
@@ -154,8 +156,7 @@ def check_captured(torch: ModuleType, a: Any, b: Any, dtype: str) -> None:
     """Calls of the `tiled` backend in a graph of torch's, replayed with other values."""
     k = len(b)
     out = poisoned(torch, (len(a), b.shape[1]), dtype)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="global"):
+    with graphs.captured(torch) as graph:
         c = interop.matmul(a, b, backend="tiled")
         interop.matmul(a, b, out=out, epilogue="relu", backend="tiled")
     for value in (0.25, -0.25):
