@@ -138,7 +138,7 @@ def captures_in_torchs_default_mode(source):
 
 @pytest.mark.parametrize("folder", ["interop", "tests"])
 def test_no_capture_can_be_broken_by_jax(folder):
-    """Its threads break a capture in that mode: see `helpers/graphs.py`. Scripts with a process of their own may use it."""
+    """JAX's threads break one in that mode: see `helpers/graphs.py`. Scripts in strings are processes of their own."""
     found = {
         (path.relative_to(ROOT).as_posix(), line)
         for path in (ROOT / folder).rglob("*.py")

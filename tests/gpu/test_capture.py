@@ -6,8 +6,6 @@ import gc
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 
 import numpy as np
 import pytest
