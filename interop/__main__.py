@@ -1,5 +1,5 @@
 """`python -m interop` does what the `interop` command does."""
 
-from interop._cli import main
+from interop._commands.cli import main
 
 raise SystemExit(main())

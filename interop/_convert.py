@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from interop import _core
 from interop._arguments import missing, named, refuse_call_of, shown
 from interop._core import Array
-from interop._matmul import StreamLike
+from interop._streams import StreamLike
 
 __all__ = ["asarray", "convert"]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from interop import _core
 from interop._arguments import missing, refuse_call_of
-from interop._matmul import StreamLike
+from interop._streams import StreamLike
 
 __all__ = [
     "abs",

@@ -141,12 +141,12 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
 def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
     found = _core.explain_matmul(a, b, options)
     if found is None:
-        from interop import jax as in_jax
+        from interop.jax._matmul import operands_of, refuse_backend_on_host, shape_of
 
         elsewhere = ("precision", "backend", "autotune", "stream", "execution")
         terms = {name: value for name, value in options.items() if name not in elsewhere}
-        result, _ = in_jax.operands_of(a, b, **terms)
-        shape = in_jax.shape_of(a, b, result)
+        result, _ = operands_of(a, b, **terms)
+        shape = shape_of(a, b, result)
         kernels = f"the XLA FFI handler interop_matmul, backend {options.get('backend') or 'automatic'}"
         arrays = {"a": a, "b": b, "c": options.get("c"), "bias": options.get("bias")}
         arrays = {name: x for name, x in arrays.items() if x is not None}
@@ -154,7 +154,7 @@ def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
         stream, execution = options.get("stream"), options.get("execution")
         explained = _explain_in_jax("interop.matmul", arrays, shape, result, *names, stream, execution)
         if explained.device == "cpu":
-            in_jax.refuse_backend_on_host(options.get("backend"))
+            refuse_backend_on_host(options.get("backend"))
         return explained
     return _explanation("interop.matmul", found)
 
@@ -181,10 +181,10 @@ def _explain_elementwise(
         return _explanation(function, found)
     import jax
 
-    from interop import jax as in_jax
-    from interop._jax_elementwise import result_of
+    from interop.jax._calls import refuse_outputs
+    from interop.jax._elementwise import result_of
 
-    in_jax.refuse_outputs(function, out=out)
+    refuse_outputs(function, out=out)
     keys = ("a", "b") if len(operands) > 1 else ("x",)
     arrays = {key: x for key, x in zip(keys, operands, strict=True) if isinstance(x, jax.Array | jax.core.Tracer)}
     shape, dtype = result_of(name, a, b, where_zero)
@@ -235,10 +235,10 @@ def _explain_expression(
     found = _core.explain_expression(function._calls, arrays, named, out, stream, execution)
     if isinstance(found, dict):
         return _explanation(repr(function), found)
-    from interop import jax as in_jax
-    from interop._expression_jax import result_of
+    from interop.jax._calls import refuse_outputs
+    from interop.jax._expression import result_of
 
-    in_jax.refuse_outputs(repr(function), out=out)
+    refuse_outputs(repr(function), out=out)
     jax_arrays, shape, dtype = result_of(*found)
     explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "", stream, execution)
     return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")
@@ -272,12 +272,12 @@ def _explain_in_jax(
 ) -> Explanation:
     import jax
 
-    from interop import jax as in_jax
+    from interop.jax._calls import check_concrete, refuse_in_trace
 
     if any(isinstance(x, jax.core.Tracer) for x in arrays.values()):
-        in_jax.refuse_in_trace(function, stream, execution)
+        refuse_in_trace(function, stream, execution)
     else:
-        in_jax.check_concrete(function, arrays, stream, execution)
+        check_concrete(function, arrays, stream, execution)
     arguments = tuple(_explain_jax_array(name, x) for name, x in arrays.items())
     device = arguments[0].device
     kernels = {"cpu": on_cpu, _ANYWHERE: f"{on_cpu} on the CPU, {on_cuda} on CUDA"}.get(device, on_cuda)

@@ -8,9 +8,9 @@ from typing import Any
 
 from interop import _core
 from interop._arguments import named, shown
-from interop._expression_parser import OPTIONS, parse
-from interop._expression_types import Split
-from interop._matmul import StreamLike
+from interop._expressions.parser import OPTIONS, parse
+from interop._expressions.typed import Split
+from interop._streams import StreamLike
 
 __all__ = ["Expression", "elementwise"]
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from interop import _core, _nvrtc
+from interop import _core
 from interop._arguments import named
-from interop._array_function import ArrayFunction, ShapeRule
-from interop._declarations import without_comments
-from interop._kernel_declaration import NAME, parameters_of
-from interop._matmul import StreamLike
+from interop._cuda import nvrtc
+from interop._functions.array_function import ArrayFunction, ShapeRule
+from interop._functions.declarations import without_comments
+from interop._functions.kernel_declaration import NAME, parameters_of
 from interop._paths import get_include
+from interop._streams import StreamLike
 
 __all__ = ["Kernel", "kernel"]
 
@@ -275,7 +276,7 @@ def _load(
     compiler_options = _compiler_options(path, name, options)
     headers = _own_headers(text, compiler_options["include_path"])
     architecture = compiler_options.pop("arch", architecture)
-    (loaded,) = _nvrtc.load(label, text, [name], compiler_options, architecture, headers)
+    (loaded,) = nvrtc.load(label, text, [name], compiler_options, architecture, headers)
     return loaded
 
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 from interop import _core
 from interop._arguments import named
-from interop._array_function import ArrayFunction, ShapeRule
-from interop._declarations import ELEMENTS, QUALIFIERS, SCALARS, Parameter, parts_of, without_comments
-from interop._matmul import StreamLike
-from interop._shared_library import SharedLibrary
+from interop._functions.array_function import ArrayFunction, ShapeRule
+from interop._functions.declarations import ELEMENTS, QUALIFIERS, SCALARS, Parameter, parts_of, without_comments
+from interop._functions.shared_library import SharedLibrary
+from interop._streams import StreamLike
 
 __all__ = ["Function", "Library", "load"]
 

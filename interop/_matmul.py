@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from interop import _core
 from interop._arguments import missing, refuse_call_of
+from interop._streams import StreamLike
 
-__all__ = ["StreamLike", "matmul"]
+__all__ = ["matmul"]
 
 ArrayT = TypeVar("ArrayT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-class _HasCudaStream(Protocol):
-    def __cuda_stream__(self) -> tuple[int, int]: ...
-
-
 Epilogue = Literal["relu", "gelu", "gelu_tanh"]
-StreamLike = int | _HasCudaStream | Any  # Any: objects with `.cuda_stream` (torch) or `.ptr` (CuPy)
 
 
 def _with_few_defaults(declared: FunctionT) -> FunctionT:

@@ -7,7 +7,7 @@ from typing import Any
 
 from interop import _core
 from interop._arguments import named, shown
-from interop._matmul import StreamLike
+from interop._streams import StreamLike
 
 __all__ = ["register"]
 

@@ -9,18 +9,20 @@ import pytest
 from helpers import libraries, machine
 
 import interop
-from interop import _bench, _bench_examples, _bench_launches, _core, _plot, _table
+from interop import _core
+from interop._commands import bench
+from interop._commands.bench import examples, launches, matmul, measure, overhead, plot, table
 
 
 def test_without_a_gpu_it_says_so(capsys):
     if machine.gpu_count():
         return
-    assert _bench.run("overhead", None) == 1
+    assert bench.run("overhead", None) == 1
     assert capsys.readouterr().out.startswith("interop bench needs a GPU: ")
 
 
 def test_bars_are_of_elementwise_and_matmul(capsys):
-    assert _bench.run("overhead", None, plot_path="bars.svg") == 1
+    assert bench.run("overhead", None, plot_path="bars.svg") == 1
     assert capsys.readouterr().out == "interop bench: --plot is of elementwise and matmul\n"
 
 
@@ -30,7 +32,7 @@ def test_bars_have_every_case_and_library(tmp_path):
         {"case": case, "backend": backend, "gb_per_s": 2000.0, "ratio_to_copy": 0.7, "card": "a card"}
         for case, backend in [("a + b", "interop"), ("a + b", "torch"), ("a + b.T", "interop")]
     ]
-    _plot.elementwise(rows, str(tmp_path / "bars.svg"))
+    plot.elementwise(rows, str(tmp_path / "bars.svg"))
     text = (tmp_path / "bars.svg").read_text()
     assert all(word in text for word in ("a + b<", "a + b.T<", "interop<", "torch<", "a card"))
 
@@ -38,9 +40,9 @@ def test_bars_have_every_case_and_library(tmp_path):
 def test_bars_of_products_are_means_of_the_layouts(tmp_path, monkeypatch):
     machine.need("matplotlib")
     drawn = {}
-    draw = _plot._draw
+    draw = plot._draw
     monkeypatch.setattr(
-        _plot, "_draw", lambda cases, ratios, *rest, **how: drawn.update(ratios) or draw(cases, ratios, *rest, **how)
+        plot, "_draw", lambda cases, ratios, *rest, **how: drawn.update(ratios) or draw(cases, ratios, *rest, **how)
     )
     rates = [("float32 8x8@8x8 NN", "torch", 10), ("float32 8x8@8x8 NN", "interop None", 20)]
     rates += [("float32 8x8@8x8 NT", "torch", 10), ("float32 8x8@8x8 NT", "interop None", 80)]
@@ -53,7 +55,7 @@ def test_bars_of_products_are_means_of_the_layouts(tmp_path, monkeypatch):
         {"group": "square", "product": product, "backend": backend, "tflops": rate, "card": "a card"}
         for product, backend, rate in rates
     ]
-    _plot.matmul([*rows, {**rows[0], "group": "odd"}], str(tmp_path / "bars.svg"))
+    plot.matmul([*rows, {**rows[0], "group": "odd"}], str(tmp_path / "bars.svg"))
     assert drawn == {"interop None": {"float32 8": pytest.approx(4)}, "interop tiled": {"int32 8 (to CuPy)": 6}}
     text = (tmp_path / "bars.svg").read_text()
     assert all(word in text for word in ("float32 8<", "int32 8 (to CuPy)<", "interop None<", "a card"))
@@ -64,7 +66,7 @@ def test_the_page_of_products_has_every_row_and_the_means(tmp_path):
     rates += [("float32 4x8x8@8x8 NT", {"torch": 10, "cupy": 5, "interop None": 5, "interop cublas": 10})]
     rates += [("int32 8x8@8x8 NN", {"cupy": 5, "interop None": 30, "interop tiled": 30})]
     rows = [{"product": product, "backend": name, "tflops": rate} for product, of in rates for name, rate in of.items()]
-    _table.matmul(rows, "a card; torch 2\n", str(tmp_path / "page.md"))
+    table.matmul(rows, "a card; torch 2\n", str(tmp_path / "page.md"))
     page = (tmp_path / "page.md").read_text()
     assert "on one a card; torch 2." in page
     for line in (
@@ -79,7 +81,7 @@ def test_the_page_of_products_has_every_row_and_the_means(tmp_path):
 
 
 def test_the_page_is_of_products(capsys):
-    assert _bench.run("overhead", None, table_path="page.md") == 1
+    assert bench.run("overhead", None, table_path="page.md") == 1
     assert capsys.readouterr().out == "interop bench: --table is of matmul\n"
 
 
@@ -97,21 +99,21 @@ def test_stages_are_not_of_host_tensors(torch):
 
 def test_other_libraries_that_are_here_take_part(torch, capsys):
     x = torch.rand(16, 16)
-    contest = _bench._Contest()
-    _bench._add_others(contest, x)
+    contest = overhead._Contest()
+    overhead._add_others(contest, x)
     skipped = capsys.readouterr().out
-    for name in (_bench._NVMATH, _bench._TVM_FFI):
+    for name in (overhead._NVMATH, overhead._TVM_FFI):
         assert (name in contest.calls) != (f"{name}: skipped: " in skipped)
-    if _bench._TVM_FFI in contest.calls:
-        assert contest.calls[_bench._TVM_FFI]() is None
+    if overhead._TVM_FFI in contest.calls:
+        assert contest.calls[overhead._TVM_FFI]() is None
 
 
 def test_a_wrong_product_is_not_timed(torch, monkeypatch, capsys):
-    monkeypatch.setattr(_bench, "_nvmath_matmul", lambda: lambda a, b: a @ b + 1)
-    contest = _bench._Contest()
-    _bench._add_others(contest, torch.rand(16, 16))
-    assert f"{_bench._NVMATH}: skipped: AssertionError" in capsys.readouterr().out
-    assert _bench._NVMATH not in contest.calls
+    monkeypatch.setattr(overhead, "_nvmath_matmul", lambda: lambda a, b: a @ b + 1)
+    contest = overhead._Contest()
+    overhead._add_others(contest, torch.rand(16, 16))
+    assert f"{overhead._NVMATH}: skipped: AssertionError" in capsys.readouterr().out
+    assert overhead._NVMATH not in contest.calls
 
 
 def test_launches_that_cannot_be_made_say_so(torch, monkeypatch, capsys):
@@ -124,9 +126,9 @@ def test_launches_that_cannot_be_made_say_so(torch, monkeypatch, capsys):
     def absent(torch, x, out):
         raise ImportError("no such library\nbut this")
 
-    monkeypatch.setattr(_bench_launches, "WAYS", {"right": add, "wrong": subtract, "absent": absent})
-    x = torch.rand(_bench_launches.COUNT)
-    assert list(_bench_launches.launches(torch, x, torch.empty_like(x))) == ["right"]
+    monkeypatch.setattr(launches, "WAYS", {"right": add, "wrong": subtract, "absent": absent})
+    x = torch.rand(launches.COUNT)
+    assert list(launches.launches(torch, x, torch.empty_like(x))) == ["right"]
     assert capsys.readouterr().out == (
         "wrong: skipped: AssertionError: the result is wrong\nabsent: skipped: ImportError: no such library\n"
     )
@@ -149,16 +151,17 @@ def test_stages_make_up_a_call_on_gpu(cuda_torch):
 
 @pytest.mark.gpu
 def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
-    for name, value in {"_WARM_UP": 2, "_BLOCKS": 2, "_CALLS": 3, "_PAIRS": 5}.items():
-        monkeypatch.setattr(_bench, name, value)
-    assert _bench.run("overhead", str(tmp_path / "rows.csv")) == 0
+    for name, value in {"_WARM_UP": 2, "BLOCKS": 2, "_CALLS": 3}.items():
+        monkeypatch.setattr(measure, name, value)
+    monkeypatch.setattr(overhead, "_PAIRS", 5)
+    assert bench.run("overhead", str(tmp_path / "rows.csv")) == 0
     with (tmp_path / "rows.csv").open() as file:
         rows = {row["row"]: row for row in csv.DictReader(file)}
-    for name in ("one launch of the kernel, from C++", "torch.matmul", _bench._TORCH, f"{_bench._TORCH}: launch"):
+    for name in ("one launch of the kernel, from C++", "torch.matmul", overhead._TORCH, f"{overhead._TORCH}: launch"):
         assert float(rows[name]["microseconds"]) > 0
-    assert float(rows[_bench._TORCH]["ratio"]) > 0
+    assert float(rows[overhead._TORCH]["ratio"]) > 0
     printed = capsys.readouterr().out
-    for name in _bench_launches.WAYS:
+    for name in launches.WAYS:
         assert (name in rows) != (f"{name}: skipped: " in printed)
         assert name not in rows or float(rows[name]["microseconds"]) > 0
     assert "of which, us: import " in printed
@@ -166,8 +169,8 @@ def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp
 
 @pytest.mark.gpu
 def test_matmul_prints_a_row_for_each_product_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(_bench, "_warm_up", lambda _: None)
-    assert _bench.run("matmul", str(tmp_path / "rows.csv"), "1024x64x64") == 0
+    monkeypatch.setattr(matmul, "warm_up", lambda _: None)
+    assert bench.run("matmul", str(tmp_path / "rows.csv"), "1024x64x64") == 0
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["dtype"] for row in rows} == {"float32", "float16", "bfloat16"}
@@ -178,9 +181,9 @@ def test_matmul_prints_a_row_for_each_product_on_gpu(cuda_torch, monkeypatch, tm
 
 @pytest.mark.gpu
 def test_examples_give_a_row_for_each_way_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
-    for name, value in {"_WARM_UP": 2, "_BLOCKS": 2, "_CALLS": 3}.items():
-        monkeypatch.setattr(_bench, name, value)
-    assert _bench.run("examples", str(tmp_path / "rows.csv")) == 0
+    for name, value in {"_WARM_UP": 2, "BLOCKS": 2, "_CALLS": 3}.items():
+        monkeypatch.setattr(measure, name, value)
+    assert bench.run("examples", str(tmp_path / "rows.csv")) == 0
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert all(float(row["microseconds"]) > 0 for row in rows)
@@ -190,25 +193,25 @@ def test_examples_give_a_row_for_each_way_on_gpu(cuda_torch, monkeypatch, tmp_pa
 
 
 def test_ratios_of_examples_are_to_the_first_way(capsys):
-    rows = list(_bench_examples._table("an example", {"before": 4.0, "now": 3.0}))
+    rows = list(examples._table("an example", {"before": 4.0, "now": 3.0}))
     assert [(row["row"], row["ratio"]) for row in rows] == [("before", 1), ("now", 0.75)]
     assert "an example" in capsys.readouterr().out
 
 
 def test_wrong_examples_are_not_timed(torch):
     right = np.ones(3, "float32")
-    _bench_examples._check({"right": lambda: torch.ones(3)}, right)
+    examples._check({"right": lambda: torch.ones(3)}, right)
     with pytest.raises(AssertionError, match="wrong one is wrong; nothing was timed"):
-        _bench_examples._check({"right": lambda: right, "wrong one": lambda: right + 1}, right)
+        examples._check({"right": lambda: right, "wrong one": lambda: right + 1}, right)
 
 
 def test_wrong_products_are_not_timed(torch):
     for dtype in ("float32", "bfloat16", "int32", "complex64"):
-        product = _bench._Product("square", dtype, (16, 16), (16, 16))
+        product = matmul._Product("square", dtype, (16, 16), (16, 16))
         kind = getattr(torch, dtype)
         a, b = (torch.arange(256).reshape(16, 16).to(kind) * factor for factor in (1, 3))
         right = interop.matmul(a, b)
-        _bench._check_rows(torch, product, "tiled", (a, b, right))
+        matmul._check_rows(torch, product, "tiled", (a, b, right))
         right[3, 4] *= 1.5 if dtype != "int32" else 2
         with pytest.raises(AssertionError, match=r"16x16@16x16 NN, tiled: error .* is above"):
-            _bench._check_rows(torch, product, "tiled", (a, b, right))
+            matmul._check_rows(torch, product, "tiled", (a, b, right))

@@ -12,8 +12,8 @@ from helpers import machine
 from helpers.dlpack import Fake
 
 import interop
-from interop import _cli, _conformance
 from interop import testing as interop_testing
+from interop._commands import cli, conformance
 
 PAGE = Path(__file__).parents[1] / "docs" / "conformance.md"
 NAMES = {  # of modules, as --require knows them
@@ -22,50 +22,50 @@ NAMES = {  # of modules, as --require knows them
 }
 
 
-@pytest.mark.parametrize("producer", _conformance.PRODUCERS, ids=lambda producer: producer.title)
+@pytest.mark.parametrize("producer", conformance.PRODUCERS, ids=lambda producer: producer.title)
 def test_page_is_true(producer, request):
     if producer.device == "device":
         machine.need_gpu()
     if producer.module != "numpy":
         machine.need(NAMES.get(producer.module, producer.module))
     try:
-        cells = _conformance.check(producer)
+        cells = conformance.check(producer)
     except ImportError as error:
         pytest.skip(f"the library has no such device here: {error}")
     assert [str(cell) for cell in cells if cell.outcome == "WRONG"] == []
-    written = _conformance.sections_of(PAGE.read_text(encoding="utf-8"))[producer.title]
+    written = conformance.sections_of(PAGE.read_text(encoding="utf-8"))[producer.title]
     if "Not run yet" not in written:
-        assert written.strip() == _conformance.table(producer, cells).strip(), (
+        assert written.strip() == conformance.table(producer, cells).strip(), (
             "docs/conformance.md is out of date: run 'interop conformance --update docs/conformance.md'"
         )
 
 
 def test_page_has_every_producer():
-    assert list(_conformance.sections_of(PAGE.read_text(encoding="utf-8"))) == [p.title for p in _conformance.PRODUCERS]
+    assert list(conformance.sections_of(PAGE.read_text(encoding="utf-8"))) == [p.title for p in conformance.PRODUCERS]
 
 
 def test_command_prints_and_updates(capsys, tmp_path, monkeypatch):
-    few = [p for p in _conformance.PRODUCERS if p.library == "memoryview"]
-    absent = _conformance.Producer("Absent", "x", "host", "no_such_module", lambda module, x: x)
-    monkeypatch.setattr(_conformance, "PRODUCERS", [*few, absent])
-    assert _cli.main(["conformance"]) == 0
+    few = [p for p in conformance.PRODUCERS if p.library == "memoryview"]
+    absent = conformance.Producer("Absent", "x", "host", "no_such_module", lambda module, x: x)
+    monkeypatch.setattr(conformance, "PRODUCERS", [*few, absent])
+    assert cli.main(["conformance"]) == 0
     text = capsys.readouterr().out
     assert "## memoryview, buffer protocol, host" in text
     assert "## Absent, x, host\n\nNot here: not installed" in text
     page = tmp_path / "page.md"
     page.write_text("# Title\n\nIntro.\n\n## Absent, x, host\n\n| kept |\n")
-    assert _cli.main(["conformance", "--update", str(page)]) == 0
+    assert cli.main(["conformance", "--update", str(page)]) == 0
     written = page.read_text()
     assert written.startswith("# Title\n\nIntro.\n\n## memoryview")
     assert written.endswith("## Absent, x, host\n\n| kept |\n")
-    assert _cli.main(["conformance", "--update", str(page)]) == 0
+    assert cli.main(["conformance", "--update", str(page)]) == 0
     assert page.read_text() == written
 
 
 def test_command_fails_for_a_wrong_cell(capsys, monkeypatch):
-    wrong = _conformance.Producer("Wrong", "x", "host", "numpy", lambda module, x: x.copy()[..., ::1] * 0)
-    monkeypatch.setattr(_conformance, "PRODUCERS", [wrong])
-    assert _cli.main(["conformance"]) == 1
+    wrong = conformance.Producer("Wrong", "x", "host", "numpy", lambda module, x: x.copy()[..., ::1] * 0)
+    monkeypatch.setattr(conformance, "PRODUCERS", [wrong])
+    assert cli.main(["conformance"]) == 1
     assert "WRONG" in capsys.readouterr().out
 
 
@@ -158,7 +158,7 @@ def test_check_producer_raises_where_nothing_is_made():
 
 def test_the_command_names_a_file_that_cannot_be_written(capsys, tmp_path):
     with pytest.raises(SystemExit) as exited:
-        _cli.main(["conformance", "--update", str(tmp_path / "no" / "page.md")])
+        cli.main(["conformance", "--update", str(tmp_path / "no" / "page.md")])
     assert exited.value.code == 2
     assert "page.md: No such file or directory" in capsys.readouterr().err
 

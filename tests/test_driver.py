@@ -36,9 +36,9 @@ for _ in range(2):  # the second call tries again, and says the same
         said = str(error)
         assert said.startswith("interop.matmul: execution='cuda': "), said
         report["errors"].append(said.replace("interop.matmul: execution='cuda': ", "interop: "))
-from interop import _info
-_info.LIBRARIES = ()  # which take seconds to import
-report["info"] = _info.report()
+from interop._commands import info
+info.LIBRARIES = ()  # which take seconds to import
+report["info"] = info.report()
 report["cublas"] = _core.cublas_status()
 print(json.dumps(report))
 """

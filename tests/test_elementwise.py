@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import interop
-import interop._promotion
+import interop._operations.promotion
 
 SHAPES = (((), ()), ((3,), (3,)), ((1009,), ()), ((4, 5), (5,)), ((4, 1), (1, 5)), ((0, 3), (3,)), ((2, 1, 3), (4, 1)))
 CASES = [case for case in itertools.product(elements.OPERATIONS, elements.DTYPES) if elements.serves(*case)]
@@ -286,9 +286,9 @@ def test_promotion_is_torch_s(torch, default):
                     common = str(torch.result_type(*theirs)).removeprefix("torch.")
                 except RuntimeError:
                     with pytest.raises(TypeError, match="^f: torch has no common dtype of"):
-                        interop._promotion.promote("f", "torch", False, *pair)
+                        interop._operations.promotion.promote("f", "torch", False, *pair)
                     continue
-                assert interop._promotion.promote("f", "torch", False, *pair) == common
+                assert interop._operations.promotion.promote("f", "torch", False, *pair) == common
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -303,7 +303,7 @@ def test_promotion_makes_no_tensors(torch):
 
     x = torch.ones(3, dtype=torch.int16)
     for device in ("meta", "cpu" if torch.cuda.is_available() else "cuda"):
-        interop._promotion._known.clear()
+        interop._operations.promotion._known.clear()
         torch.set_default_device(device)
         try:
             r, quotient = interop.subtract(x, 1.5), interop.divide(x, 2)
@@ -311,7 +311,7 @@ def test_promotion_makes_no_tensors(torch):
             torch.set_default_device(None)
         assert r.device.type == "cpu"
         assert r.tolist() == quotient.add(-1).tolist() == [-0.5] * 3
-    interop._promotion._known.clear()
+    interop._operations.promotion._known.clear()
     seen = []
     with Seen():
         interop.subtract(x, 1.5)
@@ -322,7 +322,7 @@ def test_the_errstate_of_the_caller_is_no_other_library_s(torch):
     x = torch.ones(2, dtype=torch.float32)
     with np.errstate(all="raise"):
         for scalar in (1e300, 1e-300):
-            interop._promotion._known.clear()
+            interop._operations.promotion._known.clear()
             assert interop.multiply(x, scalar).tolist() == (x.double() * scalar).float().tolist()
             assert interop.multiply(x.half(), scalar).tolist() == interop.multiply(x, scalar).tolist()
             assert interop.divide(x, x * 0, where_zero=scalar).tolist() == interop.multiply(x, scalar).tolist()
@@ -371,7 +371,7 @@ def test_scalars_count_by_their_kind(host_library, scalar):
         x = host_library.make(elements.draw((5,), dtype))
         for name in ("add", "multiply", "divide", "pow", "equal"):
             for first, second in ((scalar, plain), (plain, scalar)):
-                interop._promotion._known.clear()
+                interop._operations.promotion._known.clear()
                 with np.errstate(all="ignore"):
                     results = [getattr(interop, name)(x, y) for y in (first, second)]
                 assert host_library.dtype(results[0]) == host_library.dtype(results[1])
@@ -399,7 +399,7 @@ def test_a_subclass_with_a_dtype_of_its_own_keeps_it():
 def test_a_value_that_is_too_large_decides_no_dtype(host_library):
     x = host_library.make(np.ones(2, "int8"))
     for _ in range(2):
-        interop._promotion._known.clear()
+        interop._operations.promotion._known.clear()
         for scalar in (2**70, 10**5000):
             with pytest.raises(OverflowError, match="^interop.divide: b is .*, which float(32|64) cannot hold" if
                                scalar > 2**1024 else "^interop.add: b is .*, which int8 cannot hold"):  # fmt: skip

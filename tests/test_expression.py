@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import interop
-import interop._expression_parser
+import interop._expressions.parser
 
 SHAPES = ((4, 1, 5), (3, 1), (5,))
 
@@ -532,7 +532,7 @@ def test_texts_with_other_literals_are_not_equal():
 
 
 def test_what_stands_twice_is_computed_once():
-    parsed = interop._expression_parser.parse("(x * y + 1) / (x * y + 1.0) + x * y")
+    parsed = interop._expressions.parser.parse("(x * y + 1) / (x * y + 1.0) + x * y")
     assert len(parsed.nodes) == 9  # x, y, x * y, 1, + 1, 1.0, + 1.0, /, +
 
 

@@ -10,9 +10,10 @@ import pytest
 from helpers import comparisons, elements, expressions
 
 import interop
-from interop import _expression_source, _nvrtc
-from interop._expression_parser import parse
-from interop._expression_types import Split
+from interop._cuda import nvrtc as compiler
+from interop._expressions import source
+from interop._expressions.parser import parse
+from interop._expressions.typed import Split
 
 ARCHITECTURE = "sm_90"
 
@@ -29,8 +30,8 @@ def typed(text, dtypes, scalars=()):
 
 def compiled(expression, *, passed=None, tile=0, vector=4, unroll=2, architecture=ARCHITECTURE):
     passed = passed or [False] * len(expression.arrays)
-    text = _expression_source.source(expression, passed, tile, vector, unroll)
-    image, names = _nvrtc.compile_source("f", text, ["interop_expression"], _expression_source.OPTIONS, architecture)
+    text = source.source(expression, passed, tile, vector, unroll)
+    image, names = compiler.compile_source("f", text, ["interop_expression"], source.OPTIONS, architecture)
     assert image.startswith(b"\x7fELF")
     assert names == ["interop_expression"]
     assert b".text.interop_expression" in image
@@ -92,7 +93,7 @@ def test_comparisons_of_all_pairs_of_integers_compile(nvrtc, symbol):
 
 
 def source_lines(expression):
-    text = _expression_source.source(expression, [False] * len(expression.arrays), 0, 1, 1)
+    text = source.source(expression, [False] * len(expression.arrays), 0, 1, 1)
     return text[text.index("struct Expression") :].splitlines()
 
 
@@ -141,12 +142,12 @@ def test_other_architectures_compile(nvrtc, architecture):
 
 def test_what_does_not_compile_is_a_cuda_error(nvrtc):
     with pytest.raises(interop.CudaError, match=r"(?s)f: compiling a kernel for sm_90 by NVRTC: .*no_such_type"):
-        _nvrtc.compile_source("f", "no_such_type x;", ["x"], {}, ARCHITECTURE)
+        compiler.compile_source("f", "no_such_type x;", ["x"], {}, ARCHITECTURE)
 
 
 def test_names_of_templates_are_found(nvrtc):
     source = "template <typename T> __global__ void scale(T* x) { *x *= 2; }"
-    _, names = _nvrtc.compile_source("f", source, ["scale<float>", "scale<double>"], {}, ARCHITECTURE)
+    _, names = compiler.compile_source("f", source, ["scale<float>", "scale<double>"], {}, ARCHITECTURE)
     assert all(name.startswith("_Z") for name in names)
     assert len(set(names)) == 2
 
@@ -156,7 +157,7 @@ def test_names_of_templates_are_found(nvrtc):
 
 def test_another_scalar_gives_the_same_source():
     first, second = (typed("x * a", "float32", {"a": value}.items()) for value in (2.0, 3.0))
-    sources = [_expression_source.source(x, [False], 0, 4, 2) for x in (first, second)]
+    sources = [source.source(x, [False], 0, 4, 2) for x in (first, second)]
     assert sources[0] == sources[1]
 
 
@@ -173,7 +174,7 @@ def test_another_scalar_gives_the_same_source():
     ],
 )
 def test_literals_are_written_by_their_bits(dtype, value, text):
-    assert f"Add{{}}(x0, {text})" in _expression_source.source(typed(f"x + {value}", dtype), [False], 0, 1, 1)
+    assert f"Add{{}}(x0, {text})" in source.source(typed(f"x + {value}", dtype), [False], 0, 1, 1)
 
 
 def test_the_source_is_linear_in_the_length():
@@ -182,8 +183,8 @@ def test_the_source_is_linear_in_the_length():
         terms = [f"(x * {k} + 1.5)" for k in range(1000, 1000 + count)]
         while len(terms) > 1:
             terms = [f"({' - '.join(terms[k : k + 2])})" for k in range(0, len(terms), 2)]
-        sizes.append(len(_expression_source.source(typed(terms[0], "float32"), [False], 0, 4, 1)))
-    fixed = len(_expression_source.source(typed("x", "float32"), [False], 0, 4, 1))
+        sizes.append(len(source.source(typed(terms[0], "float32"), [False], 0, 4, 1)))
+    fixed = len(source.source(typed("x", "float32"), [False], 0, 4, 1))
     assert sizes[1] - fixed <= 2.1 * (sizes[0] - fixed)
 
 
@@ -192,23 +193,23 @@ def test_the_source_is_linear_in_the_length():
 
 @pytest.fixture
 def loader(nvrtc, monkeypatch, tmp_path):
-    """`_nvrtc.load` over an empty folder, with a count of what was compiled; nothing goes to a GPU."""
+    """`compiler.load` over an empty folder, with a count of what was compiled; nothing goes to a GPU."""
     counts = {"compiled": 0}
-    compile_source = _nvrtc.compile_source
+    compile_source = compiler.compile_source
 
     def counting(*arguments):
         counts["compiled"] += 1
         return compile_source(*arguments)
 
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_nvrtc, "compile_source", counting)
-    monkeypatch.setattr(_nvrtc, "_loaded", {})
+    monkeypatch.setattr(compiler, "compile_source", counting)
+    monkeypatch.setattr(compiler, "_loaded", {})
     monkeypatch.setattr(interop._core, "load_kernels", lambda image, names: [(image, name) for name in names])
 
     def load(source="__global__ void f() {}", names=("f",), architecture=ARCHITECTURE, forget=True, **options):
         if forget:
-            _nvrtc._loaded.clear()  # as in another process
-        return _nvrtc.load("f", source, names, options, architecture)
+            compiler._loaded.clear()  # as in another process
+        return compiler.load("f", source, names, options, architecture)
 
     load.counts = counts
     return load
@@ -262,10 +263,10 @@ def test_a_folder_that_cannot_be_made_is_no_error(loader, monkeypatch, tmp_path)
 def test_the_folder_of_the_cache(monkeypatch, tmp_path):
     monkeypatch.delenv("INTEROP_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert _nvrtc.cache_folder() == tmp_path / "interop"
+    assert compiler.cache_folder() == tmp_path / "interop"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert _nvrtc.cache_folder() == tmp_path / ".cache/interop"
+    assert compiler.cache_folder() == tmp_path / ".cache/interop"
 
 
 def test_without_cuda_core_the_error_says_what_to_install(monkeypatch):
@@ -273,7 +274,7 @@ def test_without_cuda_core_the_error_says_what_to_install(monkeypatch):
     with pytest.raises(
         interop.CudaError, match=r"needs cuda.core, .*pip install 'interop-dlpack\[cu13\]' \(or \[cu12\]\)"
     ):
-        _nvrtc.load("f", "", ["f"], {}, ARCHITECTURE)
+        compiler.load("f", "", ["f"], {}, ARCHITECTURE)
 
 
 def test_host_calls_need_no_compiler(monkeypatch):

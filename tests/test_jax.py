@@ -20,6 +20,8 @@ import jax.numpy as jnp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
+from interop.jax import _calls, _matmul  # noqa: E402
+
 LIBRARY = libraries.by_name("jax")
 
 SHAPES = [
@@ -182,7 +184,7 @@ def test_matmul_eager_transforms_and_tools():
 
 
 def test_matmul_compiles_once_for_each_shape():
-    compiled = interop.jax._compiled(("a", "b"), None, None, "float32", None)
+    compiled = _matmul._compiled(("a", "b"), None, None, "float32", None)
     compiled.clear_cache()
     for size in (5, 7):
         for scale in range(4):
@@ -218,7 +220,7 @@ def test_matmul_of_all_terms_is_the_same_traced(dtype):
 
 def test_matmul_compiles_nothing_for_another_factor():
     a = jnp.ones((6, 6))
-    compiled = interop.jax._compiled(("a", "b", "c", "alpha", "beta"), None, None, "float32", None)
+    compiled = _matmul._compiled(("a", "b", "c", "alpha", "beta"), None, None, "float32", None)
     compiled.clear_cache()
     for factor in (2, 3.5, np.float32(4), jnp.float32(5)):
         assert (interop.matmul(a, a, c=a, alpha=factor, beta=factor) == 7 * factor).all()
@@ -298,7 +300,7 @@ def lowered_for_cuda(**options):
     ],
 )
 def test_matmul_lowers_to_one_ffi_call_on_cuda(monkeypatch, options, backend, precision):
-    monkeypatch.setattr(interop.jax, "_targets", {"interop_matmul": None})  # also in a build without CUDA
+    monkeypatch.setattr(_calls, "_targets", {"interop_matmul": None})  # also in a build without CUDA
     text = lowered_for_cuda(**options)
     assert text.count("custom_call") == 1
     assert "@interop_matmul" in text
@@ -310,7 +312,7 @@ def test_matmul_lowers_to_one_ffi_call_on_cuda(monkeypatch, options, backend, pr
 
 @pytest.mark.parametrize("workspace", [0, 1000])
 def test_matmul_on_cuda_asks_xla_for_the_workspace(monkeypatch, workspace):
-    monkeypatch.setattr(interop.jax, "_targets", {"interop_matmul": None})  # also in a build without CUDA
+    monkeypatch.setattr(_calls, "_targets", {"interop_matmul": None})  # also in a build without CUDA
     monkeypatch.setattr(interop._core, "matmul_workspace", lambda *_: workspace)
     text = lowered_for_cuda()
     assert text.count("custom_call") == 1
@@ -319,7 +321,7 @@ def test_matmul_on_cuda_asks_xla_for_the_workspace(monkeypatch, workspace):
 
 
 def test_matmul_on_cuda_needs_the_handlers(monkeypatch):
-    monkeypatch.setattr(interop.jax, "_targets", {})
+    monkeypatch.setattr(_calls, "_targets", {})
     with pytest.raises(interop.CudaError, match="no CUDA kernels for JAX.*built without CUDA or without XLA's headers"):
         lowered_for_cuda()
 

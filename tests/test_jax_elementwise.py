@@ -9,7 +9,7 @@ import pytest
 from helpers import machine
 
 import interop
-import interop._jax_elementwise
+import interop.jax._elementwise
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -29,7 +29,7 @@ def test_under_jit():
 def test_another_scalar_compiles_nothing():
     x = jnp.ones(7)
     interop.multiply(x, 2.0)
-    compiled = interop._jax_elementwise._compiled("multiply", "float32", None)
+    compiled = interop.jax._elementwise._compiled("multiply", "float32", None)
     before = compiled._cache_size()
     for scalar in (3.0, 4.5):
         assert interop.multiply(x, scalar).tolist() == [scalar] * 7
@@ -146,7 +146,7 @@ def test_the_options_that_jax_has_not():
     with pytest.raises(ValueError, match="interop.abs: stream= is for device arrays, but x is a JAX array on"):
         interop.abs(x, stream=1)
     with pytest.raises(ValueError, match=r"interop.add: execution='cuda', but a and b are JAX arrays on"):
-        jax.block_until_ready(interop._jax_elementwise.elementwise("add", x, x, None, None, "cuda", None))
+        jax.block_until_ready(interop.jax._elementwise.elementwise("add", x, x, None, None, "cuda", None))
     with pytest.raises(ValueError, match="interop.add: stream= cannot be used inside jax.jit"):
         jax.jit(lambda x: interop.add(x, x, stream=1))(x)
 

@@ -13,7 +13,8 @@ import pytest
 from helpers import elements
 
 import interop
-from interop import _kernel, _nvrtc
+from interop import _kernel
+from interop._cuda import nvrtc as compiler
 
 SCALE = """
 /* __global__ void scale(int* not_this_one); */
@@ -425,7 +426,7 @@ def test_a_function_of_the_arguments_is_called_with_them():
 def compiled(nvrtc, monkeypatch, tmp_path):
     """The image of a kernel for a device that is not there, by way of the cache."""
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_nvrtc, "_loaded", {})
+    monkeypatch.setattr(compiler, "_loaded", {})
     monkeypatch.setattr(interop._core, "load_kernels", lambda image, names: [(image, name) for name in names])
     return lambda made, architecture="sm_90": made._load(architecture)
 
@@ -477,9 +478,9 @@ def test_headers_are_found_and_a_change_in_one_compiles_anew(compiled, tmp_path)
     for value in (2, 3, 2):
         (tmp_path / "factor.h").write_text(f"#define FACTOR {value}.5f")
         (image, _) = compiled(interop.kernel(tmp_path / "kernel.cu", "f"))
-        others = [x for ((x, _),) in _nvrtc._loaded.values()]
+        others = [x for ((x, _),) in compiler._loaded.values()]
         assert image in others
-    assert len(_nvrtc._loaded) == 2
+    assert len(compiler._loaded) == 2
 
 
 def test_cudas_own_headers_are_found(compiled):

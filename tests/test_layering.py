@@ -14,19 +14,30 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 PYTHON = r"Python\.h|nanobind/.*|pytypedefs\.h|numpy/.*"
 CUDA = r"cuda.*|cublas.*|device_launch_parameters\.h|mma\.h|cooperative_groups.*"
-OWN = r"interop/(elementwise|gemm|tensor|error)\.h"  # plain facts and errors, of use to every layer
+BASE = r"interop/(elementwise|gemm|tensor|error)\.h"  # plain facts and errors, of use to every layer
+KERNELS = rf"{BASE}|interop/cuda/.*|{CUDA}|cuda/driver/.*"
 
 # Of each layer: what it may include beside the standard library and <dlpack/dlpack.h>.
 ALLOWED = {
-    "src/ops": rf"ops/.*|{OWN}",
-    "src/cuda": rf"cuda/.*|{OWN}|interop/cuda/.*|{CUDA}",
-    "src/exchange": rf"exchange/.*|{OWN}|interop/.*|{PYTHON}",
+    "src/base": BASE,
+    "src/ops": rf"ops/.*|{BASE}",
+    "src/cuda": KERNELS,
+    "src/cuda/driver": KERNELS,
+    "src/cuda/elementwise": rf"cuda/elementwise/.*|{KERNELS}",
+    "src/cuda/matmul": rf"cuda/matmul/.*|{KERNELS}",
+    "src/cuda/user": KERNELS,
+    "src/exchange": rf"exchange/.*|{BASE}|interop/.*|{PYTHON}",
     "src/bindings": rf"bindings/.*|exchange/.*|ops/.*|interop/.*|{PYTHON}|xla/ffi/.*",
-    "src/include/interop/cuda": rf"{OWN}|interop/cuda/.*|{CUDA}",
+    "src/include/interop/cuda": rf"{BASE}|interop/cuda/.*|{CUDA}",
     "src/include/interop": rf"interop/.*|{PYTHON}",
 }
-# Public headers that know neither Python nor CUDA, as the lower layers include them.
-PLAIN = ("elementwise.h", "tensor.h", "gemm.h", "error.h")
+# Of each library of the build: what it may be linked to.
+LINKS = {
+    "interop_base": {"interop_headers"},
+    "interop_ops": {"interop_base"},
+    "interop_cuda": {"interop_base", "${CMAKE_DL_LIBS}"},
+    "_core": {"interop_ops", "interop_cuda"},
+}
 VIEW = SRC / "include/interop/view.cuh"  # what users' kernels include
 STANDARD = re.compile(r"[a-z_0-9]+|std(def|int)\.h|dlpack/dlpack\.h|(dlfcn|link|pthread|unistd|unwind|sys/\w+)\.h")
 
@@ -58,12 +69,20 @@ def test_includes_point_downwards(file):
         assert STANDARD.fullmatch(header) or allowed.fullmatch(header), f"{file.name} includes {header}"
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_plain_headers_know_neither_python_nor_cuda(name):
-    header = SRC / "include/interop" / name
-    for included in includes(header):
-        assert STANDARD.fullmatch(included) or re.fullmatch(OWN, included), included
-    assert not re.search(r"\b(nanobind|PyObject|cudaStream_t|__global__)\b", header.read_text())
+def test_links_point_downwards():
+    text = re.sub(r"#.*", "", (ROOT / "CMakeLists.txt").read_text())
+    links = {}
+    for target, rest in re.findall(r"target_link_libraries\((\w+(?<!_test))\s([^)]*)\)", text):
+        links.setdefault(target, set()).update(set(rest.split()) - {"PUBLIC", "PRIVATE", "INTERFACE"})
+    assert links == LINKS
+
+
+def test_every_source_is_built():
+    """Each `.cpp` and `.cu` of a layer stands in the list of its library."""
+    text = (ROOT / "CMakeLists.txt").read_text()
+    listed = set(re.findall(r"^ +(src/\S+\.(?:cpp|cu))\)?$", text, re.MULTILINE))
+    listed |= set(re.findall(r"target_sources\(_core PRIVATE (\S+)\)", text))
+    assert listed == {file.relative_to(ROOT).as_posix() for file in SOURCES if file.suffix in (".cpp", ".cu")}
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.relative_to(ROOT).as_posix())
@@ -72,10 +91,10 @@ def test_kernels_are_in_the_cuda_layer_alone(file):
     if file == VIEW:
         assert not re.search(r"__global__|<<<", text)
         assert not includes(file)
-    elif layer_of(file) != "src/cuda":
+    elif not layer_of(file).startswith("src/cuda"):
         assert file.suffix in {".h", ".cpp"}
         assert not re.search(r"__global__|__device__|<<<", text)
-    if layer_of(file) in ("src/cuda", "src/ops", "src/include/interop/cuda"):
+    if not layer_of(file).startswith(("src/exchange", "src/bindings")) and layer_of(file) != "src/include/interop":
         assert not re.search(r"\b(PyObject|Py_\w+|nanobind|nb::)", text)
 
 
@@ -88,8 +107,81 @@ def test_public_headers_include_no_private_ones():
 
 # ---- the Python half ----
 
-MODULES = sorted((ROOT / "interop").glob("*.py"))
+PACKAGE = ROOT / "interop"
+MODULES = sorted(PACKAGE.rglob("*.py"))
 FREE = {"torch", "cupy", "jax", "numba", "warp", "cuda", "tensorflow"}
+
+# From the bottom up: each imports of its own layer and of those before it. What stands in no package is in `BOTTOM`, or
+# one of the functions that users call.
+BOTTOM = {"_arguments", "_core", "_streams", "_version"}
+LAYERS = [
+    "bottom",
+    "_operations",
+    "_libraries",
+    "_cuda",
+    "_functions",
+    "_expressions",
+    "_host",
+    "jax",
+    "functions that users call",
+    "_commands",
+]
+
+
+def python_layer(module):
+    """The layer of a module, such as "_host.matmul" or "_matmul", as a number; `interop` itself is ""."""
+    first = module.partition(".")[0]
+    if first in BOTTOM:
+        return 0
+    return LAYERS.index(first if first in LAYERS else "functions that users call")
+
+
+def module_of(file):
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULE_NAMES = {module_of(file) for file in MODULES} | {"_core"}
+
+
+def own_imports(file):
+    """The modules of `interop` that a module imports, anywhere in it: within functions, too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            assert not isinstance(node, ast.ImportFrom), f"{file.name} imports by dots"
+            continue
+        for name in names:
+            if name == "interop" or name.startswith("interop."):
+                module = name.removeprefix("interop").removeprefix(".")
+                yield module if module in MODULE_NAMES else module.rpartition(".")[0]
+
+
+def test_no_layer_of_python_is_forgotten():
+    folders = {file.parent.relative_to(PACKAGE).parts[0] for file in MODULES if file.parent != PACKAGE}
+    assert folders == {layer for layer in LAYERS if layer not in ("bottom", "functions that users call")}
+    assert BOTTOM <= MODULE_NAMES
+
+
+@pytest.mark.parametrize("file", MODULES, ids=module_of)
+def test_imports_point_downwards(file):
+    own = module_of(file)
+    for module in own_imports(file):
+        if own != "" and python_layer(own) < LAYERS.index("_commands") and own not in ("testing", "__main__"):
+            assert module != "", f"{own} imports interop itself"
+        assert python_layer(module) <= python_layer(own) or own == "__main__", f"{own} imports {module}"
+
+
+def test_no_modules_import_each_other():
+    arrows = {module_of(file): set(own_imports(file)) for file in MODULES}
+    left = {module: arrows[module] - {"", module} for module in arrows if module != ""}
+    while free := {module for module, imported in left.items() if not imported & left.keys()}:
+        for module in free:
+            del left[module]
+    assert not left, f"these import each other: {sorted(left)}"
 
 
 def imports_at_module_level(file):
@@ -107,9 +199,9 @@ def imports_at_module_level(file):
     return found
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", MODULES, ids=module_of)
 def test_modules_import_no_array_library_but_numpy(file):
-    forbidden = FREE - ({"jax"} if file.name in ("jax.py", "_jax_elementwise.py", "_expression_jax.py") else set())
+    forbidden = FREE - ({"jax"} if module_of(file).startswith("jax") else set())
     assert not imports_at_module_level(file) & forbidden
 
 

@@ -21,7 +21,8 @@ import pytest
 from helpers import machine, products
 
 import interop
-from interop import _conformance, _libraries
+from interop._commands import conformance
+from interop._libraries import known
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(interop._core.elementwise_operations())
@@ -302,10 +303,10 @@ def test_info_reports_this_machine(tmp_path):
         assert re.search(row, report, re.MULTILINE), report
 
 
-@pytest.mark.parametrize("library", _libraries.READ_ALSO, ids=lambda library: library.name)
+@pytest.mark.parametrize("library", known.READ_ALSO, ids=lambda library: library.name)
 def test_info_says_the_route(library):
     machine.need(next(name for name, module in machine.REQUIREMENTS.items() if module == library.module))
-    producer = next(p for p in _conformance.PRODUCERS if (p.module, p.device) == (library.module, "host"))
+    producer = next(p for p in conformance.PRODUCERS if (p.module, p.device) == (library.module, "host"))
     array = producer.make(producer.load(), np.zeros((4, 6), np.float32))
     assert interop._core.route(array)[1] == library.protocol
     assert library.version() is not None
@@ -313,7 +314,7 @@ def test_info_says_the_route(library):
 
 def test_info_imports_no_library_for_its_version(tmp_path):
     code = (
-        "import sys; from interop import _info; _info.LIBRARIES = (); print(_info.report()); "
+        "import sys; from interop._commands import info; info.LIBRARIES = (); print(info.report()); "
         "assert not {'warp', 'tvm_ffi', 'cuda.core', 'paddle', 'tensorflow'} & set(sys.modules)"
     )
     assert "tvm-ffi" in run("-c", code, cwd=tmp_path)

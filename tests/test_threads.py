@@ -19,8 +19,8 @@ from helpers.dlpack import Fake
 from helpers.threads import at_once, meanwhile, run_apart
 
 import interop
-from interop import _promotion
-from interop._expression_types import Split, Typed
+from interop._expressions.typed import Split, Typed
+from interop._operations import promotion
 
 THREADS = 8
 
@@ -125,7 +125,7 @@ def test_threads_call_a_new_expression_with_all_dtypes(library):
 
 @pytest.fixture
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(_promotion, "_known", {})
+    monkeypatch.setattr(promotion, "_known", {})
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_an_int_of_a_class_of_the_users_counts_as_an_int(library):
         result = interop.add(x, level.low)
         assert str(result.dtype) == str(interop.add(x, 5).dtype)
         assert np.asarray(result).tolist() == [6, 5]
-    assert len(_promotion._known) <= 1  # no class is kept
+    assert len(promotion._known) <= 1  # no class is kept
 
 
 @pytest.mark.usefixtures("nothing_known")
@@ -509,14 +509,14 @@ def test_a_kernel_is_asked_for_while_another_is_compiled(nvrtc):
 
         os.environ["INTEROP_CACHE_DIR"] = tempfile.mkdtemp()
         import interop
-        from interop import _nvrtc
+        from interop._cuda import nvrtc
 
         seen = []
 
         def load(name):
             source = 'extern "C" __global__ void ' + name + "() {}"
             with contextlib.suppress(interop.CudaError):  # loading takes a GPU, compiling does not
-                _nvrtc.load("a test", source, [name], {}, "sm_80")
+                nvrtc.load("a test", source, [name], {}, "sm_80")
             seen.append(name)
 
         with meanwhile("return", "compile_source", lambda: load("second")):

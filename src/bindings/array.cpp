@@ -1,12 +1,12 @@
 /// `interop.Array`, as Python sees it.
-#include "exchange/array.h"
+#include "exchange/array/array.h"
 
 #include "bindings/bindings.h"
-#include "exchange/buffer.h"
+#include "exchange/array/export.h"
+#include "exchange/array/own_table.h"
+#include "exchange/array/view.h"
 #include "exchange/closing.h"
-#include "exchange/export.h"
-#include "exchange/own_table.h"
-#include "exchange/view.h"
+#include "exchange/routes/buffer.h"
 
 namespace interop::bindings {
 

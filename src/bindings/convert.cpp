@@ -1,11 +1,11 @@
 /// What `interop.asarray` and `interop.convert` need of the compiled half: views, and exports for one importer.
 #include <nanobind/stl/optional.h>
 #include "bindings/bindings.h"
-#include "exchange/array.h"
+#include "exchange/array/array.h"
+#include "exchange/array/export.h"
+#include "exchange/array/view.h"
 #include "exchange/closing.h"
-#include "exchange/export.h"
 #include "exchange/stream.h"
-#include "exchange/view.h"
 
 namespace interop::bindings {
 namespace {

@@ -21,7 +21,7 @@
 #include <string>
 #include <string_view>
 
-#include "bindings/elementwise.h"
+#include "bindings/elementwise/elementwise.h"
 #include "exchange/typestr.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"

@@ -6,8 +6,8 @@
 
 #include "bindings/bindings.h"
 #include "exchange/call.h"
-#include "exchange/registered.h"
 #include "exchange/route.h"
+#include "exchange/routes/registered.h"
 
 namespace interop::bindings {
 namespace {

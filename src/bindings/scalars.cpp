@@ -7,9 +7,9 @@
 #include <limits>
 #include <optional>
 
-#include "exchange/numpy.h"
 #include "exchange/python.h"
 #include "exchange/route.h"
+#include "exchange/routes/numpy.h"
 
 namespace interop::bindings {
 namespace {
@@ -18,8 +18,8 @@ using exchange::attribute;
 using exchange::Lookup;
 using exchange::Name;
 
-const Lookup kBytesOf("interop._promotion", "bytes_of");
-const Lookup kElementOf("interop._promotion", "element_of");
+const Lookup kBytesOf("interop._operations.promotion", "bytes_of");
+const Lookup kElementOf("interop._operations.promotion", "element_of");
 const Lookup kNumpyGeneric("numpy", "generic");
 const Lookup kNumpyBool("numpy", "bool_");
 const Lookup kNumpyNdarray("numpy", "ndarray");

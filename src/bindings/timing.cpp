@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "bindings/bindings.h"
-#include "exchange/exchange_api.h"
+#include "exchange/routes/exchange_api.h"
 #include "ops/matmul.h"
 
 namespace interop::bindings {

@@ -4,16 +4,16 @@
 #include <algorithm>
 #include <cstring>
 
-#include "exchange/array.h"
-#include "exchange/buffer.h"
+#include "exchange/array/array.h"
+#include "exchange/array/shown.h"
+#include "exchange/array/view.h"
 #include "exchange/checks.h"
 #include "exchange/closing.h"
 #include "exchange/overlap.h"
 #include "exchange/reaper.h"
 #include "exchange/route.h"
-#include "exchange/shown.h"
+#include "exchange/routes/buffer.h"
 #include "exchange/stream.h"
-#include "exchange/view.h"
 
 namespace interop::exchange {
 namespace {

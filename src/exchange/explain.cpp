@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "exchange/array.h"
+#include "exchange/array/array.h"
 
 namespace interop::exchange {
 namespace {

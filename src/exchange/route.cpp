@@ -7,9 +7,9 @@
 #include <optional>
 #include <string_view>
 
-#include "exchange/array.h"
-#include "exchange/exchange_api.h"
-#include "exchange/registered.h"
+#include "exchange/array/array.h"
+#include "exchange/routes/exchange_api.h"
+#include "exchange/routes/registered.h"
 
 namespace interop::exchange {
 namespace {

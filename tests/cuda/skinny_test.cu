@@ -1,4 +1,4 @@
-/// Tests and times src/cuda/matmul_skinny.cu without Python.
+/// Tests and times src/cuda/matmul/skinny/skinny.cu without Python.
 ///
 ///   skinny_test
 ///   skinny_test --bench [--cublas PATH] [--dtype f16|bf16|f32|f64] [--seconds 50]
@@ -14,8 +14,8 @@
 #include <memory>
 #include <sstream>
 
-#include "cuda/matmul_skinny.h"
-#include "cuda/matmul_tiled.h"
+#include "cuda/matmul/skinny/skinny.h"
+#include "cuda/matmul/tiled/tiled.h"
 #include "device_check.cuh"
 
 using namespace interop;

@@ -1,4 +1,4 @@
-/// Tests and times src/cuda/matmul_wgmma.cu, matmul_mma.cu, and TF32 of matmul_mma_wide.cu, without Python.
+/// Tests and times src/cuda/matmul/wgmma/wgmma.cu, mma/mma.cu, and TF32 of mma/wide.cu, without Python.
 ///
 ///   wgmma_test [--dtype bf16|tf32|tf32x3] [--mma] [--variants 0,1,...]
 ///   wgmma_test --bench [--cublas PATH] [--sizes 1024,...] [--no-shapes] [--small] [--dtype f16|bf16|tf32|tf32x3]
@@ -7,7 +7,7 @@
 /// Tests: small integers, whose products are exact in float32, so that c must equal a naive kernel's bit for bit; all
 /// that surrounds a, b, the elements of c and the workspace is poison, and must not reach c or change. Prints "N
 /// passed, N failed". All kernels by default, those of sm_90 where the device has it; --mma: those by mma.sync, which
-/// with --dtype tf32 are of matmul_mma_wide.cu.
+/// with --dtype tf32 are of mma/wide.cu.
 /// --bench: a CUDA graph of many launches over buffers that exceed L2, random data, variants and cuBLAS interleaved,
 /// medians; starts no shape after that many seconds. cuBLAS is opened at run time; beside tf32x3 it computes in exact
 /// float32. What is packed is part of the time; for tf32, a row "packed" shows what it takes to pack all that does not
@@ -22,10 +22,10 @@
 #include <sstream>
 #include <tuple>
 
-#include "cuda/matmul_mma.h"
-#include "cuda/matmul_mma_wide.h"
-#include "cuda/matmul_tiled.h"
-#include "cuda/matmul_wgmma.h"
+#include "cuda/matmul/mma/mma.h"
+#include "cuda/matmul/mma/wide.h"
+#include "cuda/matmul/tiled/tiled.h"
+#include "cuda/matmul/wgmma/wgmma.h"
 #include "device_check.cuh"
 
 using namespace interop;

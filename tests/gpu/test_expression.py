@@ -226,7 +226,7 @@ def test_scalars_are_values(torch):
 def test_another_scalar_compiles_nothing(torch, monkeypatch):
     f, x = interop.elementwise("x * a - 0.25"), torch.ones(3, device="cuda")
     f(x, 2.0)
-    monkeypatch.setattr("interop._nvrtc.load", None)
+    monkeypatch.setattr("interop._cuda.nvrtc.load", None)
     assert f(x, 3.0).tolist() == [2.75] * 3
     assert f(x + 1, 4.0).tolist() == [7.75] * 3
 
@@ -337,9 +337,9 @@ def test_each_device_has_its_kernel(torch, two_cuda_devices):
 def test_another_process_compiles_nothing(torch, tmp_path):
     code = """
 import torch, interop
-from interop import _nvrtc
-compile_source, count = _nvrtc.compile_source, []
-_nvrtc.compile_source = lambda *a: (count.append(1), compile_source(*a))[1]
+from interop._cuda import nvrtc
+compile_source, count = nvrtc.compile_source, []
+nvrtc.compile_source = lambda *a: (count.append(1), compile_source(*a))[1]
 x = torch.ones(3, device="cuda")
 assert interop.elementwise("x * 5 - 2")(x).tolist() == [3, 3, 3]
 print(len(count))

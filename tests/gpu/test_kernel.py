@@ -488,9 +488,9 @@ def test_a_first_call_in_a_capture(torch):
 def test_kernels_are_loaded_from_the_cache(tmp_path, cupy):
     code = textwrap.dedent("""
         import cupy, interop
-        from interop import _nvrtc
+        from interop._cuda import nvrtc
         if {cached}:
-            _nvrtc.compile_source = None
+            nvrtc.compile_source = None
         f = interop.kernel("__global__ void f(int* x) {{ *x = 7; }}", "f", grid=1, block=1)
         x = cupy.zeros(1, "int32")
         f(x)

@@ -449,8 +449,8 @@ def test_interleaved_out_is_no_overlap(device_view_library, dtype, backend):
 
 NO_CUBLAS = """
 import numpy as np
-from interop import _cublas
-_cublas.find_paths = lambda: []
+from interop._cuda import cublas
+cublas.find_paths = lambda: []
 import interop
 a = np.ones((300, 300), "float32")
 assert (interop.matmul(a, a, execution="cuda") == 300).all()

@@ -1,0 +1,180 @@
+"""Device time of elementwise operations and expressions, beside a copy, torch and CuPy."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+import interop
+from interop._commands.bench import measure
+from interop._commands.bench.measure import Row, bind, device_times, has_compiler, try_import, warm_up
+
+__all__ = ["run"]
+
+Pair = tuple[Any, Any]
+
+
+def _elementwise_cases(torch: Any) -> Iterable[tuple[str, int, Callable[[], Pair]]]:
+    """Yield what is added, the bytes that must move (an operand that is read again counts once), and the operands."""
+    n = 1 << 28  # 1 GiB of float32
+
+    def random(*shape: int, dtype: Any = torch.float32) -> Any:
+        if dtype.is_floating_point:
+            return (torch.rand(*shape, device="cuda") * 2 - 1).to(dtype)
+        return torch.randint(-100, 100, shape, device="cuda", dtype=dtype)
+
+    side = 1 << 14
+
+    def pair(dtype: Any) -> Pair:
+        count = n * 4 // dtype.itemsize
+        return random(count, dtype=dtype), random(count, dtype=dtype)
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int32):
+        yield f"contiguous, {str(dtype).removeprefix('torch.')}", 12 * n, functools.partial(pair, dtype)
+    square = 4 * side * side
+    yield "row broadcast", 2 * square + 4 * side, lambda: (random(side, side), random(side))
+    yield "column broadcast", 2 * square + 4 * side, lambda: (random(side, side), random(side, 1))
+    channels = 4 * 256 * 256 * 56 * 56
+    yield "(256,256,56,56) + (256,1,1)", 2 * channels, lambda: (random(256, 256, 56, 56), random(256, 1, 1))
+    yield "a + b.T", 3 * square, lambda: (random(side, side), random(side, side).T)
+    yield "a[:, ::2] + a[:, ::2]", 5 * square // 2, lambda: (random(side, side)[:, ::2], random(side, side)[:, ::2])
+    yield "misaligned, a[1:] + b[1:]", 12 * (n - 1), lambda: (random(n)[1:], random(n)[1:])
+    yield "misaligned, a[1:] + b[:-1]", 12 * (n - 1), lambda: (random(n)[1:], random(n)[:-1])
+    yield "float32 + bfloat16", 10 * n, lambda: (random(n), random(n, dtype=torch.bfloat16))
+    yield "float32 + int32", 12 * n, lambda: (random(n), random(n, dtype=torch.int32))
+    yield "float32 + scalar", 8 * n, lambda: (random(n), 2.5)
+
+
+def _copy_rate(torch: Any) -> float:
+    """Return the GB/s, read and written, of a copy of 1 GiB: what a kernel can be measured against.
+
+    Of two ways the quicker: a graph's copy is done by other means than that of a stream.
+    """
+    source = torch.rand(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    seconds = device_times(torch, {"copy": [lambda: target.copy_(source)] * 4})["copy"]
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(measure.BLOCKS):
+        start.record()
+        for _ in range(4):
+            target.copy_(source)
+        end.record()
+        end.synchronize()
+        seconds = min(seconds, start.elapsed_time(end) / 4 / 1000)
+    return float(8 * source.numel() / seconds / 1e9)
+
+
+def run(torch: Any) -> Iterable[Row]:
+    """GB/s of sums and of an expression of large arrays, beside a copy, torch and CuPy."""
+    cupy = try_import("cupy")
+    warm_up(torch)
+    ceiling = _copy_rate(torch)
+    print(f"copy of 1 GiB: {ceiling:.0f} GB/s, read and written\n")
+    names = ["interop", "torch", *(["cupy"] if cupy else [])]
+    print(f"{'GB/s of the bytes that must move':<36}" + "".join(f"{name:>9}" for name in names) + "   of the copy's")
+    for case, moved, make in _elementwise_cases(torch):
+        a, b = make()
+        out = torch.empty_like(torch.add(a, b))
+        expected = torch.add(a, b)
+        interop.add(a, b, out=out)
+        if not torch.equal(out, expected):
+            raise AssertionError(f"interop bench: {case} is wrong; nothing was timed")
+        del expected
+        times = device_times(
+            torch,
+            {
+                "interop": [bind(interop.add, a, b, out)] * 4,
+                "torch": [bind(torch.add, a, b, out)] * 4,
+            },
+        )
+        if cupy:
+            times |= _cupy_time(torch, cupy, a, b, out)
+        yield from _rate_rows(case, moved, times, names, ceiling)
+        del a, b, out
+        torch.cuda.empty_cache()
+    if has_compiler():
+        yield from _expressions(torch, cupy, names, ceiling)
+
+
+def _rate_rows(case: str, moved: int, times: dict[str, float], names: Sequence[str], ceiling: float) -> Iterable[Row]:
+    """Print and yield the rates of the libraries that took part."""
+    rates = {name: moved / seconds / 1e9 for name, seconds in times.items()}
+    print(
+        f"{case:<36}"
+        + "".join(f"{rates[name]:>9.0f}" if name in rates else f"{'-':>9}" for name in names)
+        + "   "
+        + "  ".join(f"{rate / ceiling:.2f}" for rate in rates.values())
+    )
+    for name, rate in rates.items():
+        yield {"case": case, "backend": name, "gb_per_s": rate, "ratio_to_copy": rate / ceiling}
+
+
+def _expressions(torch: Any, cupy: Any, names: Sequence[str], ceiling: float) -> Iterable[Row]:
+    """Rates of x * y + a in one kernel, beside torch's two and CuPy's ElementwiseKernel."""
+    f = interop.elementwise("x * y + a")
+    side = 1 << 14
+    square = 4 * side * side
+
+    def random(*shape: int, dtype: Any = torch.float32) -> Any:
+        return (torch.rand(*shape, device="cuda") * 2 - 1).to(dtype)
+
+    cases: Sequence[tuple[str, int, Callable[[], list[Any]]]] = (
+        ("x * y + a", 4 * square, lambda: [random(side, side) for _ in range(3)]),
+        ("x * y + a, bfloat16", 2 * square, lambda: [random(side, side, dtype=torch.bfloat16) for _ in range(3)]),
+        ("x * y + 2.5", 3 * square, lambda: [random(side, side), random(side, side), 2.5]),
+        ("x * y + a, rows", 2 * square + 8 * side, lambda: [random(side, side), random(side), random(side)]),
+        ("x * y.T + a", 4 * square, lambda: [random(side, side), random(side, side).T, random(side, side)]),
+    )
+    for case, moved, make in cases:
+        arrays = make()
+        out = torch.empty_like(arrays[0])
+        f(*arrays, out=out)
+        expected = arrays[0] * arrays[1] + arrays[2]
+        if not torch.equal(out, expected):
+            raise AssertionError(f"interop bench: {case} is wrong; nothing was timed")
+        del expected
+        between = torch.empty_like(out)
+
+        def by_torch(arrays: Any = arrays, between: Any = between, out: Any = out) -> None:
+            torch.add(torch.mul(arrays[0], arrays[1], out=between), arrays[2], out=out)
+
+        calls: dict[str, list[Callable[[], Any]]] = {
+            "interop": [functools.partial(f, *arrays, out=out)] * 4,
+            "torch": [by_torch] * 4,
+        }
+        times = device_times(torch, calls)
+        if cupy and out.dtype == torch.float32:
+            kernel = cupy.ElementwiseKernel("T x, T y, T a", "T z", "z = x * y + a", "x_times_y_plus_a")
+            operands = [cupy.from_dlpack(x) if isinstance(x, torch.Tensor) else np.float32(x) for x in (*arrays, out)]
+            times |= {"cupy": _cupy_seconds(cupy, functools.partial(kernel, *operands))}
+        yield from _rate_rows(case, moved, times, names, ceiling)
+        del arrays, out, between, by_torch, calls
+        torch.cuda.empty_cache()
+
+
+def _cupy_time(torch: Any, cupy: Any, a: Any, b: Any, out: Any) -> dict[str, float]:
+    """Return the median seconds of CuPy's sum into the same memory; nothing where CuPy has not the dtypes."""
+    if any(getattr(x, "dtype", None) == torch.bfloat16 for x in (a, b)) or out.dtype == torch.bfloat16:
+        return {}
+    x, y, z = (cupy.from_dlpack(t) if isinstance(t, torch.Tensor) else t for t in (a, b, out))
+    if cupy.result_type(x, y) != z.dtype:
+        return {}
+    return {"cupy": _cupy_seconds(cupy, lambda: cupy.add(x, y, out=z))}
+
+
+def _cupy_seconds(cupy: Any, call: Callable[[], Any]) -> float:
+    """Return the median seconds of a call on CuPy's stream."""
+    stream = cupy.cuda.get_current_stream()
+    samples = []
+    for _ in range(12):
+        start, end = (cupy.cuda.Event() for _ in range(2))
+        start.record(stream)
+        call()
+        end.record(stream)
+        end.synchronize()
+        samples.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
+    return float(statistics.median(samples[2:]))

@@ -1,0 +1,1 @@
+"""What users' kernels and C functions declare, and the arrays that their calls take and make."""

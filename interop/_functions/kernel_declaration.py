@@ -1,0 +1,157 @@
+"""The parameters of a kernel, from its declaration in CUDA C++."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from interop._functions.declarations import ELEMENTS, QUALIFIERS, Parameter, parts_of, without_comments
+
+__all__ = ["NAME", "parameters_of"]
+
+Refuse = Callable[[str], ValueError]
+
+#: A kernel's name: with namespaces, and the arguments of a template.
+NAME = re.compile(r"(?:::)?(?:[A-Za-z_]\w*::)*(?P<base>[A-Za-z_]\w*)\s*(?:<(?P<arguments>.*)>)?", re.DOTALL)
+
+_IN_PARENTHESES = r"\((?:[^()]|\([^()]*\))*\)"
+_KERNEL = re.compile(
+    rf"\b__global__\b(?:[^;{{}}()]|{_IN_PARENTHESES})*?\b(?P<name>[A-Za-z_]\w*)\s*"
+    r"\((?P<parameters>(?:[^(){};]|\([^()]*\))*)\)\s*(?P<end>[;{])"
+)
+_TEMPLATE = re.compile(
+    rf'\btemplate\s*<(?P<parameters>(?:[^<>]|<[^<>]*>)*)>(?:[\w\s"]|{_IN_PARENTHESES})*$'  # __launch_bounds__(256)
+)
+_TEMPLATE_PARAMETER = re.compile(r"(?:typename|class|[A-Za-z_][\w:]*(?:\s+[A-Za-z_]\w*)*?)\s+(?P<name>[A-Za-z_]\w*)")
+_VIEW = re.compile(
+    r"(?:const )?(?:::)?(?:interop::)?View ?< ?(?P<element>[^<>,]+?) ?, ?(?P<ndim>\d+) ?>(?: const)? "
+    r"(?P<name>[A-Za-z_]\w*)"
+)
+_MOST_DIMENSIONS = 64  # of an array
+
+
+class _Found(NamedTuple):
+    """A kernel of a source: its parameters, and those of its template."""
+
+    parameters: str
+    template: str | None
+    is_definition: bool
+
+
+def parameters_of(source: str, name: str, signature: str | None, refuse: Refuse) -> tuple[str, list[Parameter]]:
+    """Return the parameters of the kernel `name`, as text and parsed.
+
+    They stand in `source`, or in `signature` if that is given. What is not understood is what `refuse` makes of it.
+    """
+    text = _declared(without_comments(source), name, refuse) if signature is None else without_comments(signature)
+    text = " ".join(text.split())
+    parts = [] if text in ("", "void") else _split(text)
+
+    def refuse_in(what: str) -> ValueError:
+        return refuse(f"{what}, in {text!r}; or say signature='type name, ...', of these types and pointers alone")
+
+    parameters = [_parameter(part, refuse_in) for part in parts]
+    names = [parameter.name for parameter in parameters]
+    for parameter in names:
+        if names.count(parameter) > 1:
+            raise refuse_in(f"two parameters are called {parameter!r}")
+    if all(parameter.kind == "scalar" for parameter in parameters):
+        raise refuse_in("there is no pointer and no view, whose array would say where to launch")
+    return text, parameters
+
+
+def _declared(source: str, name: str, refuse: Refuse) -> str:
+    """Return the parameters of the kernel in the source, with the arguments of its template in their places."""
+    found = NAME.fullmatch(name)
+    assert found is not None  # which the caller has checked
+    kernels: dict[str, list[_Found]] = {}
+    for match in _KERNEL.finditer(source):
+        template = _TEMPLATE.search(source[: match.start()])
+        kernel = _Found(match["parameters"], template and template["parameters"], match["end"] == "{")
+        kernels.setdefault(match["name"], []).append(kernel)
+    candidates = kernels.get(found["base"], [])
+    candidates = [kernel for kernel in candidates if kernel.is_definition] or candidates
+    if not candidates:
+        raise refuse(
+            f"the source declares no __global__ function {found['base']!r}; accepted: "
+            f"{', '.join(kernels) or 'one that it declares'}, or signature= for what a macro or a header declares"
+        )
+    if len(candidates) > 1:
+        raise refuse(
+            f"the source declares {found['base']!r} {len(candidates)} times; accepted: signature= to say which"
+        )
+    (kernel,) = candidates
+    if kernel.template is None:
+        if found["arguments"] is not None:
+            raise refuse(f"{found['base']!r} is no template; accepted: its name alone")
+        return kernel.parameters
+    if found["arguments"] is None:
+        raise refuse(f"{found['base']!r} is a template; accepted: its arguments, too, as in '{found['base']}<float>'")
+    return _substituted(kernel.parameters, kernel.template, found["arguments"], refuse)
+
+
+def _substituted(parameters: str, template: str, arguments: str, refuse: Refuse) -> str:
+    values: dict[str, str] = {}
+    given = _split(arguments)
+    for place, part in enumerate(_split(template)):
+        declared, _, default = (x.strip() for x in part.partition("="))
+        found = _TEMPLATE_PARAMETER.fullmatch(declared)
+        value = given[place] if place < len(given) else default
+        if found is None or not value:
+            raise refuse(
+                f"the template <{' '.join(template.split())}> with <{arguments}> is not understood; "
+                "accepted: signature='type name, ...', of the parameters as they are then"
+            )
+        values[found["name"]] = value
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: values.get(word[0], word[0]), parameters)
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas outside all brackets."""
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        if character in "<([":
+            depth += 1
+        elif character in ">)]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    return [*parts, text[start:].strip()]
+
+
+def _parameter(text: str, refuse: Refuse) -> Parameter:
+    text = re.sub(r"\b__grid_constant__\b", "", _plain(text)).strip()
+    if view := _VIEW.fullmatch(text):
+        words, ndim = view["element"].split(), int(view["ndim"])
+        type_name = " ".join(word for word in words if word != "const")
+        if not ELEMENTS.get(type_name) or not 1 <= ndim <= _MOST_DIMENSIONS:
+            raise refuse(
+                f"{view['name']!r} is a view of {type_name} in {ndim} dimensions; accepted: "
+                f"{_accepted()}, in 1 to {_MOST_DIMENSIONS}"
+            )
+        return Parameter("view", view["name"], ELEMENTS[type_name], "const" not in words, ndim)
+    words, is_pointer, qualifiers, name = parts_of(text, refuse)
+    type_name = " ".join(word for word in words if word != "const")
+    if is_pointer:
+        if type_name not in ELEMENTS or set(qualifiers) - QUALIFIERS:
+            raise refuse(
+                f"the elements of {name!r} are {' '.join(words + qualifiers)!r}; accepted: void, {_accepted()}"
+            )
+        return Parameter("pointer", name, ELEMENTS[type_name], "const" not in words)
+    if not ELEMENTS.get(type_name):
+        raise refuse(f"the type of {name!r} is {' '.join(words)!r}; accepted: {_accepted()}, pointers, interop::View")
+    return Parameter("scalar", name, ELEMENTS[type_name], False)
+
+
+def _plain(text: str) -> str:
+    """Spell the types of namespaces without them: integers, and complex numbers."""
+    text = re.sub(r"(?:::)?\b(?:cuda::)?std::(u?int\d+_t|size_t|ptrdiff_t)\b", r"\1", text)
+    for element, name in (("float", "cuComplex"), ("double", "cuDoubleComplex")):
+        text = re.sub(rf"(?:::)?\b(?:thrust::|cuda::std::|std::)?complex ?< ?{element} ?>", name, text)
+    return text
+
+
+def _accepted() -> str:
+    return ", ".join(name for name, dtype in ELEMENTS.items() if dtype)

@@ -1,0 +1,1 @@
+"""Operations on host arrays, by NumPy."""

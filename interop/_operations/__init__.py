@@ -1,0 +1,1 @@
+"""What operations are, whoever computes them: dtypes, scalars."""

@@ -1,0 +1,10 @@
+"""interop's operations as JAX primitives: for concrete arrays, and for use under `jax.jit`.
+
+`interop.matmul` comes here when its arrays are JAX arrays. On CUDA the product is an FFI call: our kernels on XLA's
+stream, in XLA's memory. On the CPU it is JAX's own operation. `import interop` does not load this module or JAX, and
+loading it starts no backend.
+"""
+
+from interop.jax._matmul import matmul
+
+__all__ = ["matmul"]

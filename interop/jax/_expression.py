@@ -1,0 +1,163 @@
+"""An expression on JAX arrays: JAX's own operations with this package's rules, which XLA fuses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from interop import _core
+from interop._expressions.operations import PLACES, ROUNDINGS
+from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
+from interop._operations.promotion import configuration, element_of, numpy_dtype
+from interop.jax._calls import check_operands, refuse_in_trace, refuse_outputs
+from interop.jax._calls import compute as compute_concrete
+from interop.jax._elementwise import as_scalar, computed, converted, is_strong
+
+__all__ = ["compute", "result_of"]
+
+_Tracer = jax.core.Tracer
+
+
+def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None, execution: str | None) -> jax.Array:
+    """Compute the expression of JAX arrays, concrete or traced, and scalars, in the order of its parameters."""
+    function = split.function
+    refuse_outputs(function, out=out)
+    arrays, typed, values = _typed(split, arguments)
+    operands = [*arrays.values(), *values]
+    traced = any(isinstance(x, _Tracer) for x in arrays.values())
+    if traced:
+        refuse_in_trace(function, stream, execution)
+        check_operands(function, {name: x.aval for name, x in arrays.items()})
+    _core.broadcast_shapes(function, [*arrays], [x.shape for x in arrays.values()])
+    compiled = _compiled(split, typed)
+
+    def call() -> jax.Array:
+        with jax.enable_x64(True) if typed.is_wide else contextlib.nullcontext():
+            return compiled(*operands)
+
+    return call() if traced else compute_concrete(function, arrays, stream, execution, call)
+
+
+def result_of(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], tuple[int, ...], str]:
+    """Return the arrays by name, and the shape and dtype of the result, or raise as the call would."""
+    arrays, typed, _ = _typed(split, arguments)
+    shape = _core.broadcast_shapes(split.function, [*arrays], [x.shape for x in arrays.values()])
+    return arrays, shape, typed.out_dtype
+
+
+def _typed(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], Typed, list[Any]]:
+    """Return the arrays by name, the typed expression, and its scalars as elements.
+
+    They are operands, so that another value compiles nothing.
+    """
+    arrays = {name: x for name, x in zip(split.parameters, arguments, strict=True) if name in split.arrays}
+    scalars = split.evaluate(*arguments) if split.sources else []
+    kinds = tuple(
+        (str(x.dtype), x.ndim == 0) if is_strong(x) else (str(x.dtype), x.ndim == 0, as_scalar(x))
+        for x in arrays.values()
+    )
+    types = tuple(_Kind(x) for x in scalars)
+    while True:
+        asked = configuration("jax")
+        typed = _type(split, kinds, types, (), asked)
+        sides = typed.sides(scalars)
+        if any(sides):
+            typed = _type(split, kinds, types, sides, asked)
+        if typed.configuration in (None, asked):
+            break
+        _type.cache_clear()  # another thread has changed the configuration meanwhile
+    values = [
+        element_of(split.function, split.labels[source], scalars[source], numpy_dtype(dtype))
+        for source, dtype in typed.values
+    ]
+    return arrays, typed, values
+
+
+class _Kind:
+    """A scalar, of which the kind alone counts."""
+
+    def __init__(self, scalar: Any) -> None:
+        self.scalar = scalar
+        self.kind = scalar.dtype if isinstance(scalar, np.generic) else type(scalar)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kind) and self.kind == other.kind
+
+
+@functools.lru_cache(maxsize=1024)
+def _type(
+    split: Split, arrays: tuple[Any, ...], scalars: tuple[_Kind, ...], sides: tuple[int, ...], _configuration: Any
+) -> Typed:
+    return split.type("jax", arrays, [x.scalar for x in scalars], sides)
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(split: Split, typed: Typed) -> Callable[..., jax.Array]:
+    """Return what calls run, compiled once for each shape."""
+
+    def interop_expression(*operands: jax.Array) -> jax.Array:
+        count = len(split.arrays)
+        return _evaluate(typed, operands[:count], operands[count:])
+
+    compiled: Callable[..., jax.Array] = jax.jit(interop_expression)
+    return compiled
+
+
+def _evaluate(typed: Typed, arrays: Sequence[jax.Array], values: Sequence[jax.Array]) -> jax.Array:
+    results: list[jax.Array] = []
+
+    def find(ref: Reference) -> jax.Array:
+        if isinstance(ref, ArrayRef):
+            return arrays[ref.index]
+        if isinstance(ref, ValueRef):
+            return values[ref.index]
+        return jnp.asarray(ref.value) if isinstance(ref, Constant) else results[ref.index]
+
+    for step in typed.steps:
+        # The operations convert by themselves: comparisons see what was signed.
+        is_own = step.operation.name in PLACES
+        operands = [find(ref) if is_own else _as(find(ref), to) for ref, to in step.args]
+        results.append(_apply(step, operands))
+    return jnp.broadcast_to(results[-1], jnp.broadcast_shapes(*(x.shape for x in arrays)))
+
+
+def _as(x: jax.Array, to: str) -> jax.Array:
+    return x != 0 if to == "bool" and x.dtype != bool else converted(x, numpy_dtype(to))
+
+
+def _apply(step: Step, operands: list[jax.Array]) -> jax.Array:
+    name, dtype = step.operation.name, numpy_dtype(step.dtype)
+    if name in PLACES:
+        return computed(*operands, operation=name, dtype=step.dtype, where_zero=None)
+    if name in ("copy", "positive") or (dtype.kind in "iu" and name in ROUNDINGS):
+        return operands[0]
+    if name in ("bitwise_left_shift", "bitwise_right_shift"):
+        return _shift(name, *operands)
+    if name == "sign" and dtype.kind not in "iu":
+        return jnp.where(operands[0] == 0, jnp.zeros_like(operands[0]), jnp.sign(operands[0]))
+    if name in ("real", "imag", "conj") and dtype.kind != "c":
+        return operands[0]
+    if dtype.itemsize == 2 and dtype.kind in "fV" and step.operation.in_float:
+        wide = [x.astype(jnp.float32) for x in operands]
+        result: jax.Array = getattr(jnp, name)(*wide)
+        return converted(result, dtype)
+    return getattr(jnp, name)(*operands)
+
+
+def _shift(name: str, x: jax.Array, count: jax.Array) -> jax.Array:
+    """Shift as NumPy does: by all bits or more, or by a negative count, nothing is left but the sign."""
+    bits = 8 * x.dtype.itemsize
+    outside = (count < 0) | (count >= bits)
+    inside = jnp.where(outside, 0, count).astype(count.dtype)
+    if name == "bitwise_left_shift":
+        return jnp.where(outside, jnp.zeros_like(x), x << inside)
+    return jnp.where(outside, jnp.where(x < 0, -jnp.ones_like(x), jnp.zeros_like(x)), x >> inside)

@@ -1,0 +1,570 @@
+/// The elementwise operations: from Python's arguments to a result on the host, on the GPU, or in JAX.
+#include <interop/call.h>
+#include <interop/cuda/elementwise.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <optional>
+
+#include "bindings/arguments.h"
+#include "bindings/bindings.h"
+#include "bindings/elementwise/elementwise.h"
+#include "bindings/functions/results.h"
+#include "bindings/scalars.h"
+#include "exchange/closing.h"
+#include "exchange/overlap.h"
+#include "exchange/route.h"
+#include "exchange/routes/numpy.h"
+#include "exchange/stream.h"
+#include "exchange/typestr.h"
+#include "ops/elementwise.h"
+
+namespace interop::bindings {
+namespace {
+
+using exchange::Lookup;
+using exchange::Name;
+
+const Lookup kInJax("interop.jax._elementwise", "elementwise");
+const Lookup kOfJaxArrays("interop.jax._elementwise", "elementwise_of_arrays");
+const Lookup kOnHost("interop._host.elementwise", "compute");
+const Lookup kPromote("interop._operations.promotion", "promote");
+const Lookup kComparisonOf("interop._operations.promotion", "comparison_of");
+
+struct Operation {
+  const char* name;  // the public function
+  const char* parameters[2];
+  ElementwiseOp op;
+
+  bool is_unary() const { return parameters[1] == nullptr; }
+  const char* short_name() const { return name + std::strlen("interop."); }
+};
+
+// In the order in which `interop/_elementwise.py` counts them.
+constexpr Operation kOperations[] = {
+    {"interop.add", {"a", "b"}, ElementwiseOp::add},
+    {"interop.subtract", {"a", "b"}, ElementwiseOp::subtract},
+    {"interop.multiply", {"a", "b"}, ElementwiseOp::multiply},
+    {"interop.divide", {"a", "b"}, ElementwiseOp::divide},
+    {"interop.floor_divide", {"a", "b"}, ElementwiseOp::floor_divide},
+    {"interop.remainder", {"a", "b"}, ElementwiseOp::remainder},
+    {"interop.minimum", {"a", "b"}, ElementwiseOp::minimum},
+    {"interop.maximum", {"a", "b"}, ElementwiseOp::maximum},
+    {"interop.pow", {"a", "b"}, ElementwiseOp::pow},
+    {"interop.negative", {"x", nullptr}, ElementwiseOp::negative},
+    {"interop.abs", {"x", nullptr}, ElementwiseOp::abs},
+    {"interop.equal", {"a", "b"}, ElementwiseOp::equal},
+    {"interop.not_equal", {"a", "b"}, ElementwiseOp::not_equal},
+    {"interop.less", {"a", "b"}, ElementwiseOp::less},
+    {"interop.less_equal", {"a", "b"}, ElementwiseOp::less_equal},
+    {"interop.greater", {"a", "b"}, ElementwiseOp::greater},
+    {"interop.greater_equal", {"a", "b"}, ElementwiseOp::greater_equal},
+};
+
+const Operation& operation_named(const std::string& name) {
+  return *std::find_if(std::begin(kOperations), std::end(kOperations),
+                       [&](const Operation& operation) { return operation.short_name() == name; });
+}
+
+// ---- the arguments ----
+
+/// The arguments with a name, each None where it is left out.
+struct Options {
+  nb::handle out = Py_None, stream = Py_None, where_zero = Py_None, execution = Py_None;
+};
+const Keyword<Options> kOptions[] = {
+    {Name("out"), &Options::out},
+    {Name("stream"), &Options::stream},
+    {Name("execution"), &Options::execution},
+    {Name("where_zero"), &Options::where_zero},
+};
+
+const Keyword<Options>* find_option(const Operation& operation, PyObject* name) {
+  const Keyword<Options>* const found = find_keyword(kOptions, name);
+  return found && found->place == &Options::where_zero && operation.op != ElementwiseOp::divide ? nullptr : found;
+}
+
+Options read_options(const Operation& operation, nb::handle a, nb::handle b, nb::dict given) {
+  Options options;
+  if (operation.is_unary()) b = nb::handle();
+  if (is_missing(a) || is_missing(b)) refuse_call(operation.name, a, b, given);
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
+    const Keyword<Options>* option = find_option(operation, name);
+    if (!option) refuse_call(operation.name, a, b, given);
+    options.*option->place = value;
+  }
+  return options;
+}
+
+// ---- operands ----
+
+/// The operands of one call, before anything is decided.
+struct Operands {
+  int count = 0;
+  nb::handle objects[2];
+  Kind kinds[2];
+  int place[2];  // among the arrays of the call; -1 for a scalar
+  Argument arrays[2];
+  int array_count = 0;
+};
+
+Operands read_operands(const Operation& operation, nb::handle a, nb::handle b) {
+  Operands operands;
+  operands.count = operation.is_unary() ? 1 : 2;
+  operands.objects[0] = a;
+  operands.objects[1] = b;
+  for (int k = 0; k < operands.count; ++k) {
+    operands.kinds[k] = kind_of(operands.objects[k]);
+    operands.place[k] = operands.kinds[k] == Kind::array ? operands.array_count : -1;
+    if (operands.place[k] >= 0)
+      operands.arrays[operands.array_count++] = {operation.parameters[k], operands.objects[k]};
+  }
+  if (operands.array_count == 0) {
+    const std::string first = std::string(operation.name) + ": " + operation.parameters[0];
+    if (operands.count == 1)
+      throw TypeError(first + " is a scalar, " + exchange::type_text(a) + "; accepted: an array");
+    throw TypeError(first + " and b are scalars, " + exchange::type_text(a) + " and " + exchange::type_text(b) +
+                    "; accepted: an array, and an array or a scalar beside it");
+  }
+  return operands;
+}
+
+void check_where_zero(const Operation& operation, nb::handle where_zero) {
+  if (where_zero.is_none() || kind_of(where_zero) != Kind::array) return;
+  throw TypeError(std::string(operation.name) + ": where_zero is " + exchange::type_text(where_zero) +
+                  "; accepted: None, or a scalar");
+}
+
+/// JAX arrays and tracers alone, with no `execution`: a JAX primitive, on XLA's stream.
+bool is_jax_call(const Operation& operation, const Operands& operands, nb::handle execution) {
+  bool traced = false;
+  for (int k = 0; k < operands.array_count; ++k) {
+    const exchange::Route& route =
+        exchange::route_of(operands.arrays[k].object, operation.name, operands.arrays[k].name);
+    if (std::strcmp(route.library(), "jax") != 0) return false;
+    traced |= &route == &exchange::jax_tracer_route();
+  }
+  return execution.is_none() || traced;
+}
+
+// ---- dtypes ----
+
+/// What an operand is to promotion: (dtype, is 0-d) of an array, a scalar itself.
+nb::object promoted_of(const Call& call, const Operands& operands, int k) {
+  if (operands.place[k] < 0) return nb::borrow(operands.objects[k]);
+  const DLTensor& tensor = call.tensor(operands.place[k]);
+  return nb::make_tuple(dtype_name(tensor.dtype), tensor.ndim == 0);
+}
+
+bool are_integral(const Operands& operands, const Call& call) {
+  for (int k = 0; k < operands.count; ++k) {
+    if (operands.place[k] < 0) {
+      if (!is_integral_scalar(operands.objects[k], operands.kinds[k])) return false;
+    } else {
+      const DLDataType dtype = call.tensor(operands.place[k]).dtype;
+      if (!is_integral(dtype) || !is_served(dtype)) return false;
+    }
+  }
+  return true;
+}
+
+/// The dtype in which an operation is computed: the operands' own if they have one, else what the array library says.
+DLDataType common_dtype(const Operation& operation, const Operands& operands, const Call& call) {
+  const DLDataType first = call.tensor(0).dtype;
+  bool alike = true;
+  for (int k = 0; k < operands.count; ++k) {
+    alike &=
+        operands.place[k] >= 0 ? call.tensor(operands.place[k]).dtype == first : operands.kinds[k] <= kind_of(first);
+  }
+  if (alike && !(operation.op == ElementwiseOp::divide && is_integral(first))) return first;
+  for (int k = 0; k < operands.array_count; ++k) {  // what is promoted might be served, and the operand not
+    if (is_served(call.tensor(k).dtype)) continue;
+    throw TypeError(std::string(operation.name) + ": " + operands.arrays[k].name + " is " +
+                    dtype_name(call.tensor(k).dtype) + "; accepted: " + ops::kServedDtypes);
+  }
+  if (ops::is_comparison(operation.op) && are_integral(operands, call)) {
+    return ops::comparison_dtype(first, call.tensor(operands.array_count - 1).dtype);
+  }
+  nb::object other = nb::none();
+  if (operands.count == 2) other = promoted_of(call, operands, 1);
+  const nb::object name = kPromote.get()(operation.name, call.library(), operation.op == ElementwiseOp::divide,
+                                         promoted_of(call, operands, 0), other);
+  const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
+  if (!found)
+    throw TypeError(std::string(operation.name) + ": the operands promote to " + exchange::text_of(name) +
+                    kAcceptedPromotions);
+  return *found;
+}
+
+// ---- the call ----
+
+nb::object in_jax(const Operation& operation, const Operands& operands, nb::handle a, nb::handle b, nb::handle out,
+                  nb::handle stream, nb::handle execution, nb::handle where_zero) {
+  exchange::enter_foreign(operation.name, "JAX");
+  bool is_plain = out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none();
+  for (int k = 0; k < operands.count; ++k) {
+    is_plain =
+        is_plain && operands.place[k] >= 0 && exchange::find_route(operands.objects[k]) == &exchange::jax_array_route();
+  }
+  if (is_plain) return kOfJaxArrays.get()(static_cast<int>(&operation - kOperations), a, b);
+  nb::object handle = nb::none();
+  if (!stream.is_none()) {
+    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, operation.name)));
+  }
+  return kInJax.get()(operation.short_name(), a, b, out, handle, execution, where_zero);
+}
+
+nb::object host_operand(const Call& call, const Operands& operands, int k) {
+  return operands.place[k] < 0 ? nb::borrow(operands.objects[k]) : call.numpy(operands.place[k]);
+}
+
+void on_host(const Operation& operation, const Operands& operands, const Call& call, DLDataType dtype,
+             nb::handle where_zero) {
+  nb::object b = nb::none();
+  if (operands.count == 2) b = host_operand(call, operands, 1);
+  kOnHost.get()(operation.short_name(), host_operand(call, operands, 0), b, call.numpy_output(),
+                exchange::numpy_dtype(dtype), where_zero, led_by_numpy(call));
+}
+
+/// A call, and what its shape and dtype rules say.
+struct Plan {
+  Operands operands;
+  std::optional<Call> call;
+  DLDataType dtype, out_dtype;
+  Shape shape;
+};
+
+void plan_call(Plan& plan, const Operation& operation, const CallOptions& options) {
+  const Operands& operands = plan.operands;
+  const Call& call = plan.call.emplace(operation.name, operands.arrays, operands.array_count, options);
+  plan.dtype = common_dtype(operation, operands, call);
+  plan.out_dtype = ops::elementwise_result_dtype(operation.name, operation.op, plan.dtype);
+  ops::NamedTensor inputs[2];
+  for (int k = 0; k < operands.array_count; ++k) inputs[k] = {operands.arrays[k].name, &call.tensor(k)};
+  plan.shape = ops::broadcast_shape(operation.name, inputs, operands.array_count);
+}
+
+/// Operand `k`, a scalar, as an element. `op` becomes the comparison that answers for it if the dtype cannot hold it.
+ScalarValue scalar_of(ElementwiseOp& op, const Operation& operation, const Plan& plan, int k, nb::handle x, Kind kind) {
+  const char* parameter = operation.parameters[k];
+  if (!ops::is_comparison(op) || fits(x, kind, plan.dtype)) {
+    return value_of(operation.name, parameter, x, kind, plan.dtype);
+  }
+  const nb::object found = kComparisonOf.get()(operation.name, operation.short_name(), parameter, x,
+                                               exchange::numpy_dtype(plan.dtype), k == 0);
+  op = operation_named(nb::cast<std::string>(found[0])).op;
+  return value_by_numpy(found[1], plan.dtype);
+}
+
+/// What of the work is known without reading an array. Throws what computing would of the scalars.
+void set_scalars(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
+  const Operands& operands = plan.operands;
+  work.op = operation.op;
+  work.dtype = plan.dtype;
+  work.out_dtype = plan.out_dtype;
+  for (int k = 0; k < operands.count; ++k) {
+    if (operands.place[k] >= 0) continue;
+    work.inputs[k].value = scalar_of(work.op, operation, plan, k, operands.objects[k], operands.kinds[k]);
+  }
+  if (!where_zero.is_none()) {
+    work.replaces_zero = true;
+    work.where_zero = value_of(operation.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
+  }
+}
+
+/// What the kernel is to do, but for the layouts. Reads scalars and 0-d host arrays.
+void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
+  set_scalars(work, operation, plan, where_zero);
+  const Call& call = *plan.call;
+  for (int k = 0; k < plan.operands.count; ++k) {
+    const int place = plan.operands.place[k];
+    if (place < 0) continue;
+    ElementwiseInput& input = work.inputs[k];
+    const DLTensor& tensor = call.tensor(place);
+    if (call.staged() || tensor.device.device_type != kDLCPU) {
+      input.data = tensor.data;
+      input.dtype = tensor.dtype;
+    } else if (ops::is_comparison(operation.op)) {  // a number, which the common dtype need not hold
+      const nb::object number = call.numpy(place)[nb::make_tuple()];
+      input.value = scalar_of(work.op, operation, plan, k, number, Kind::numpy_scalar);
+    } else {
+      input.value = value_by_numpy(call.numpy(place), plan.dtype);
+    }
+  }
+}
+
+/// A tensor of one element, for operands that the kernel has as a value.
+DLTensor no_tensor() { return DLTensor{nullptr, {kDLCPU, 0}, 0, {kDLUInt, 8, 1}, nullptr, nullptr, 0}; }
+
+/// The loop of `work` over the call's arrays and `out`.
+void set_loop(Elementwise& work, const Plan& plan, DLTensor out) {
+  DLTensor inputs[2];
+  for (int k = 0; k < plan.operands.count; ++k) {
+    inputs[k] = work.inputs[k].data ? plan.call->tensor(plan.operands.place[k]) : no_tensor();
+  }
+  ops::plan_loop(work.loop, out, inputs, plan.operands.count);
+  work.out = out.data;
+  for (int k = 0; k < plan.operands.count; ++k) {
+    if (work.inputs[k].data) work.inputs[k].data = inputs[k].data;
+  }
+}
+
+/// Is input `k` of the loop the output itself, element for element?
+bool is_in_place(const Elementwise& work, int k) {
+  const ElementwiseInput& input = work.inputs[k];
+  const int64_t* steps = work.loop.strides[k + 1];
+  return input.data == work.out && item_bytes(input.dtype) == item_bytes(work.out_dtype) &&
+         std::equal(steps, steps + work.loop.ndim, work.loop.strides[0]);
+}
+
+/// Would writing `out` change an element of an input before it is read?
+bool needs_temporary(const Elementwise& work, const Plan& plan, const DLTensor& out) {
+  if (!plan.call->has_out() || plan.call->staged()) return false;
+  for (int k = 0; k < plan.operands.count; ++k) {
+    if (!work.inputs[k].data || is_in_place(work, k)) continue;
+    if (exchange::share_memory(plan.call->tensor(plan.operands.place[k]), out)) return true;
+  }
+  return false;
+}
+
+size_t result_bytes(const Plan& plan) {
+  return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.out_dtype));
+}
+
+void on_gpu(const Operation& operation, Plan& plan, const DLTensor& out, nb::handle where_zero) {
+  Call& call = *plan.call;
+  Elementwise work;
+  set_inputs(work, operation, plan, where_zero);
+  set_loop(work, plan, out);
+  if (!needs_temporary(work, plan, out)) {
+    call.launch([&](cudaStream_t s) { cuda::launch_elementwise(work, s); });
+    return;
+  }
+  const Temporary temporary(plan.shape, plan.out_dtype, call.workspace(result_bytes(plan)));
+  set_loop(work, plan, *temporary);
+  const Elementwise copy = copy_of(*temporary, out);
+  call.launch([&](cudaStream_t s) {
+    cuda::launch_elementwise(work, s);
+    cuda::launch_elementwise(copy, s);
+  });
+}
+
+const Operation& operation_of(int index) {
+  if (index < 0 || index >= static_cast<int>(std::size(kOperations))) throw ValueError("interop: no such operation");
+  return kOperations[index];
+}
+
+nb::object compute(const Operation& operation, nb::handle a, nb::handle b, const Options& options) {
+  const auto [out, stream, where_zero, execution] = options;
+  Plan plan;
+  plan.operands = read_operands(operation, a, b);
+  check_where_zero(operation, where_zero);
+  if (is_jax_call(operation, plan.operands, execution)) {
+    return in_jax(operation, plan.operands, a, b, out, stream, execution, where_zero);
+  }
+  plan_call(plan, operation, {out, stream, execution, false, true, true});
+  Call& call = *plan.call;
+  const DLTensor& result = call.output(plan.shape, plan.out_dtype);
+  if (call.on_host()) {
+    on_host(operation, plan.operands, call, plan.dtype, where_zero);
+  } else {
+    on_gpu(operation, plan, result, where_zero);
+  }
+  return call.hand_over();
+}
+
+nb::object elementwise(int index, nb::handle a, nb::handle b, nb::dict given) {
+  const exchange::CallGuard guard;
+  const Operation& operation = operation_of(index);
+  const Options options = read_options(operation, a, b, given);
+  return exchange::as_call(operation.name, !options.execution.is_none(),
+                           [&] { return compute(operation, a, b, options); });
+}
+
+/// What a call would do; None for arrays of JAX alone, which JAX computes. As `elementwise`, without the launch.
+nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
+                               nb::handle execution, nb::handle where_zero) {
+  const exchange::CallGuard guard;
+  const Operation& operation = operation_of(index);
+  Plan plan;
+  plan.operands = read_operands(operation, a, b);
+  check_where_zero(operation, where_zero);
+  if (is_jax_call(operation, plan.operands, execution)) {
+    if (!stream.is_none()) exchange::stream_argument(stream, operation.name);
+    return nb::none();
+  }
+  plan_call(plan, operation, {out, stream, execution, true, true, true});
+  Call& call = *plan.call;
+  const DLTensor& result = call.output(plan.shape, plan.out_dtype);
+  auto explained = nb::borrow<nb::dict>(call.explain());
+  explained["workspace_bytes"] = 0;
+  if (call.on_host()) {
+    Elementwise work;
+    set_scalars(work, operation, plan, where_zero);
+    explained["algorithm"] =
+        "NumPy's " + std::string(operation.short_name()) + ", on views of the arrays, in " + dtype_name(plan.dtype);
+    return explained;
+  }
+  Elementwise work;
+  set_inputs(work, operation, plan, where_zero);
+  set_loop(work, plan, result);
+  std::string algorithm = cuda::describe(work);
+  if (needs_temporary(work, plan, result)) {
+    explained["workspace_bytes"] = result_bytes(plan);
+    algorithm += ", into a temporary that is copied to out, which overlaps an operand";
+  }
+  explained["algorithm"] = algorithm;
+  return explained;
+}
+
+/// The seconds that one launch of `a + b` into `out` takes on the host, with everything before it done.
+double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
+  const Operation& operation = operation_of(0);
+  Plan plan;
+  plan.operands = read_operands(operation, a, b);
+  plan_call(plan, operation, {out, nb::none(), nb::none(), false, true, true});
+  if (plan.call->on_host()) throw ValueError("interop: time_elementwise_launch is for device arrays");
+  const DLTensor& result = plan.call->output(plan.shape, plan.out_dtype);
+  Elementwise work;
+  set_inputs(work, operation, plan, nb::none());
+  set_loop(work, plan, result);
+  const auto start = std::chrono::steady_clock::now();
+  cuda::launch_elementwise(work, plan.call->stream());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+DLDataType named_dtype(const std::string& name) {
+  const auto known = exchange::dtype_from_name(name);
+  if (!known) throw TypeError("interop: no dtype is called " + name);
+  return *known;
+}
+
+/// The dtype of the result of an operation computed in `dtype`, or the error that says it has none.
+std::string result_dtype(int index, const std::string& dtype) {
+  const Operation& operation = operation_of(index);
+  const auto known = exchange::dtype_from_name(dtype);
+  if (!known) {  // of less than a byte, as JAX has them
+    throw TypeError(std::string(operation.name) + ": the operands are " + dtype + "; accepted: " + ops::kServedDtypes);
+  }
+  return dtype_name(ops::elementwise_result_dtype(operation.name, operation.op, *known));
+}
+
+/// Throws TypeError, naming the argument, for a dtype that no operation reads, ValueError for too many dimensions.
+void check_operand(const std::string& function, const std::string& name, const std::string& dtype, int ndim) {
+  const auto known = exchange::dtype_from_name(dtype);
+  if (!known || !is_served(*known)) {
+    throw TypeError(function + ": " + name + " is " + dtype + "; accepted: " + ops::kServedDtypes);
+  }
+  check_ndim(function.c_str(), name.c_str(), static_cast<size_t>(ndim));
+}
+
+std::string comparison_dtype(const std::string& a, const std::string& b) {
+  return dtype_name(ops::comparison_dtype(named_dtype(a), named_dtype(b)));
+}
+
+/// A layout as the shape rules see it: (size, stride, stride, ...) of each dimension after the collapse, and its class.
+nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list shapes, nb::list strides) {
+  int64_t sizes[kMaxInputs + 1][kMaxDims], steps[kMaxInputs + 1][kMaxDims];
+  DLTensor tensors[kMaxInputs + 1];
+  constexpr intptr_t kSomewhere = intptr_t{1} << 20;  // an address from which steps may go backwards
+  const int count = static_cast<int>(nb::len(shapes));
+  if (count > kMaxInputs || nb::len(strides) != nb::len(shapes)) throw ValueError("interop: no such loop");
+  const auto read = [&](int k, nb::handle shape, nb::handle stride) {
+    const int ndim = read_sizes("interop", "the shape", shape, sizes[k]);
+    if (read_sizes("interop", "the strides", stride, steps[k]) != ndim)
+      throw ValueError("interop: strides of no shape");
+    tensors[k] =
+        DLTensor{reinterpret_cast<void*>(kSomewhere), {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
+  };
+  read(0, out_shape, out_strides);
+  for (int k = 0; k < count; ++k) read(k + 1, shapes[k], strides[k]);
+  Loop loop;
+  ops::plan_loop(loop, tensors[0], tensors + 1, count);
+  nb::list dims;
+  for (int i = 0; i < loop.ndim; ++i) {
+    nb::list dim;
+    dim.append(loop.sizes[i]);
+    for (int k = 0; k < loop.operand_count; ++k) dim.append(loop.strides[k][i]);
+    dims.append(nb::tuple(dim));
+  }
+  nb::list first;  // the element that the loop begins with, of each operand
+  for (int k = 0; k <= count; ++k) first.append(reinterpret_cast<intptr_t>(tensors[k].data) - kSomewhere);
+  constexpr const char* kNames[] = {"empty", "contiguous", "rows", "transposed", "strided"};
+  return nb::make_tuple(dims, first, kNames[static_cast<int>(loop.layout)], loop.cross_dim);
+}
+
+nb::object broadcast(int index, nb::handle a, nb::handle b) {
+  int64_t sizes[2][kMaxDims];
+  DLTensor tensors[2];
+  const nb::handle shapes[2] = {a, b};
+  const Operation& operation = operation_of(index);
+  for (int k = 0; k < 2; ++k) {
+    const int ndim = read_sizes(operation.name, operation.parameters[k], shapes[k], sizes[k]);
+    tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
+  }
+  const ops::NamedTensor inputs[2] = {{"a", &tensors[0]}, {"b", &tensors[1]}};
+  return exchange::shape_tuple(ops::broadcast_shape(operation.name, inputs, 2));
+}
+
+}  // namespace
+
+Elementwise copy_of(const DLTensor& from, DLTensor to) {
+  Elementwise copy;
+  copy.dtype = copy.out_dtype = to.dtype;
+  DLTensor input = from;
+  ops::plan_loop(copy.loop, to, &input, 1);
+  copy.out = to.data;
+  copy.inputs[0].data = input.data;
+  copy.inputs[0].dtype = input.dtype;
+  return copy;
+}
+
+ElementwiseOp elementwise_op(int index) { return operation_of(index).op; }
+const char* elementwise_name(int index) { return operation_of(index).name; }
+
+void bind_elementwise(nb::module_& m) {
+  m.def("elementwise", &elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+        nb::sig("def elementwise(operation: int, a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> "
+                "typing.Any"),
+        "One of elementwise_operations(), by its place there, with the arguments that have a name in a dict.");
+  m.def("explain_elementwise", &explain_elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::sig("def explain_elementwise(operation: int, a: typing.Any, b: typing.Any, out: typing.Any, "
+                "stream: typing.Any, execution: str | None, where_zero: complex | None, /) -> "
+                "dict[str, typing.Any] | None"),
+        "What that call would do; None where JAX would do it. Launches and allocates nothing.");
+  m.def(
+      "elementwise_operations",
+      [] {
+        std::vector<std::string> names;
+        for (const Operation& operation : kOperations) names.emplace_back(operation.short_name());
+        return names;
+      },
+      "The names of the elementwise operations; the other functions take the place of one.");
+  m.def("time_elementwise_launch", &time_elementwise_launch,
+        nb::sig("def time_elementwise_launch(a: typing.Any, b: typing.Any, out: typing.Any, /) -> float"),
+        "The seconds of one launch of a + b on the host, for benchmarks.");
+  m.def("elementwise_result_dtype", &result_dtype,
+        nb::sig("def elementwise_result_dtype(operation: int, dtype: str, /) -> str"),
+        "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
+  m.def("comparison_dtype", &comparison_dtype, nb::sig("def comparison_dtype(a: str, b: str, /) -> str"),
+        "The dtype in which integers or bools of two dtypes are compared exactly; in uint64 signed ones keep their "
+        "sign.");
+  m.def("check_operand", &check_operand,
+        nb::sig("def check_operand(function: str, name: str, dtype: str, ndim: int, /) -> None"),
+        "The error, naming the argument, of an array that no elementwise operation reads.");
+  m.def("elementwise_layout", &plan_layout,
+        nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
+                "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),
+        "How the shape rules collapse a loop: its dimensions, first elements, class, and tiled dimension; for tests.");
+  m.def("broadcast_shape", &broadcast,
+        nb::sig("def broadcast_shape(operation: int, a: tuple[int, ...], b: tuple[int, ...], /) -> tuple[int, ...]"),
+        "The shape of two shapes broadcast against each other, or the error that they do not fit.");
+}
+
+}  // namespace interop::bindings

@@ -1,0 +1,545 @@
+/// Expressions: from Python's arguments to a result on the host, on the GPU by a kernel compiled for it, or in JAX.
+#include <interop/call.h>
+#include <interop/cuda/elementwise.h>
+#include <interop/cuda/expression.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "bindings/bindings.h"
+#include "bindings/elementwise/elementwise.h"
+#include "bindings/elementwise/kernel_source.h"
+#include "bindings/functions/loaded_kernel.h"
+#include "bindings/functions/results.h"
+#include "bindings/scalars.h"
+#include "exchange/closing.h"
+#include "exchange/overlap.h"
+#include "exchange/route.h"
+#include "exchange/routes/numpy.h"
+#include "exchange/stream.h"
+#include "exchange/typestr.h"
+#include "ops/elementwise.h"
+
+namespace interop::bindings {
+namespace {
+
+using exchange::Lookup;
+using exchange::Name;
+
+const Lookup kRefuseKeyword("interop._arguments", "refuse_keyword");
+const Lookup kInJax("interop.jax._expression", "compute");
+const Lookup kOnHost("interop._host.expression", "compute");
+const Lookup kLoadKernel("interop._expressions.source", "load");
+const Lookup kSideOf("interop._operations.promotion", "side_of");
+const Lookup kConfiguration("interop._operations.promotion", "configuration");
+const Lookup kFrozenset("builtins", "frozenset");
+const Name kDtype("dtype");
+const Name kNum("num");
+
+/// An expression for arrays and scalars of given dtypes: `interop._expressions.typed.Typed`, as far as a call reads it.
+struct Typed {
+  struct Value {
+    int source;
+    DLDataType dtype;
+  };
+  struct Compiled {
+    int device;
+    cuda::ExpressionShape shape;
+    cuda::Kernel* kernel;
+  };
+  std::vector<uint64_t> key;
+  nb::object python;
+  nb::object configuration;  // of the array library; None if the dtypes do not depend on it
+  DLDataType out_dtype;
+  std::vector<Value> values;
+  std::vector<Value> compared;  // with arrays of that dtype
+  std::vector<Compiled> compiled;
+};
+
+/// An expression for calls in which given parameters are scalars: `interop._expressions.typed.Split`. Its sources are
+/// the scalars that the arrays meet: parameters, and what is computed of scalars alone.
+struct Split {
+  uint32_t scalars;  // bit k: parameter k is one
+  nb::object python;
+  std::vector<int> places;  // of the sources among the parameters; -1: to be computed
+  std::vector<std::string> labels;
+  bool computes = false;
+  std::vector<std::unique_ptr<Typed>> typed;
+};
+
+/// An expression, and all that its calls have found out. Entries are added and never removed or moved: one for each
+/// combination of dtypes that it is called with.
+///
+/// Whatever calls Python lets other threads in, and `__del__` of any object, which may call the same expression: lists
+/// may have grown meanwhile. So they are gone through by index, an entry is made whole before it is added, and the list
+/// is looked through again before that.
+struct ExpressionCalls {
+  std::string function;
+  std::vector<std::string> parameters;
+  nb::object make_split;  // of the names of the scalars
+  std::vector<std::unique_ptr<Split>> splits;
+
+  ExpressionCalls(std::string function_, std::vector<std::string> parameters_, nb::object make_split_)
+      : function(std::move(function_)), parameters(std::move(parameters_)), make_split(std::move(make_split_)) {
+    if (parameters.empty() || parameters.size() > kMaxInputs) throw ValueError("interop: no such expression");
+  }
+  ExpressionCalls(const ExpressionCalls&) = delete;
+  ExpressionCalls& operator=(const ExpressionCalls&) = delete;
+};
+
+// ---- arguments ----
+
+int parameter_count(const ExpressionCalls& self) { return static_cast<int>(self.parameters.size()); }
+
+[[noreturn]] void refuse_arguments(const ExpressionCalls& self, const std::string& found) {
+  std::string names;
+  for (const std::string& name : self.parameters) names += (names.empty() ? "" : ", ") + name;
+  throw TypeError(self.function + ": " + found + "; accepted: " + names);
+}
+
+[[noreturn]] void refuse_keyword(const ExpressionCalls& self, nb::handle name) {
+  nb::list accepted;
+  for (const std::string& parameter : self.parameters) accepted.append(parameter);
+  for (const char* option : {"out", "stream", "execution"}) accepted.append(option);
+  kRefuseKeyword.get()(self.function, name, accepted);
+  throw TypeError(self.function + ": an unexpected keyword argument");
+}
+
+/// The arguments in the order of the parameters.
+void bind(const ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle* objects) {
+  const int count = parameter_count(self), given = static_cast<int>(args.size());
+  if (given > count) {
+    refuse_arguments(self, std::to_string(given) + " arguments by position, of " + std::to_string(count));
+  }
+  for (int k = 0; k < given; ++k) objects[k] = args[static_cast<size_t>(k)];
+  for (auto [name, object] : named) {
+    const std::string text = exchange::text_of(name);
+    const auto found = std::find(self.parameters.begin(), self.parameters.end(), text);
+    if (found == self.parameters.end()) refuse_keyword(self, name);
+    nb::handle& place = objects[found - self.parameters.begin()];
+    if (place.is_valid()) refuse_arguments(self, text + " is given twice");
+    place = object;
+  }
+  for (int k = 0; k < count; ++k) {
+    if (!objects[k].is_valid()) refuse_arguments(self, self.parameters[static_cast<size_t>(k)] + " is missing");
+  }
+}
+
+/// The arguments of one call, before anything is decided.
+struct Arguments {
+  nb::handle objects[kMaxInputs];
+  Argument arrays[kMaxInputs];
+  int array_count = 0;
+  uint32_t scalars = 0;
+};
+
+Arguments read_arguments(const ExpressionCalls& self, nb::tuple args, nb::dict named) {
+  Arguments arguments;
+  bind(self, args, named, arguments.objects);
+  for (int k = 0; k < parameter_count(self); ++k) {
+    if (kind_of(arguments.objects[k]) != Kind::array) {
+      arguments.scalars |= uint32_t{1} << k;
+    } else {
+      arguments.arrays[arguments.array_count++] = {self.parameters[static_cast<size_t>(k)].c_str(),
+                                                   arguments.objects[k]};
+    }
+  }
+  if (arguments.array_count == 0) {  // which says so
+    exchange::route_of(arguments.objects[0], self.function.c_str(), self.parameters[0].c_str());
+  }
+  return arguments;
+}
+
+/// JAX arrays and tracers alone, with no `execution`: JAX computes them.
+bool is_jax_call(const ExpressionCalls& self, const Arguments& arguments, nb::handle execution) {
+  bool traced = false;
+  for (int k = 0; k < arguments.array_count; ++k) {
+    const Argument& array = arguments.arrays[k];
+    const exchange::Route& route = exchange::route_of(array.object, self.function.c_str(), array.name);
+    if (std::strcmp(route.library(), "jax") != 0) return false;
+    traced |= &route == &exchange::jax_tracer_route();
+  }
+  return execution.is_none() || traced;
+}
+
+// ---- scalars, and the dtypes of a call ----
+
+Split* known_split(const ExpressionCalls& self, uint32_t scalars) {
+  for (const auto& split : self.splits) {
+    if (split->scalars == scalars) return split.get();
+  }
+  return nullptr;
+}
+
+Split& find_split(ExpressionCalls& self, uint32_t scalars) {
+  if (Split* known = known_split(self, scalars)) return *known;
+  nb::list names;
+  for (int k = 0; k < parameter_count(self); ++k) {
+    if (scalars >> k & 1) names.append(self.parameters[static_cast<size_t>(k)]);
+  }
+  auto split = std::make_unique<Split>();
+  split->scalars = scalars;
+  split->python = self.make_split(kFrozenset.get()(names));
+  split->places = nb::cast<std::vector<int>>(split->python.attr("places"));
+  split->labels = nb::cast<std::vector<std::string>>(split->python.attr("labels"));
+  split->computes = std::find(split->places.begin(), split->places.end(), -1) != split->places.end();
+  if (Split* known = known_split(self, scalars)) return *known;
+  return *self.splits.emplace_back(std::move(split));
+}
+
+/// The values of a split's sources.
+struct Sources {
+  nb::object computed;  // keeps them
+  std::vector<nb::handle> values;
+};
+
+nb::tuple argument_tuple(const ExpressionCalls& self, const Arguments& arguments) {
+  nb::list objects;
+  for (int k = 0; k < parameter_count(self); ++k) objects.append(arguments.objects[k]);
+  return nb::tuple(objects);
+}
+
+Sources find_sources(const ExpressionCalls& self, const Split& split, const Arguments& arguments) {
+  Sources sources;
+  if (split.computes) {
+    sources.computed = split.python.attr("evaluate")(*argument_tuple(self, arguments));
+    for (nb::handle value : sources.computed) sources.values.push_back(value);
+  } else {
+    for (const int place : split.places) sources.values.push_back(arguments.objects[place]);
+  }
+  return sources;
+}
+
+/// A call, and what its shape and dtype rules say.
+struct Plan {
+  Arguments arguments;
+  Split* split = nullptr;
+  Sources sources;
+  std::optional<Call> call;
+  Typed* typed = nullptr;
+  bool passed[kMaxInputs];  // arrays that the kernel has as a value: 0-d ones in host memory beside device arrays
+  Shape shape;
+};
+
+bool is_passed(const Call& call, int k) {
+  return !call.on_host() && !call.staged() && call.tensor(k).device.device_type == kDLCPU;
+}
+
+/// All that dtypes and kernels depend on, but the library's configuration.
+std::vector<uint64_t> key_of(const Plan& plan) {
+  const Call& call = *plan.call;
+  std::vector<uint64_t> key;
+  key.reserve(static_cast<size_t>(plan.arguments.array_count) + plan.sources.values.size() + 1);
+  key.push_back(reinterpret_cast<uintptr_t>(call.library()));
+  for (int k = 0; k < plan.arguments.array_count; ++k) {
+    const DLTensor& tensor = call.tensor(k);
+    key.push_back(uint64_t{tensor.dtype.code} | uint64_t{tensor.dtype.bits} << 8 | uint64_t{tensor.dtype.lanes} << 16 |
+                  uint64_t{tensor.ndim == 0} << 32 | uint64_t{plan.passed[k]} << 33);
+  }
+  for (nb::handle value : plan.sources.values) {
+    const Kind kind = kind_of(value);
+    uint64_t number = 0;
+    if (kind == Kind::numpy_scalar) {
+      number = static_cast<uint64_t>(exchange::to_int64(exchange::attribute(exchange::attribute(value, kDtype), kNum)));
+    }
+    key.push_back(static_cast<uint64_t>(kind) | number << 8);
+  }
+  return key;
+}
+
+DLDataType named_dtype(const ExpressionCalls& self, nb::handle name) {
+  const auto dtype = exchange::dtype_from_name(nb::cast<std::string>(name));
+  if (!dtype)
+    throw TypeError(self.function + ": the operands promote to " + exchange::text_of(name) + kAcceptedPromotions);
+  return *dtype;
+}
+
+std::vector<Typed::Value> values_of(const ExpressionCalls& self, nb::handle pairs) {
+  std::vector<Typed::Value> values;
+  for (nb::handle pair : pairs) values.push_back({nb::cast<int>(pair[0]), named_dtype(self, pair[1])});
+  return values;
+}
+
+Typed* known_typed(const Split& split, const std::vector<uint64_t>& key, const char* library) {
+  for (size_t i = 0; i < split.typed.size(); ++i) {  // by index: comparing configurations calls Python
+    Typed* const typed = split.typed[i].get();
+    if (typed->key != key) continue;
+    if (typed->configuration.is_none() || typed->configuration.equal(kConfiguration.get()(library))) return typed;
+  }
+  return nullptr;
+}
+
+Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uint64_t> key, nb::handle sides) {
+  const Call& call = *plan.call;
+  const char* library = call.library();
+  if (Typed* known = known_typed(*plan.split, key, library)) return *known;
+  nb::list arrays, scalars;
+  for (int k = 0; k < plan.arguments.array_count; ++k) {
+    const DLTensor& tensor = call.tensor(k);
+    arrays.append(nb::make_tuple(dtype_name(tensor.dtype), tensor.ndim == 0));
+  }
+  for (nb::handle value : plan.sources.values) scalars.append(value);
+  auto typed = std::make_unique<Typed>();
+  typed->python = plan.split->python.attr("type")(library, arrays, scalars, sides);
+  typed->configuration = typed->python.attr("configuration");
+  typed->out_dtype = named_dtype(self, typed->python.attr("out_dtype"));
+  typed->values = values_of(self, typed->python.attr("values"));
+  typed->compared = values_of(self, typed->python.attr("compared"));
+  if (typed->values.size() + static_cast<size_t>(plan.arguments.array_count) > kMaxValues) {
+    throw ValueError(self.function + ": the arrays meet " + std::to_string(typed->values.size()) +
+                     " scalars; accepted: " + std::to_string(kMaxValues) + " scalars and arrays");
+  }
+  if (Typed* known = known_typed(*plan.split, key, library)) return *known;
+  typed->key = std::move(key);
+  return *plan.split->typed.emplace_back(std::move(typed));
+}
+
+/// The dtypes of a call, and the comparisons that answer for its scalars, also for those that no element can be.
+Typed& find_typed(const ExpressionCalls& self, const Plan& plan) {
+  std::vector<uint64_t> key = key_of(plan);
+  Typed& typed = find_typed(self, plan, key, nb::make_tuple());
+  const auto scalar_of = [&](const Typed::Value& x) { return plan.sources.values[static_cast<size_t>(x.source)]; };
+  bool fit = true;
+  for (const Typed::Value& x : typed.compared) fit &= fits(scalar_of(x), kind_of(scalar_of(x)), x.dtype);
+  if (fit) return typed;
+  fit = true;
+  nb::list sides;  // where each lies beside what the dtype holds: -1 below, 1 above
+  for (const Typed::Value& x : typed.compared) {
+    const int side = nb::cast<int>(kSideOf.get()(scalar_of(x), exchange::numpy_dtype(x.dtype)));
+    fit &= side == 0;
+    key.push_back(static_cast<uint64_t>(side));
+    sides.append(side);
+  }
+  return fit ? typed : find_typed(self, plan, std::move(key), sides);
+}
+
+void plan_call(Plan& plan, ExpressionCalls& self, const CallOptions& options) {
+  plan.split = &find_split(self, plan.arguments.scalars);
+  plan.sources = find_sources(self, *plan.split, plan.arguments);
+  const Arguments& arguments = plan.arguments;
+  const Call& call = plan.call.emplace(self.function.c_str(), arguments.arrays, arguments.array_count, options);
+  ops::NamedTensor inputs[kMaxInputs];
+  for (int k = 0; k < arguments.array_count; ++k) {
+    plan.passed[k] = is_passed(call, k);
+    inputs[k] = {arguments.arrays[k].name, &call.tensor(k)};
+  }
+  plan.typed = &find_typed(self, plan);
+  plan.shape = ops::broadcast_shape(self.function.c_str(), inputs, arguments.array_count);
+}
+
+// ---- the call ----
+
+void on_host(const Plan& plan) {
+  const Call& call = *plan.call;
+  nb::list arrays, scalars;
+  for (int k = 0; k < plan.arguments.array_count; ++k) arrays.append(call.numpy(k));
+  for (const Typed::Value& value : plan.typed->values) {
+    const auto source = static_cast<size_t>(value.source);
+    scalars.append(nb::make_tuple(plan.split->labels[source], plan.sources.values[source]));
+  }
+  kOnHost.get()(plan.typed->python, arrays, scalars, call.numpy_output(), led_by_numpy(call));
+}
+
+/// The values of the kernel: scalars as the elements that they are to become, then the 0-d arrays of the host.
+void set_values(Expression& work, const ExpressionCalls& self, const Plan& plan) {
+  int count = 0;
+  for (const Typed::Value& value : plan.typed->values) {
+    const auto source = static_cast<size_t>(value.source);
+    const nb::handle scalar = plan.sources.values[source];
+    work.values[count++] =
+        value_of(self.function.c_str(), plan.split->labels[source].c_str(), scalar, kind_of(scalar), value.dtype);
+  }
+  for (int k = 0; k < plan.arguments.array_count; ++k) {
+    if (plan.passed[k]) work.values[count++] = value_by_numpy(plan.call->numpy(k), plan.call->tensor(k).dtype);
+  }
+}
+
+/// The loop of `work` over the arrays that the kernel reads, and `out`.
+void set_loop(Expression& work, const Plan& plan, DLTensor out) {
+  DLTensor inputs[kMaxInputs];
+  int count = 0;
+  for (int k = 0; k < plan.arguments.array_count; ++k) {
+    if (!plan.passed[k]) inputs[count++] = plan.call->tensor(k);
+  }
+  ops::plan_loop(work.loop, out, inputs, count);
+  work.out = out.data;
+  work.out_dtype = out.dtype;
+  for (int k = 0; k < count; ++k) work.inputs[k] = {inputs[k].data, inputs[k].dtype};
+}
+
+/// Is input `k` of the loop the output itself, element for element?
+bool is_in_place(const Expression& work, int k) {
+  const Expression::Input& input = work.inputs[k];
+  const int64_t* steps = work.loop.strides[k + 1];
+  return input.data == work.out && item_bytes(input.dtype) == item_bytes(work.out_dtype) &&
+         std::equal(steps, steps + work.loop.ndim, work.loop.strides[0]);
+}
+
+/// Would writing `out` change an element of an input before it is read?
+bool needs_temporary(const Expression& work, const Plan& plan, const DLTensor& out) {
+  if (!plan.call->has_out() || plan.call->staged()) return false;
+  int input = 0;
+  for (int k = 0; k < plan.arguments.array_count; ++k) {
+    if (plan.passed[k] || is_in_place(work, input++)) continue;
+    if (exchange::share_memory(plan.call->tensor(k), out)) return true;
+  }
+  return false;
+}
+
+size_t result_bytes(const Plan& plan) {
+  return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.typed->out_dtype));
+}
+
+cuda::Kernel* known_kernel(const Typed& typed, int device, const cuda::ExpressionShape& shape) {
+  for (const Typed::Compiled& compiled : typed.compiled) {
+    if (compiled.device == device && compiled.shape == shape) return compiled.kernel;
+  }
+  return nullptr;
+}
+
+/// The kernel for that shape, compiled on first use.
+cuda::Kernel& find_kernel(const Plan& plan, const cuda::ExpressionShape& shape) {
+  Typed& typed = *plan.typed;
+  const int device = plan.call->device();
+  if (cuda::Kernel* known = known_kernel(typed, device, shape)) return *known;
+  nb::list passed;
+  for (int k = 0; k < plan.arguments.array_count; ++k) passed.append(plan.passed[k]);
+  const nb::object loaded =
+      kLoadKernel.get()(typed.python, passed, shape.tile, shape.vector, shape.unroll, cuda::architecture_name(device));
+  cuda::Kernel* const kernel = nb::cast<const LoadedKernel&>(loaded).kernel;
+  if (!known_kernel(typed, device, shape)) typed.compiled.push_back({device, shape, kernel});
+  return *kernel;
+}
+
+void on_gpu(const ExpressionCalls& self, Plan& plan, const DLTensor& out) {
+  Call& call = *plan.call;
+  Expression work;
+  set_values(work, self, plan);
+  set_loop(work, plan, out);
+  if (cuda::is_empty(work)) return;
+  if (!needs_temporary(work, plan, out)) {
+    const cuda::ExpressionShape shape = cuda::expression_shape(work);
+    cuda::Kernel& kernel = find_kernel(plan, shape);
+    call.launch([&](cudaStream_t s) { cuda::launch_expression(work, shape, kernel, s); });
+    return;
+  }
+  const Temporary temporary(plan.shape, plan.typed->out_dtype, call.workspace(result_bytes(plan)));
+  set_loop(work, plan, *temporary);
+  const cuda::ExpressionShape shape = cuda::expression_shape(work);
+  cuda::Kernel& kernel = find_kernel(plan, shape);
+  const Elementwise copy = copy_of(*temporary, out);
+  call.launch([&](cudaStream_t s) {
+    cuda::launch_expression(work, shape, kernel, s);
+    cuda::launch_elementwise(copy, s);
+  });
+}
+
+nb::object in_jax(ExpressionCalls& self, const Arguments& arguments, nb::handle out, nb::handle stream,
+                  nb::handle execution) {
+  exchange::enter_foreign(self.function.c_str(), "JAX");
+  nb::object handle = nb::none();
+  if (!stream.is_none()) {
+    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, self.function.c_str())));
+  }
+  const Split& split = find_split(self, arguments.scalars);
+  return kInJax.get()(split.python, argument_tuple(self, arguments), out, handle, execution);
+}
+
+nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle out, nb::handle stream,
+                           nb::handle execution) {
+  const exchange::CallGuard guard;
+  Plan plan;
+  plan.arguments = read_arguments(self, args, named);
+  if (is_jax_call(self, plan.arguments, execution)) return in_jax(self, plan.arguments, out, stream, execution);
+  return exchange::as_call(self.function.c_str(), !execution.is_none(), [&] {
+    plan_call(plan, self, {out, stream, execution, false, true, true});
+    Call& call = *plan.call;
+    const DLTensor& result = call.output(plan.shape, plan.typed->out_dtype);
+    if (call.on_host()) {
+      on_host(plan);
+    } else {
+      on_gpu(self, plan, result);
+    }
+    return call.hand_over();
+  });
+}
+
+/// What a call would do; of arrays of JAX alone, which JAX computes, the split and the arguments.
+nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle out, nb::handle stream,
+                              nb::handle execution) {
+  const exchange::CallGuard guard;
+  Plan plan;
+  plan.arguments = read_arguments(self, args, named);
+  if (is_jax_call(self, plan.arguments, execution)) {
+    if (!stream.is_none()) exchange::stream_argument(stream, self.function.c_str());
+    const Split& split = find_split(self, plan.arguments.scalars);
+    return nb::make_tuple(split.python, argument_tuple(self, plan.arguments));
+  }
+  plan_call(plan, self, {out, stream, execution, true, true, true});
+  Call& call = *plan.call;
+  const DLTensor& result = call.output(plan.shape, plan.typed->out_dtype);
+  auto explained = nb::borrow<nb::dict>(call.explain());
+  explained["workspace_bytes"] = 0;
+  if (call.on_host()) {
+    explained["algorithm"] = "NumPy's, operation by operation, on views of the arrays";
+    return explained;
+  }
+  Expression work;
+  set_values(work, self, plan);
+  set_loop(work, plan, result);
+  std::string algorithm = "one kernel, compiled at run time: " + cuda::describe(work);
+  if (needs_temporary(work, plan, result)) {
+    explained["workspace_bytes"] = result_bytes(plan);
+    algorithm += ", into a temporary that is copied to out, which overlaps an operand";
+  }
+  explained["algorithm"] = algorithm;
+  return explained;
+}
+
+nb::object broadcast_shapes(const std::string& function, const std::vector<std::string>& names, nb::list shapes) {
+  int64_t sizes[kMaxInputs][kMaxDims];
+  DLTensor tensors[kMaxInputs];
+  ops::NamedTensor inputs[kMaxInputs];
+  const int count = static_cast<int>(std::min<size_t>(names.size(), kMaxInputs));
+  for (int k = 0; k < count; ++k) {
+    const char* name = names[static_cast<size_t>(k)].c_str();
+    const int ndim = read_sizes(function.c_str(), name, shapes[static_cast<size_t>(k)], sizes[k]);
+    tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
+    inputs[k] = {name, &tensors[k]};
+  }
+  return exchange::shape_tuple(ops::broadcast_shape(function.c_str(), inputs, count));
+}
+
+}  // namespace
+
+void bind_expression(nb::module_& m) {
+  m.attr("max_parameters") = kMaxInputs;
+  m.attr("kernel_source") = kKernelSource;
+  m.def("broadcast_shapes", &broadcast_shapes,
+        nb::sig("def broadcast_shapes(function: str, names: list[str], shapes: list[tuple[int, ...]], /) -> "
+                "tuple[int, ...]"),
+        "The shape of arrays broadcast against each other, or the error that they do not fit.");
+  nb::class_<ExpressionCalls>(m, "Expression", "An expression, and what its calls have found out.")
+      .def(nb::init<std::string, std::vector<std::string>, nb::object>(),
+           nb::sig("def __init__(self, function: str, parameters: list[str], "
+                   "make_split: typing.Callable[[frozenset[str]], typing.Any], /) -> None"));
+  // Functions rather than methods, which torch.compile would call without the object.
+  m.def("call_expression", &call_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(),
+        nb::sig("def call_expression(expression: Expression, args: tuple[typing.Any, ...], "
+                "named: dict[str, typing.Any], out: typing.Any, stream: typing.Any, execution: str | None, /) -> "
+                "typing.Any"),
+        "Compute an expression for arguments by position and by name.");
+  m.def("explain_expression", &explain_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(),
+        nb::sig("def explain_expression(expression: Expression, args: tuple[typing.Any, ...], "
+                "named: dict[str, typing.Any], out: typing.Any, stream: typing.Any, execution: str | None, /) -> "
+                "typing.Any"),
+        "What that call would do. Launches, compiles and allocates nothing.");
+}
+
+}  // namespace interop::bindings

@@ -1,0 +1,399 @@
+/// `interop.load`: C functions of a shared library, called with any arrays.
+#include <interop/call.h>
+#include <interop/cuda/driver.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/functions/results.h"
+#include "bindings/scalars.h"
+#include "exchange/closing.h"
+#include "exchange/python.h"
+#include "exchange/typestr.h"
+
+namespace interop::bindings {
+namespace {
+
+// ---- the machine's calling convention ----
+
+using Word = uint64_t;
+
+// Integers and floating-point numbers have registers of their own, in the order of the parameters among their kind;
+// what finds no register goes on the stack in 8 bytes. So one call with all registers filled stands for every
+// signature: what libffi does, too, at a quarter of its price.
+#if defined(__linux__) && defined(__x86_64__)
+constexpr int kIntegerRegisters = 6;  // System V AMD64
+#define INTEROP_INTEGER_REGISTERS(r) r[0], r[1], r[2], r[3], r[4], r[5]
+#define INTEROP_INTEGER_TYPES Word, Word, Word, Word, Word, Word
+#elif defined(__linux__) && defined(__aarch64__)
+constexpr int kIntegerRegisters = 8;  // AAPCS64
+#define INTEROP_INTEGER_REGISTERS(r) r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]
+#define INTEROP_INTEGER_TYPES Word, Word, Word, Word, Word, Word, Word, Word
+#else
+constexpr int kIntegerRegisters = 0;  // not known here
+#define INTEROP_INTEGER_REGISTERS(r) r[0]
+#define INTEROP_INTEGER_TYPES Word
+#endif
+constexpr int kFloatRegisters = 8;
+constexpr int kStackWords = 16;
+
+/// The arguments of one call, where the convention puts them.
+class Registers {
+ public:
+  void add_integer(Word value) {
+    if (integer_count_ < kIntegerRegisters) {
+      integers_[integer_count_++] = value;
+    } else {
+      stack_[stack_count_++] = value;
+    }
+  }
+  void add_float(Word bits) {
+    if (float_count_ < kFloatRegisters) {
+      std::memcpy(&floats_[float_count_++], &bits, sizeof bits);  // a float is in the low half
+    } else {
+      stack_[stack_count_++] = bits;
+    }
+  }
+
+  template <class Returned>
+  Returned call(void* symbol) const {
+    const auto& r = integers_;
+    const auto& f = floats_;
+    const auto& s = stack_;
+    if (stack_count_ == 0) {
+      using Function =
+          Returned (*)(INTEROP_INTEGER_TYPES, double, double, double, double, double, double, double, double);
+      return reinterpret_cast<Function>(symbol)(INTEROP_INTEGER_REGISTERS(r), f[0], f[1], f[2], f[3], f[4], f[5], f[6],
+                                                f[7]);
+    }
+    using Function =
+        Returned (*)(INTEROP_INTEGER_TYPES, double, double, double, double, double, double, double, double, Word, Word,
+                     Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
+    return reinterpret_cast<Function>(symbol)(INTEROP_INTEGER_REGISTERS(r), f[0], f[1], f[2], f[3], f[4], f[5], f[6],
+                                              f[7], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10],
+                                              s[11], s[12], s[13], s[14], s[15]);
+  }
+
+ private:
+  Word integers_[8] = {};
+  double floats_[kFloatRegisters] = {};
+  Word stack_[kStackWords] = {};
+  int integer_count_ = 0, float_count_ = 0, stack_count_ = 0;
+};
+
+// ---- declarations ----
+
+enum class Kind { device, host, scalar, stream };
+
+/// (kind, name, dtype, is written to): the dtype is "" for void*.
+using Declared = std::tuple<std::string, std::string, std::string, bool>;
+
+struct Parameter {
+  Kind kind;
+  std::string name;
+  DLDataType dtype;
+  bool written;
+
+  bool is_array() const { return kind == Kind::device || kind == Kind::host; }
+};
+
+DLDataType dtype_called(const std::string& name) {
+  if (name.empty()) return {};
+  const auto known = exchange::dtype_from_name(name);
+  if (!known) throw TypeError("interop.load: no dtype is called " + name);
+  return *known;
+}
+
+/// Where a C function queues its work on the GPU.
+enum class Streams {
+  given,           ///< on the stream that it is given; or it takes no device pointer
+  default_stream,  ///< on the legacy default stream, the per-thread one, or blocking streams of its own
+  own              ///< on others of its own; its work is done when it returns
+};
+
+/// A C function and its declaration, which interop/_load.py has parsed.
+struct CFunction {
+  CFunction(std::string function_label, uintptr_t address, const std::vector<Declared>& declared, std::string returned,
+            bool has_own_streams)
+      : label(std::move(function_label)), symbol(reinterpret_cast<void*>(address)), result(std::move(returned)) {
+    if (kIntegerRegisters == 0) {
+      throw std::runtime_error("interop.load: C functions are called on Linux, on x86-64 and 64-bit ARM");
+    }
+    int integers = 0, floats = 0;
+    for (const auto& [kind, name, dtype, written] : declared) {
+      const Kind known = kind == "device"   ? Kind::device
+                         : kind == "host"   ? Kind::host
+                         : kind == "stream" ? Kind::stream
+                                            : Kind::scalar;
+      parameters.push_back({known, name, dtype_called(dtype), written});
+      ++(known == Kind::scalar && parameters.back().dtype.code == kDLFloat ? floats : integers);
+    }
+    const auto has = [&](Kind kind) {
+      return std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return p.kind == kind; });
+    };
+    if (has(Kind::device) && !has(Kind::stream)) streams = has_own_streams ? Streams::own : Streams::default_stream;
+    const int on_stack = std::max(0, integers - kIntegerRegisters) + std::max(0, floats - kFloatRegisters);
+    if (on_stack > kStackWords) {
+      throw ValueError(label + " has " + std::to_string(declared.size()) + " parameters; accepted: up to " +
+                       std::to_string(kIntegerRegisters + kStackWords) + ", and 8 more of float or double");
+    }
+  }
+
+  std::string label;
+  void* symbol;
+  std::string result;  // "", "status" (a cudaError_t), or the dtype of a scalar
+  std::vector<Parameter> parameters;
+  Streams streams = Streams::given;
+};
+
+Word word_of(const CFunction& function, const Parameter& parameter, nb::handle value) {
+  const ScalarValue scalar = c_argument(function.label.c_str(), parameter.name.c_str(), value, parameter.dtype);
+  Word word = 0;
+  std::memcpy(&word, scalar.bytes, sizeof word);
+  return word;
+}
+
+// ---- the call ----
+
+/// Of one call of the exchange: where its arrays are among the parameters. Device and host pointers are two calls, as
+/// the arrays of one are all on a device, or all on the host.
+struct Side {
+  Kind kind;
+  std::vector<Argument> arguments;
+  std::vector<int> places;
+  std::optional<Call> call;
+};
+
+void check_pointers(const CFunction& function, const Side& side) {
+  for (size_t k = 0; k < side.places.size(); ++k) {
+    const Parameter& parameter = function.parameters[static_cast<size_t>(side.places[k])];
+    const bool for_gpu = side.kind == Kind::device;
+    const int i = static_cast<int>(k);
+    if (for_gpu) require_gpu(function.label.c_str(), parameter.name.c_str(), *side.call, i, parameter.dtype);
+    side.call->check(
+        i, {nullptr, parameter.dtype, -1, for_gpu ? kDLCUDA : kDLCPU, 'C', static_cast<uint8_t>(parameter.written)});
+  }
+}
+
+// ---- streams that the function chooses itself ----
+
+void refuse_capture(const CFunction& function, const Call& call) {
+  if (function.streams == Streams::given || !cuda::is_capturing(call.stream())) return;
+  throw ValueError(function.label + ": the call's stream is being captured into a CUDA graph, and the C function " +
+                   (function.streams == Streams::own ? "has streams of its own" : "launches on the default stream") +
+                   ", which cannot be captured; accepted: a call outside the capture, or a C function with a " +
+                   "parameter of type cudaStream_t");
+}
+
+/// Runs the function behind all that is queued on the call's stream, which then waits for what the function has queued.
+/// What is queued on the legacy stream waits for all blocking streams of the context, the per-thread one included, and
+/// they for it. Without the GIL.
+template <class Run>
+void run_in_order(const CFunction& function, const Call& call, Run&& run) {
+  const cudaStream_t stream = call.stream();
+  if (function.streams == Streams::own) cuda::synchronize(stream);
+  const bool joins = function.streams == Streams::default_stream && stream != cuda::kLegacyStream;
+  if (joins) cuda::wait_stream(cuda::kLegacyStream, stream);
+  run();
+  if (!joins) return;
+  const cuda::DeviceGuard guard(call.device());  // the function may have made another device current
+  cuda::wait_stream(stream, cuda::kLegacyStream);
+}
+
+/// The same in words.
+void explain_order(const CFunction& function, const Call& call, nb::dict& explained) {
+  nb::list waits = nb::borrow<nb::list>(explained["waits"]);
+  if (function.streams == Streams::own) {
+    waits.append("the host waits for the call's stream, as the C function has streams of its own");
+  } else if (function.streams == Streams::default_stream && call.stream() != cuda::kLegacyStream) {
+    waits.append(
+        "the legacy default stream, where the C function works, waits for the call's, which then waits for it");
+  }
+}
+
+/// What a C function returns: the bits of an integer, or a number.
+struct Returned {
+  Word integer = 0;
+  double number = 0;
+};
+
+Returned call_symbol(const CFunction& function, const Registers& registers) {
+  Returned returned;
+  if (function.result.empty()) {
+    registers.call<void>(function.symbol);
+  } else if (function.result == "float32") {
+    returned.number = registers.call<float>(function.symbol);
+  } else if (function.result == "float64") {
+    returned.number = registers.call<double>(function.symbol);
+  } else {
+    returned.integer = registers.call<Word>(function.symbol);
+  }
+  return returned;
+}
+
+nb::object to_python(const CFunction& function, const Returned& returned) {
+  if (function.result.empty() || function.result == "status") return nb::none();
+  const DLDataType dtype = dtype_called(function.result);
+  if (dtype.code == kDLFloat) return nb::float_(returned.number);
+  const int unused = 64 - dtype.bits;  // the high bits are anything
+  if (dtype.code == kDLBool) return nb::bool_((returned.integer & 0xff) != 0);
+  if (dtype.code == kDLInt) return nb::int_(static_cast<int64_t>(returned.integer << unused) >> unused);
+  return nb::int_(returned.integer << unused >> unused);
+}
+
+void check_status(const CFunction& function, const Returned& returned) {
+  const int status = static_cast<int>(returned.integer);
+  if (function.result == "status" && status != 0) cuda::throw_status(status, function.label.c_str());
+}
+
+/// The results that the calls have made, in the order of the parameters.
+nb::list hand_over(const CFunction& function, Side (&sides)[2], const nb::dict& shapes) {
+  nb::list of_side[2];
+  for (int k = 0; k < 2; ++k) {
+    if (!sides[k].call) continue;
+    const nb::object made = sides[k].call->hand_over();
+    if (nb::isinstance<nb::tuple>(made)) {
+      of_side[k].extend(made);
+    } else {
+      of_side[k].append(made);
+    }
+  }
+  nb::list all;
+  size_t next[2] = {0, 0};
+  for (int i = 0; i < static_cast<int>(function.parameters.size()); ++i) {
+    const int k = function.parameters[static_cast<size_t>(i)].kind == Kind::host;
+    if (shapes.contains(nb::int_(i))) all.append(of_side[k][next[k]++]);
+  }
+  return all;
+}
+
+/// `arguments` has one for each parameter but the stream and those of `shapes`, the results that are made, by place
+/// among the parameters: see `result_shape`. `given_results` are the rules of those results that are not made but among
+/// `arguments`.
+nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
+                  nb::handle stream, nb::handle execution, bool only_looks) {
+  const exchange::CallGuard guard;
+  Side sides[] = {{Kind::device, {}, {}, {}}, {Kind::host, {}, {}, {}}};
+  std::vector<nb::handle> given;  // by parameter
+  int next = 0;
+  for (int i = 0; i < static_cast<int>(function.parameters.size()); ++i) {
+    const Parameter& parameter = function.parameters[static_cast<size_t>(i)];
+    const bool is_made = shapes.contains(nb::int_(i));
+    given.push_back(parameter.kind == Kind::stream || is_made ? nb::handle() : nb::handle(arguments[next++]));
+    if (!parameter.is_array() || is_made) continue;
+    Side& side = sides[parameter.kind == Kind::host];
+    side.arguments.emplace_back(parameter.name.c_str(), given.back(),
+                                parameter.written ? Access::update : Access::read);
+    side.places.push_back(i);
+  }
+
+  std::vector<const DLTensor*> tensors(given.size());
+  for (Side& side : sides) {
+    if (side.arguments.empty()) continue;
+    CallOptions options;
+    options.only_looks = only_looks;
+    options.may_overlap = true;  // as C functions do: their authors know
+    if (side.kind == Kind::device) {
+      options.stream = stream;
+      options.execution = execution;
+    }
+    side.call.emplace(function.label.c_str(), side.arguments.data(), static_cast<int>(side.arguments.size()), options);
+    check_pointers(function, side);
+    if (side.kind == Kind::device) refuse_capture(function, *side.call);
+    for (size_t k = 0; k < side.places.size(); ++k) {
+      tensors[static_cast<size_t>(side.places[k])] = &side.call->tensor(static_cast<int>(k));
+    }
+  }
+  if (nb::len(given_results) > 0) {
+    for (int i = 0; i < static_cast<int>(given.size()); ++i) {
+      const nb::int_ place(i);
+      if (!given_results.contains(place)) continue;
+      const char* const name = function.parameters[static_cast<size_t>(i)].name.c_str();
+      const DLTensor& tensor = *tensors[static_cast<size_t>(i)];
+      check_given_result(function.label.c_str(), name, given_results[place], tensors.data(), tensor);
+    }
+  }
+  if (!sides[0].call && !(stream.is_none() && execution.is_none())) {
+    throw ValueError(function.label + ": stream or execution is given, but the function takes no device pointer; " +
+                     "accepted: None");
+  }
+
+  Registers registers;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const Parameter& parameter = function.parameters[i];
+    if (parameter.is_array() && !tensors[i]) {
+      std::optional<Call>& call = sides[parameter.kind == Kind::host].call;
+      if (!call) {
+        throw ValueError(function.label + ": " + parameter.name + " is to be made, and no array argument says whose; " +
+                         "accepted: an array for it");
+      }
+      const nb::object rule = shapes[nb::int_(static_cast<int>(i))];
+      const Shape shape = result_shape(function.label.c_str(), parameter.name.c_str(), rule, tensors.data());
+      tensors[i] = &call->output(shape, parameter.dtype);
+    }
+    if (parameter.is_array()) {
+      registers.add_integer(reinterpret_cast<Word>(tensors[i]->data));
+    } else if (parameter.kind == Kind::stream) {
+      registers.add_integer(reinterpret_cast<Word>(sides[0].call->stream()));
+    } else if (parameter.dtype.code == kDLFloat) {
+      registers.add_float(word_of(function, parameter, given[i]));
+    } else {
+      registers.add_integer(word_of(function, parameter, given[i]));
+    }
+  }
+  if (only_looks) {
+    const std::optional<Call>& call = sides[sides[0].call ? 0 : 1].call;
+    if (!call) return nb::none();
+    auto explained = nb::borrow<nb::dict>(call->explain());
+    if (sides[0].call) explain_order(function, *call, explained);
+    return explained;
+  }
+
+  Returned returned;
+  const auto run = [&] {
+    std::optional<exchange::Unwaited> may_take_long;
+    if (!sides[0].call) may_take_long.emplace();  // else it is inside CUDA
+    returned = call_symbol(function, registers);
+  };
+  {
+    const nb::gil_scoped_release no_gil;
+    if (sides[0].call) {
+      run_in_order(function, *sides[0].call, run);
+    } else {
+      run();
+    }
+  }
+  const nb::list made = hand_over(function, sides, shapes);
+  check_status(function, returned);  // whatever has been queued is in order by now
+  if (nb::len(shapes) == 0) return to_python(function, returned);
+  return nb::len(made) == 1 ? nb::object(made[0]) : nb::tuple(made);
+}
+
+nb::object call_by_name(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
+                        nb::handle stream, nb::handle execution, bool only_looks) {
+  return exchange::as_call(function.label.c_str(), !execution.is_none(), [&] {
+    return call_c(function, arguments, shapes, given_results, stream, execution, only_looks);
+  });
+}
+
+}  // namespace
+
+void bind_load(nb::module_& m) {
+  nb::class_<CFunction>(m, "CFunction", "A C function and its declaration.")
+      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool>(), nb::arg("label"),
+           nb::arg("address"), nb::arg("parameters"), nb::arg("result"), nb::arg("has_own_streams"))
+      .def("call", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+           nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
+                   "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "
+                   "bool, /) -> typing.Any"),
+           "Call it: with an argument for each parameter but the stream and the results that are made.");
+}
+
+}  // namespace interop::bindings

@@ -1,0 +1,158 @@
+// How the elementwise kernels read and write memory: vectors of any dtype, steps and alignment. Device code alone, for
+// NVRTC too: it includes nothing but our own headers, which do the same.
+#pragma once
+
+#include "cuda/elementwise/args.h"
+#include "cuda/elementwise/functors.cuh"
+
+namespace interop::cuda::elementwise {
+namespace {
+
+using namespace interop::device;
+
+// ---- dtypes in memory ----
+
+/// A bool in memory is a byte that may hold more than 0 and 1.
+template <typename T>
+struct MemoryOf {
+  using Type = T;
+};
+template <>
+struct MemoryOf<bool> {
+  using Type = unsigned char;
+};
+template <typename T>
+using Memory = typename MemoryOf<T>::Type;
+
+template <typename To, typename From>
+INTEROP_DEVICE To convert(Memory<From> x) {
+  if constexpr (Facts<From>::is_bool) {
+    return Convert<To, bool>::from(x != 0);
+  } else {
+    return Convert<To, From>::from(x);
+  }
+}
+
+// ---- reading and writing vectors ----
+
+constexpr int kVectorBytes = 16;
+
+template <typename T, int N>
+struct alignas(N * sizeof(T) < kVectorBytes ? N * sizeof(T) : kVectorBytes) Vector {
+  T at[N];
+};
+
+/// 16 bytes from any address, out of the two aligned vectors that they lie in.
+INTEROP_DEVICE uint4 read_across(const uint4* low, unsigned offset) {
+  const uint4 x = low[0], y = low[1];
+  const bool by2 = offset & 8, by1 = offset & 4;
+  const unsigned p0 = by2 ? x.z : x.x, p1 = by2 ? x.w : x.y, p2 = by2 ? y.x : x.z, p3 = by2 ? y.y : x.w,
+                 p4 = by2 ? y.z : y.x, p5 = by2 ? y.w : y.y;
+  const unsigned q0 = by1 ? p1 : p0, q1 = by1 ? p2 : p1, q2 = by1 ? p3 : p2, q3 = by1 ? p4 : p3, q4 = by1 ? p5 : p4;
+  const unsigned bits = (offset & 3) * 8;
+  return {__funnelshift_r(q0, q1, bits), __funnelshift_r(q1, q2, bits), __funnelshift_r(q2, q3, bits),
+          __funnelshift_r(q3, q4, bits)};
+}
+
+/// Something of as many bytes as an element, for code that only moves it.
+template <int Bytes>
+struct Raw {
+  uint4 bytes;
+};
+template <>
+struct Raw<1> {
+  unsigned char bytes;
+};
+template <>
+struct Raw<2> {
+  unsigned short bytes;
+};
+template <>
+struct Raw<4> {
+  unsigned bytes;
+};
+template <>
+struct Raw<8> {
+  uint2 bytes;
+};
+
+/// Which of the N places from `at` are in a row of `length`: [begin, end).
+struct Inside {
+  int begin, end;
+};
+template <int N>
+INTEROP_DEVICE Inside inside(int64_t at, int64_t length) {
+  return {at < 0 ? static_cast<int>(-at) : 0, at + N > length ? static_cast<int>(length - at) : N};
+}
+
+/// Elements in steps. One copy of the code for all dtypes of a size: the ends of rows, and strided arrays.
+template <int Bytes, int N>
+INTEROP_CALLED Vector<Raw<Bytes>, N> read_steps(const char* from, int64_t step, int begin, int end) {
+  Vector<Raw<Bytes>, N> vector{};
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i >= begin && i < end) vector.at[i] = *reinterpret_cast<const Raw<Bytes>*>(from + i * step);
+  }
+  return vector;
+}
+
+template <int Bytes, int N>
+INTEROP_CALLED void write_steps(char* to, int64_t step, int begin, int end, Vector<Raw<Bytes>, N> vector) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i >= begin && i < end) *reinterpret_cast<Raw<Bytes>*>(to + i * step) = vector.at[i];
+  }
+}
+
+/// The N elements of a row from place `at`; those outside of it are zeros.
+template <typename M, int N>
+INTEROP_DEVICE Vector<M, N> read_vector(Access access, int64_t step, const char* row, int64_t at, int64_t length) {
+  using V = Vector<M, N>;
+  if (access == Access::splat) {
+    V vector;
+    const M element = *reinterpret_cast<const M*>(row);
+#pragma unroll
+    for (int i = 0; i < N; ++i) vector.at[i] = element;
+    return vector;
+  }
+  const char* from = row + at * step;
+  if (access == Access::unit && at >= 0 && at + N <= length) {
+    const unsigned offset = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from)) % alignof(V);
+    if (offset == 0) return *reinterpret_cast<const V*>(from);
+    if constexpr (sizeof(V) == kVectorBytes) {
+      const char* low = from - offset;
+      if (low >= row && low + 2 * kVectorBytes <= row + length * step) {
+        const uint4 words = read_across(reinterpret_cast<const uint4*>(low), offset);
+        return *reinterpret_cast<const V*>(&words);
+      }
+    }
+  }
+  const Inside in = inside<N>(at, length);
+  const auto raw = read_steps<sizeof(M), N>(from, step, in.begin, in.end);
+  return *reinterpret_cast<const V*>(&raw);
+}
+
+/// The same as T from elements that are From in memory.
+template <typename T, typename From, int N>
+INTEROP_DEVICE Vector<T, N> read_as(Access access, int64_t step, const char* row, int64_t at, int64_t length) {
+  const auto read = read_vector<Memory<From>, N>(access, step, row, at, length);
+  Vector<T, N> vector;
+#pragma unroll
+  for (int i = 0; i < N; ++i) vector.at[i] = convert<T, From>(read.at[i]);
+  return vector;
+}
+
+template <typename O, int N>
+INTEROP_DEVICE void write_vector(bool neighbours, int64_t step, char* row, int64_t at, int64_t length,
+                                 const Vector<O, N>& vector) {
+  char* to = row + at * step;
+  if (neighbours && at >= 0 && at + N <= length) {
+    *reinterpret_cast<Vector<O, N>*>(to) = vector;
+    return;
+  }
+  const Inside in = inside<N>(at, length);
+  write_steps<sizeof(O), N>(to, step, in.begin, in.end, *reinterpret_cast<const Vector<Raw<sizeof(O)>, N>*>(&vector));
+}
+
+}  // namespace
+}  // namespace interop::cuda::elementwise

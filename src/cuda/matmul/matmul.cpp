@@ -1,0 +1,239 @@
+/// Which backend computes a product: one rule for `automatic`, and the checks for a backend asked for by name.
+#include <interop/cuda/matmul.h>
+#include <interop/error.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "cuda/matmul/backends.h"
+#include "cuda/matmul/finish.h"
+
+namespace interop::cuda {
+namespace {
+
+bool is_empty(const Gemm& gemm) {
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    if (gemm.batch[i].size == 0) return true;
+  }
+  return gemm.m == 0 || gemm.n == 0;
+}
+
+/// Of all its matrices, as if none were broadcast.
+double bytes(const Gemm& gemm) {
+  const double count = multiplications(gemm);
+  return (count / gemm.n + count / gemm.m + count / gemm.k) * item_bytes(gemm.dtype);
+}
+
+/// A product for which our kernel takes the GPU no longer than cuBLASLt takes the host: it is launched in less than
+/// half of that time. Measured on an H100, where float32 is as fast as cuBLASLt on the GPU, too, up to 512^3.
+bool is_small(const Gemm& gemm, MatmulPrecision precision) {
+  const bool is_tf32 = gemm.dtype == kFloat32 && precision == MatmulPrecision::tf32;
+  const bool is_float32 = gemm.dtype == kFloat32 && !is_tf32;
+  const bool is_half = gemm.dtype.bits == 16 || is_tf32;
+  const int64_t most = is_float32 ? 512 : is_half ? 256 : 128;
+  constexpr double kFewBytes = 4e6;  // more of them take the memory longer than all that
+  return gemm.k <= most && multiplications(gemm) <= static_cast<double>(most * most * most) && bytes(gemm) <= kFewBytes;
+}
+
+/// Is the product one for cuBLASLt, if that is installed and can take its layout?
+bool suits_cublas(const Gemm& gemm, const MatmulOptions& options) {
+  if (options.backend == MatmulBackend::tiled || is_empty(gemm) || gemm.k == 0) return false;
+  return options.backend == MatmulBackend::cublas || !is_small(gemm, options.precision);
+}
+
+/// A GPU cannot read an element that is not aligned to its size, and a kernel that tries breaks the context.
+void check_alignment(const char* name, const void* pointer, int item) {
+  if (reinterpret_cast<uintptr_t>(pointer) % item == 0) return;
+  throw ValueError(std::string("interop.matmul: ") + name + " starts at an address that is not a multiple of " +
+                   std::to_string(item) + " bytes, which the GPU cannot read; copy it first");
+}
+
+// ---- where our kernels for tensor cores are the quicker ones ----
+
+/// The largest power of two, up to 16, that divides the address of every row or column of an operand, in bytes.
+int alignment_of(const void* data, int64_t rows, int64_t columns, const MatrixStrides& strides, const Gemm& gemm,
+                 int64_t BatchDim::* stride) {
+  const bool by_columns = rows == 1 ? strides.column != 1 : strides.row == 1;
+  int64_t elements = by_columns ? strides.column : strides.row;
+  if ((by_columns ? columns : rows) == 1) elements = 0;  // nothing steps along a dimension of one
+  for (int i = 0; i < gemm.batch_ndim; ++i) elements |= gemm.batch[i].*stride;
+  const auto bits = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data)) |
+                    static_cast<uint64_t>(elements * item_bytes(gemm.dtype)) | 16u;
+  return static_cast<int>(bits & ~(bits - 1));
+}
+
+int alignment_of(const Gemm& gemm) {
+  return std::min(alignment_of(gemm.a, gemm.m, gemm.k, gemm.a_strides, gemm, &BatchDim::a_stride),
+                  alignment_of(gemm.b, gemm.k, gemm.n, gemm.b_strides, gemm, &BatchDim::b_stride));
+}
+
+bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { return strides.*k == 1; }
+
+/// Of products with few rows or columns: cuBLASLt reads at all of the memory's rate in 64 bits; in 16 where they are
+/// aligned, unless a vector meets a matrix along which a long k runs; and in float32 where k does not run so.
+bool is_quicker_if_skinny(const Gemm& gemm) {
+  constexpr int64_t kLong = 256;
+  const bool is_vector = gemm.m == 1 || gemm.n == 1;
+  const bool along_k = gemm.m == 1 ? runs_along_k(gemm.b_strides, &MatrixStrides::row)
+                                   : runs_along_k(gemm.a_strides, &MatrixStrides::column);
+  if (gemm.dtype.bits == 16) return alignment_of(gemm) < 16 || (is_vector && along_k && gemm.k >= kLong);
+  return gemm.dtype == kFloat32 && (!is_vector || along_k);
+}
+
+/// Are the outputs so few, and k so long, that it must be divided for tiles to occupy all SMs?
+bool has_few_outputs(const Gemm& gemm) {
+  return gemm.k > 1024 && multiplications(gemm) < 6e5 * static_cast<double>(gemm.k);
+}
+
+/// One kind of product, from how many multiplications on ours is the quicker kernel for it.
+struct Row {
+  const char* what;
+  double from;
+  bool (*is_it)(const Gemm&, const MatmulOptions&);
+  bool only_if_denied = false;  // cuBLASLt the division of k that it would make: its other kernels are slow for these
+};
+
+/// Measured on H100 and H200 with cuBLASLt 13.1: `interop bench matmul`, of which docs/performance.md has figures.
+constexpr Row kOurs[] = {
+    {"16-bit floats in rows at odd addresses", 4e7,
+     [](const Gemm& g, const MatmulOptions&) {
+       return g.dtype.bits == 16 && alignment_of(g) == 2 && !has_few_outputs(g);
+     }},
+    {"16-bit floats in rows at other addresses than multiples of 16 bytes", 3e9,
+     [](const Gemm& g, const MatmulOptions&) {
+       return g.dtype.bits == 16 && alignment_of(g) < 16 && !has_few_outputs(g);
+     }},
+    {"16-bit floats", 1.5e11, [](const Gemm& g, const MatmulOptions&) { return g.dtype.bits == 16; }},
+    {"int8, but where k is the unit stride of both", 1e8,
+     [](const Gemm& g, const MatmulOptions&) {
+       return g.dtype.code == kDLInt &&
+              !(runs_along_k(g.a_strides, &MatrixStrides::column) && runs_along_k(g.b_strides, &MatrixStrides::row));
+     }},
+    {"few outputs", 1e8,
+     [](const Gemm& g, const MatmulOptions& options) {
+       const bool is_slow = g.dtype.code == kDLComplex ? g.dtype.bits == 64
+                            : g.dtype.bits == 16       ? alignment_of(g) < 16
+                                                       : options.precision == MatmulPrecision::exact;
+       return is_slow && has_few_outputs(g);
+     },
+     true},
+    {"few rows or columns", 0, [](const Gemm& g, const MatmulOptions&) { return tiled::is_skinny(g); }, true},
+    {"TF32 where k is the unit stride of neither", 8e9,
+     [](const Gemm& g, const MatmulOptions& options) {
+       return options.precision == MatmulPrecision::tf32 && g.dtype == kFloat32 &&
+              !runs_along_k(g.a_strides, &MatrixStrides::column) && !runs_along_k(g.b_strides, &MatrixStrides::row);
+     }},
+};
+
+bool may_be_ours(const Gemm& gemm, const MatmulOptions& options, bool denied_division) {
+  const double count = multiplications(gemm);
+  return std::any_of(std::begin(kOurs), std::end(kOurs), [&](const Row& row) {
+    return count >= row.from && (denied_division || !row.only_if_denied) && row.is_it(gemm, options);
+  });
+}
+
+// ---- products of cuBLASLt that a kernel of ours finishes, in their place ----
+
+/// What is slow in a kernel of ours: gelu, which does not overlap with sums; and anything on float8, whose tensor cores
+/// cuBLASLt alone uses.
+bool is_finished_after(const Gemm& gemm) {
+  const bool has_gelu = gemm.activation == Activation::gelu || gemm.activation == Activation::gelu_tanh;
+  return (has_gelu || gemm.dtype.bits == 8) && can_finish(gemm);
+}
+
+/// What cuBLASLt computes of it then.
+Gemm product_of(Gemm gemm) {
+  gemm.bias = nullptr;
+  gemm.aux = nullptr;
+  gemm.activation = Activation::none;
+  return gemm;
+}
+
+[[noreturn]] void refuse(const char* why_not) {
+  throw ValueError(std::string("interop.matmul: backend=\"cublas\" cannot take this product: ") + why_not +
+                   "; use backend=\"tiled\", or leave the choice to interop");
+}
+
+}  // namespace
+
+/// The rule of `automatic`, first match wins:
+///   nothing to add up (k == 0), or nothing at all     tiled (finishes zeros, or returns)
+///   cuBLASLt not installed                            tiled
+///   small                                             tiled
+///   few rows or columns, as is_quicker_if_skinny says tiled
+///   TF32x3 that our kernel serves                     tiled (cuBLASLt has none)
+///   what cuBLASLt cannot take, as make_key says       tiled, but for bias and activation (see is_finished_after)
+///   measured, by `tune_matmul`                        the quicker one
+///   a row of kOurs                                    tiled
+///   all else                                          cublas
+MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
+  check_alignment("a", gemm.a, gemm.dtype.bits / 8);
+  check_alignment("b", gemm.b, gemm.b_dtype.bits / 8);
+  check_alignment("out", gemm.c, gemm.out_dtype.bits / 8);
+  check_alignment("c", gemm.addend, gemm.out_dtype.bits / 8);
+  check_alignment("bias", gemm.bias, gemm.out_dtype.bits / 8);
+  check_alignment("aux", gemm.aux, gemm.out_dtype.bits / 8);
+  const bool by_name = options.backend == MatmulBackend::cublas;
+  if (by_name && !cublas::installed()) {
+    throw CudaError("interop.matmul: backend=\"cublas\", but cuBLASLt does not load (" + cublas::why_not_installed() +
+                    "); install nvidia-cublas (pip) or the CUDA toolkit, or use backend=\"tiled\"");
+  }
+  if (!suits_cublas(gemm, options) || !cublas::installed()) return tiled::plan(gemm, options);
+  if (!by_name) {
+    if (tiled::is_skinny(gemm) && is_quicker_if_skinny(gemm)) return tiled::plan(gemm, options);
+    if (options.precision == MatmulPrecision::tf32x3) {
+      MatmulPlan plan = tiled::plan(gemm, options);
+      if (plan.precision == MatmulPrecision::tf32x3) return plan;
+    }
+  }
+  cublas::Planned planned = cublas::plan(gemm, options);
+  const bool finishes_after = !planned.algorithm && !by_name && is_finished_after(gemm);
+  if (finishes_after) planned = cublas::plan(product_of(gemm), options);
+  if (!planned.algorithm) {
+    if (by_name) refuse(planned.why_not);
+    return tiled::plan(gemm, options);
+  }
+  if (!by_name && (planned.tuned ? planned.tiled_is_quicker : may_be_ours(gemm, options, planned.denied_division))) {
+    MatmulPlan plan = tiled::plan(gemm, options);
+    if (planned.tuned || plan.tensor_cores || plan.parts > 1 || tiled::is_skinny(gemm)) {
+      plan.tunable = !planned.tuned && !finishes_after;
+      return plan;
+    }
+  }
+  MatmulPlan plan{MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
+  plan.finishes_after = finishes_after;
+  plan.tunable = !planned.tuned && !finishes_after;  // the choice is that of the product without the rest
+  return plan;
+}
+
+std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
+  if (options.backend == MatmulBackend::cublas && suits_cublas(gemm, options)) {
+    if (const char* why_not = cublas::why_not_dtypes(gemm, options)) refuse(why_not);
+  }
+  const std::size_t of_cublas = suits_cublas(gemm, options) ? cublas::kMaxWorkspace : 0;
+  // Of TF32 it takes all that is compact, but for a batch in two dimensions.
+  const bool takes_it =
+      of_cublas > 0 && options.precision == MatmulPrecision::tf32 && gemm.batch_ndim <= 1 && cublas::installed();
+  if (options.backend == MatmulBackend::cublas || takes_it || is_empty(gemm) || gemm.k == 0) return of_cublas;
+  return std::max(of_cublas, tiled::largest_workspace(gemm, options));
+}
+
+void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
+  if (plan.finishes_after) {
+    cublas::launch(product_of(gemm), plan.algorithm.get(), workspace, stream);
+    launch_finish(gemm, stream);
+  } else if (plan.backend == MatmulBackend::cublas) {
+    cublas::launch(gemm, plan.algorithm.get(), workspace, stream);
+  } else {
+    tiled::launch(gemm, plan, workspace, stream);
+  }
+}
+
+std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
+  if (plan.backend != MatmulBackend::cublas) return tiled::describe(gemm, plan);
+  return cublas::describe(plan.algorithm.get()) + (plan.finishes_after ? ", finished by a second kernel" : "");
+}
+
+}  // namespace interop::cuda

@@ -1,0 +1,664 @@
+/// float64, complex128 and TF32 products on the tensor cores of sm_80 and later: cp.async, and mma.sync of float64 or
+/// TF32.
+#include "cuda/matmul/mma/wide.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "cuda/driver/driver_api.h"
+#include "cuda/driver/kernel.h"
+#include "cuda/matmul/blocks.cuh"
+#include "cuda/matmul/finish_four.cuh"
+#include "cuda/matmul/tf32.cuh"
+
+namespace interop::cuda::mma_wide {
+namespace {
+
+using device::Complex;
+using tiled::BlockTile;
+using tiled::FinishArgs;
+using tiled::IsComplex;
+using tiled::kKernelBatchDims;
+using tiled::matrices;
+using tiled::OutputArgs;
+
+// ---- what the kernel is told ----
+
+/// One input as a (mn, k) matrix, where mn is m for a and n for b. Neighbouring threads copy neighbours along the fast
+/// one of the two dimensions, which is that of the unit stride, if there is one.
+struct OperandArgs {
+  const char* data;
+  int64_t fast_stride, slow_stride;  // in bytes, as all strides here
+  int64_t pass_bytes, tile_bytes;    // from one chunk that a thread copies, and one k tile, to the next
+  int64_t batch_stride[kKernelBatchDims];
+  int k_fast;
+  int vectors;  // is the fast dimension's stride the unit one, and are all chunks along it 16-byte aligned?
+};
+
+struct KernelArgs {
+  OperandArgs a, b;
+  OutputArgs c;
+  FinishArgs finish;
+  int m, n, k;
+  int row_tiles, column_tiles;
+  unsigned conjugates_a;  // the bit that turns the sign of a's imaginary parts, or 0
+  int64_t first_matrix;   // of this launch
+  int64_t batch_size[kKernelBatchDims];
+};
+
+// ---- the shapes ----
+
+constexpr int kChunk = 16;       // bytes: four neighbours of float32, two of float64, or one complex128
+constexpr int kTileBytes = 128;  // of k, in a k tile
+
+// A row of a stage is longer than what is in it, so that what lanes read at a time is in different banks: of float32 4
+// neighbours in k and 8 in mn, of float64 4 and 4, of complex128 4 and 2.
+constexpr int kPad = 32;  // where mn is the fast dimension
+template <typename T>
+constexpr int pitch_of_k() {  // where k is
+  return kTileBytes + 4 * sizeof(T);
+}
+
+/// What `size` rows (a) or columns (b) take of a stage, whichever dimension is the fast one.
+template <typename T>
+constexpr int operand_bytes(int size) {
+  const int item = sizeof(T);
+  return std::max(size * pitch_of_k<T>(), kTileBytes / item * (size * item + kPad));
+}
+
+/// A warp has kRows times kColumns blocks of 16 x 8 outputs.
+template <typename U, int M, int N, int WarpM, int WarpN, int Stages, int MinBlocks>
+struct Shape {
+  using T = U;
+  static constexpr int kM = M, kN = N, kMinBlocks = MinBlocks;
+  static constexpr int kThreads = (M / WarpM) * (N / WarpN) * 32;
+  static constexpr int kBytesA = operand_bytes<T>(M), kStageBytes = kBytesA + operand_bytes<T>(N);
+  static constexpr int kShared = Stages * kStageBytes;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  static constexpr bool kComplex = IsComplex<T>::value;
+  static constexpr int kK = kTileBytes / sizeof(T);
+  static constexpr int kChunkItems = kChunk / sizeof(T);
+  static constexpr int kWarpM = WarpM, kWarpN = WarpN, kWarpsN = N / WarpN;
+  static constexpr int kRows = WarpM / 16, kColumns = WarpN / 8, kDepths = kK / 8;
+  static constexpr int kStages = Stages;  // k tiles in shared memory
+  static_assert(WarpM % 16 == 0 && WarpN % 8 == 0 && kDepths * kColumns % 2 == 0);
+#endif
+};
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+
+/// threadIdx.x, asked anew, so that what follows from it does not keep registers all through the loop over k.
+__device__ __forceinline__ int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
+// ---- from global to shared memory ----
+
+/// How far neighbours in k and in mn are from one another in a stage, in bytes.
+template <typename S, int Size, bool KFast>
+struct Pitches {
+  static constexpr int kItem = sizeof(typename S::T);
+  static constexpr int kK = KFast ? kItem : Size * kItem + kPad;
+  static constexpr int kMN = KFast ? pitch_of_k<typename S::T>() : kItem;
+};
+
+/// The copies of one operand by one thread: its chunks of a stage are equal numbers of rows apart.
+template <typename S, int Size, bool KFast>
+class Copies {
+ public:
+  /// `from` is the tile's first element; `mn_left` of its rows (a) or columns (b) exist.
+  __device__ __forceinline__ Copies(const OperandArgs& args, const char* from, int mn_left) : args_(args) {
+    const int row = threadIdx.x / kRowChunks, chunk = threadIdx.x % kRowChunks;
+    from_ = from + row * args.slow_stride + chunk * S::kChunkItems * args.fast_stride;
+    to_ = row * kRowBytes + chunk * kChunk;
+    mn_left_ = mn_left;
+    whole_ = (S::kComplex || args.vectors) && mn_left >= Size;
+  }
+
+  /// Copies the next k tile; zeros for what does not exist, of mn and of the `k_left` from there on.
+  __device__ __forceinline__ void next(uint32_t stage, int k_left) {
+    if (whole_ && k_left >= S::kK) {
+      const char* from = from_;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        tiled::copy_or_zero<16>(stage + to_ + i * kRowStep * kRowBytes, from, kChunk);
+        from += args_.pass_bytes;
+      }
+    } else {
+      next_of_edge(stage + to_, k_left);
+    }
+    from_ += args_.tile_bytes;
+  }
+
+ private:
+  static constexpr int kCount = Size * kTileBytes / kChunk / S::kThreads;
+  static constexpr int kRowChunks = KFast ? kTileBytes / kChunk : Size / S::kChunkItems;
+  static constexpr int kRowBytes = KFast ? Pitches<S, Size, true>::kMN : Pitches<S, Size, false>::kK;
+  static constexpr int kRowStep = S::kThreads / kRowChunks;
+  static_assert(kCount * S::kThreads * kChunk == Size * kTileBytes && kRowStep * kRowChunks == S::kThreads);
+
+  __device__ __forceinline__ void next_of_edge(uint32_t to, int k_left) const {
+    constexpr int kItem = sizeof(typename S::T);
+    const int thread = thread_index();
+    const int fast_left = (KFast ? k_left : mn_left_) - thread % kRowChunks * S::kChunkItems;
+    const int slow_left = (KFast ? mn_left_ : k_left) - thread / kRowChunks;
+    const int most = min(max(fast_left, 0), S::kChunkItems) * kItem;
+    const char* from = from_;
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) {
+      const int bytes = i * kRowStep < slow_left ? most : 0;
+      if (S::kComplex || args_.vectors) {
+        tiled::copy_or_zero<16>(to, from, bytes);
+      } else {
+        const char* element = from;
+#pragma unroll
+        for (int j = 0; j < S::kChunkItems; ++j) {
+          tiled::copy_or_zero<kItem>(to + j * kItem, element, j * kItem < bytes ? kItem : 0);
+          element += args_.fast_stride;
+        }
+      }
+      from += args_.pass_bytes;
+      to += kRowStep * kRowBytes;
+    }
+  }
+
+  const OperandArgs& args_;
+  const char* from_;
+  uint32_t to_;
+  int mn_left_;
+  bool whole_;  // all of mn exists, and may be copied in vectors
+};
+
+// ---- from shared memory to registers ----
+
+// With t = lane % 4 and g = lane / 4, an instruction takes from a thread k = t, t + 4, ... of rows g and g + 8 of a and
+// of column g of b, and adds to rows g and g + 8 of columns 2t and 2t + 1.
+
+template <typename T>
+__device__ __forceinline__ T load(uint32_t from) {
+  T value;
+  if constexpr (IsComplex<T>::value) {
+    asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(value.re), "=d"(value.im) : "r"(from) : "memory");
+  } else if constexpr (std::is_same_v<T, float>) {
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  } else {
+    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(value) : "r"(from) : "memory");
+  }
+  return value;
+}
+
+/// Where a warp's part of an operand is in a stage, as this lane reads it.
+template <typename S, int Size, bool KFast>
+class Fragments {
+ public:
+  /// `first` is where the warp's part of the tile begins, in mn.
+  __device__ __forceinline__ explicit Fragments(int first) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    place_ = (first + g) * Pitch::kMN + t * Pitch::kK;
+  }
+
+  /// The element `eight` eights of mn and `four` fours of k further.
+  __device__ __forceinline__ typename S::T load(uint32_t stage, int eight, int four) const {
+    return mma_wide::load<typename S::T>(stage + place_ + eight * 8 * Pitch::kMN + four * 4 * Pitch::kK);
+  }
+
+ private:
+  using Pitch = Pitches<S, Size, KFast>;
+  uint32_t place_;
+};
+
+/// d += a b for 16 rows, 8 columns and 8 k: a is [k four][row eight], b [k four], d [row eight][column].
+__device__ __forceinline__ void multiply_block(double (&d)[2][2], const double (&a)[2][2], const double (&b)[2]) {
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(d[0][0]), "+d"(d[0][1]), "+d"(d[1][0]), "+d"(d[1][1])
+      : "d"(a[0][0]), "d"(a[0][1]), "d"(a[1][0]), "d"(a[1][1]), "d"(b[0]), "d"(b[1]));
+#else
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+          : "+d"(d[half][0]), "+d"(d[half][1])
+          : "d"(a[k][half]), "d"(b[k]));
+    }
+  }
+#endif
+}
+
+__device__ __forceinline__ void multiply_block(float (&d)[2][2], const uint32_t (&a)[2][2], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[1][0]), "+f"(d[1][1])
+      : "r"(a[0][0]), "r"(a[0][1]), "r"(a[1][0]), "r"(a[1][1]), "r"(b[0]), "r"(b[1]));
+}
+
+/// A real element as the instruction takes it.
+__device__ __forceinline__ double factor(double x) { return x; }
+__device__ __forceinline__ uint32_t factor(float x) { return device::rounded_to_tf32(x); }
+
+__device__ __forceinline__ double with_sign_turned(double x, unsigned bit) {
+  return __hiloint2double(__double2hiint(x) ^ bit, __double2loint(x));
+}
+
+/// What a warp multiplies at a time: its rows by 8 columns, for 8 k. Parts are the real and the imaginary one of
+/// complex128.
+template <typename S>
+struct Step {
+  static constexpr bool kTf32 = std::is_same_v<typename S::T, float>;
+  static constexpr int kParts = S::kComplex ? 2 : 1;
+  using Factor = std::conditional_t<kTf32, uint32_t, double>;
+  using Sums = std::conditional_t<kTf32, float, double>[S::kRows][S::kColumns][kParts][2][2];
+
+  struct A {
+    Factor values[S::kRows][kParts][2][2];
+  };
+  struct B {
+    Factor values[kParts][2];
+  };
+
+  template <typename From>
+  static __device__ __forceinline__ void load_a(A& a, const From& from, uint32_t stage, int row, int depth,
+                                                unsigned conjugates) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto value = from.load(stage, 2 * row + half, 2 * depth + k);
+        if constexpr (S::kComplex) {
+          a.values[row][0][k][half] = value.re;
+          a.values[row][1][k][half] = with_sign_turned(value.im, conjugates);
+        } else {
+          a.values[row][0][k][half] = factor(value);
+        }
+      }
+    }
+  }
+
+  template <typename From>
+  static __device__ __forceinline__ void load_b(B& b, const From& from, uint32_t stage, int column, int depth) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const auto value = from.load(stage, column, 2 * depth + k);
+      if constexpr (S::kComplex) {
+        b.values[0][k] = value.re;
+        b.values[1][k] = value.im;
+      } else {
+        b.values[0][k] = factor(value);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void multiply(Sums& sums, const A& a, const B& b, int row, int column) {
+    auto& sum = sums[row][column];
+    multiply_block(sum[0], a.values[row][0], b.values[0]);
+    if constexpr (S::kComplex) {
+      constexpr unsigned kSign = 0x80000000u;
+      const double negative[] = {with_sign_turned(b.values[1][0], kSign), with_sign_turned(b.values[1][1], kSign)};
+      multiply_block(sum[1], a.values[row][0], b.values[1]);
+      multiply_block(sum[0], a.values[row][1], negative);
+      multiply_block(sum[1], a.values[row][1], b.values[0]);
+    }
+  }
+};
+
+// ---- what becomes of the sums ----
+
+/// Of a block of outputs, what a lane has: rows g and g + 8, of columns 2t and 2t + 1.
+template <typename S>
+__device__ __forceinline__ typename S::T output(const typename Step<S>::Sums& sums, int i, int j, int row, int column) {
+  if constexpr (S::kComplex) {
+    return {sums[i][j][0][row][column], sums[i][j][1][row][column]};
+  } else {
+    return sums[i][j][0][row][column];
+  }
+}
+
+/// Where a matrix's output is in an array of the result's shape; null if that is not there.
+__device__ __forceinline__ char* place_in(const OutputArgs& array, const BlockTile& tile, int row, int column) {
+  return tiled::place_in(array, tile.batch, row, column).data;
+}
+
+/// Stores the sums as they are, a lane's two columns as vectors where they are adjacent and aligned. `row` and `column`
+/// are the lane's first.
+template <typename S>
+__device__ __forceinline__ void store(const KernelArgs& args, const typename Step<S>::Sums& sums, const BlockTile& tile,
+                                      int row, int column) {
+  using T = typename S::T;
+  using Vector = std::conditional_t<std::is_same_v<T, float>, float2, double2>;
+  char* const first = place_in(args.c, tile, row, column);
+#pragma unroll
+  for (int i = 0; i < 2 * S::kRows; ++i) {
+    if (row + i * 8 >= args.m) continue;
+    char* const c = first + i * 8 * args.c.row_stride;
+#pragma unroll
+    for (int j = 0; j < S::kColumns; ++j) {
+      const int left = args.n - column - j * 8;
+      char* const to = c + j * 8 * args.c.column_stride;
+      alignas(Vector) const T values[] = {output<S>(sums, i / 2, j, i % 2, 0), output<S>(sums, i / 2, j, i % 2, 1)};
+      if (args.finish.vector_stores && left >= 2) {
+#pragma unroll
+        for (int v = 0; v < static_cast<int>(sizeof(values) / sizeof(Vector)); ++v) {
+          reinterpret_cast<Vector*>(to)[v] = reinterpret_cast<const Vector*>(values)[v];
+        }
+      } else {
+        if (left >= 1) *reinterpret_cast<T*>(to) = values[0];
+        if (left >= 2) *reinterpret_cast<T*>(to + args.c.column_stride) = values[1];
+      }
+    }
+  }
+}
+
+/// Finishes and stores sums that are not stored as they are, one by one: from local memory, since registers have no
+/// index, and unrolled this would be a lot of code.
+template <typename S>
+__device__ __forceinline__ void finish(const KernelArgs& args, const typename Step<S>::Sums& sums,
+                                       const BlockTile& tile, int first_row, int first_column) {
+  using T = typename S::T;
+  T values[S::kRows * S::kColumns * 4];
+#pragma unroll
+  for (int i = 0; i < S::kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < S::kColumns; ++j) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) values[(i * S::kColumns + j) * 4 + v] = output<S>(sums, i, j, v / 2, v % 2);
+    }
+  }
+#pragma unroll 1
+  for (int index = 0; index < S::kRows * S::kColumns * 4; ++index) {
+    const int v = index % 4, j = index / 4 % S::kColumns, i = index / 4 / S::kColumns;
+    const int row = first_row + i * 16 + v / 2 * 8, column = first_column + j * 8 + v % 2;
+    if (row >= args.m || column >= args.n) continue;
+    const FinishArgs& how = args.finish;
+    tiled::finish_one<T>(how, values[index],
+                         {place_in(args.c, tile, row, column), place_in(how.addend, tile, row, column),
+                          place_in(how.bias, tile, row, column), place_in(how.aux, tile, row, column)});
+  }
+}
+
+__device__ __forceinline__ const char* first_element(const OperandArgs& args, const BlockTile& tile, int mn) {
+  const char* data = args.data + mn * (args.k_fast ? args.slow_stride : args.fast_stride);
+#pragma unroll
+  for (int i = 0; i < kKernelBatchDims; ++i) data += tile.batch[i] * args.batch_stride[i];
+  return data;
+}
+
+#endif  // __CUDA_ARCH__ >= 800
+
+// mma_wide_kernel: c = a @ b for every matrix of the batch.
+//   in      a (m, k), b (k, n) T, any strides
+//   out     c (m, n) T, any strides, finished as `FinishArgs` says
+//   launch  one block of S::kThreads per tile of c, S::kShared dynamic shared memory
+//   traffic reads a and b n / kN and m / kM times, mostly from L2; writes c once. Compute-bound, so judge it in FLOP/s
+//   maths   sums of T in one fixed order, that of k's eights; of complex128 four real products each; of float32 as TF32
+// A ring of kStages k tiles in shared memory: kStages - 1 are on their way while one is multiplied; and of that, the
+// next step's columns are on their way to registers. An instruction of float64 holds up its warp for 32 cycles, and a
+// register that it reads for some more: 16 warps an SM hide that, 8 do not. E.g. m = n = k = 4096 of float64: 2048
+// blocks of 256 threads, two an SM, each 256 k tiles of 16.
+template <typename S, bool KFastA, bool KFastB>
+__global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) mma_wide_kernel(const __grid_constant__ KernelArgs args) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(128) char shared[];
+  using Work = Step<S>;
+  constexpr int kSteps = S::kDepths * S::kColumns;
+  constexpr int kLastStage = (S::kStages - 1) * S::kStageBytes;
+
+  const auto stages = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const BlockTile first = tiled::tile_of_block<S::kM, S::kN>(args);
+  const int warp = threadIdx.x / 32;
+  const int warp_row = warp / S::kWarpsN * S::kWarpM, warp_column = warp % S::kWarpsN * S::kWarpN;
+  Copies<S, S::kM, KFastA> copies_a(args.a, first_element(args.a, first, first.row), args.m - first.row);
+  Copies<S, S::kN, KFastB> copies_b(args.b, first_element(args.b, first, first.column), args.n - first.column);
+  const Fragments<S, S::kM, KFastA> rows(warp_row);
+  const Fragments<S, S::kN, KFastB> columns(warp_column);
+  typename Work::Sums sums = {};
+
+  uint32_t stage = stages;
+  const auto copy = [&](uint32_t to, int k_left) {
+    if (k_left > 0) {
+      copies_a.next(to, k_left);
+      copies_b.next(to + S::kBytesA, k_left);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");  // empty at the end, so that the count stays right
+  };
+  const auto wait_for_tile = [&] {  // it has arrived, for all threads; and all have done with the one before
+    asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 2) : "memory");
+    __syncthreads();
+  };
+
+  typename Work::A a;
+  typename Work::B b[2];
+#pragma unroll 1
+  for (int i = 0; i < S::kStages - 1; ++i) copy(stages + i * S::kStageBytes, args.k - i * S::kK);
+  wait_for_tile();
+#pragma unroll
+  for (int i = 0; i < S::kRows; ++i) Work::load_a(a, rows, stage, i, 0, args.conjugates_a);
+  Work::load_b(b[0], columns, stage + S::kBytesA, 0, 0);
+
+#pragma unroll 1
+  for (int k_left = args.k; k_left > 0; k_left -= S::kK) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int next = (step + 1) % kSteps, next_depth = next / S::kColumns, next_column = next % S::kColumns;
+      if (next == 0) {
+        wait_for_tile();
+        stage = stage == stages + kLastStage ? stages : stage + S::kStageBytes;
+      }
+      Work::load_b(b[next % 2], columns, stage + S::kBytesA, next_column, next_depth);
+      if (step == 0) {
+        copy(stage == stages ? stages + kLastStage : stage - S::kStageBytes, k_left - (S::kStages - 1) * S::kK);
+      }
+#pragma unroll
+      for (int i = 0; i < S::kRows; ++i) {
+        Work::multiply(sums, a, b[step % 2], i, step % S::kColumns);
+        if (next_column == 0) Work::load_a(a, rows, stage, i, next_depth, args.conjugates_a);
+      }
+    }
+  }
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+
+  const BlockTile tile = tiled::tile_of_block<S::kM, S::kN>(args);
+  const int thread = thread_index(), lane = thread % 32;
+  const int row = tile.row + thread / 32 / S::kWarpsN * S::kWarpM + lane / 4;
+  const int column = tile.column + thread / 32 % S::kWarpsN * S::kWarpN + lane % 4 * 2;
+  if (args.finish.direct) {
+    store<S>(args, sums, tile, row, column);
+  } else {
+    finish<S>(args, sums, tile, row, column);
+  }
+#endif
+}
+
+// ---- the variants ----
+
+/// A shape, and how fast it is: n blocks of it on one SM take as long as (n + start) / rate times its multiplications
+/// at the SM's peak. Fitted to an H200, with squares of 256 to 2048; of TF32 estimated.
+struct Variant {
+  const char* name;
+  int m, n, threads, shared_bytes;
+  double rate, start;
+  Kernel* kernels[2][2];  // [is k a's fast dimension][b's]
+};
+
+template <typename S, bool KFastA, bool KFastB>
+Kernel* kernel_of() {
+  static Kernel kernel(reinterpret_cast<const void*>(&mma_wide_kernel<S, KFastA, KFastB>), S::kShared);
+  return &kernel;
+}
+
+template <typename S>
+Variant variant_of(const char* name, double rate, double start) {
+  return {name,
+          S::kM,
+          S::kN,
+          S::kThreads,
+          S::kShared,
+          rate,
+          start,
+          {{kernel_of<S, false, false>(), kernel_of<S, false, true>()},
+           {kernel_of<S, true, false>(), kernel_of<S, true, true>()}}};
+}
+
+struct Variants {
+  const Variant* first;
+  int count;
+};
+
+Variants variants(DLDataType dtype) {
+  using Wide = Complex<double>;
+  // clang-format off
+  //                     T   M    N  warp  stages  blocks an SM
+  static const Variant real[] = {
+      variant_of<Shape<double, 64, 128,  32, 32,  3,  2>>("64x128x16", 0.94, 0.3),
+      variant_of<Shape<double, 64,  64,  16, 32,  4,  2>>("64x64x16", 0.875, 0.4),
+      variant_of<Shape<double, 32,  32,  16, 16,  4,  4>>("32x32x16", 0.66, 2.0),
+  };
+  static const Variant complex[] = {
+      variant_of<Shape<Wide, 64, 64,  16, 32,  3,  2>>("64x64x8", 1.0, 0.3),
+      variant_of<Shape<Wide, 32, 32,  16, 16,  3,  4>>("32x32x8", 1.0, 1.2),
+  };
+  // clang-format on
+  // What bounds these is the loads from shared memory, and the rounding: 24 and 72 instructions for 16 products of a
+  // warp of 64 x 32. On an H200 they reach 120 and 100 TFLOP/s.
+  static const Variant tf32[] = {
+      variant_of<Shape<float, 128, 128, 64, 32, 2, 2>>("128x128x32", 0.26, 0.3),
+      variant_of<Shape<float, 64, 64, 32, 32, 3, 4>>("64x64x32", 0.21, 0.6),
+  };
+  if (dtype == kFloat32) return {tf32, static_cast<int>(std::size(tf32))};
+  if (dtype.code == kDLComplex) return {complex, static_cast<int>(std::size(complex))};
+  return {real, static_cast<int>(std::size(real))};
+}
+
+// ---- what is served ----
+
+int64_t tiles_of(const Gemm& gemm, const Variant& variant) {
+  return ceil_div(gemm.m, variant.m) * ceil_div(gemm.n, variant.n);
+}
+
+// ---- the launcher ----
+
+/// A variant, and when its busiest SM should be done.
+struct Choice {
+  int variant;
+  double us;
+};
+
+/// The variant whose busiest SM should finish first.
+Choice choose(const Gemm& gemm) {
+  constexpr double kRate = 30e6 / 132;  // multiplications of float64 of a Hopper's SM in a microsecond
+  // How many of those take as long as one of this dtype.
+  const double each = gemm.dtype.code == kDLComplex ? 4 : gemm.dtype == kFloat32 ? 1. / 8 : 1;
+  const int sms = multiprocessors(current_device("launching a product"));
+  const auto [list, count] = variants(gemm.dtype);
+  Choice best{count - 1, std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < count; ++i) {
+    const int64_t tiles = tiles_of(gemm, list[i]) * matrices(gemm);
+    const double blocks = static_cast<double>(ceil_div(tiles, sms)) + list[i].start;
+    const double us = each * blocks * list[i].m * list[i].n * gemm.k / list[i].rate / kRate;
+    if (us < best.us) best = {i, us};
+  }
+  return best;
+}
+
+/// One of a and b as a (mn, k) matrix, of which `threads` threads copy tiles of `size` rows or columns.
+OperandArgs operand_args(const Gemm& gemm, const void* data, int64_t mn, int64_t mn_stride, int64_t k_stride,
+                         int64_t BatchDim::* batch_stride, int size, int threads) {
+  OperandArgs args{};
+  const int64_t item = item_bytes(gemm.dtype);
+  // Nothing steps along a dimension of one, and its stride may be anything.
+  if (gemm.k == 1) k_stride = mn_stride == 1 ? 0 : 1;
+  if (mn == 1) mn_stride = k_stride == 1 ? 0 : 1;
+  args.data = static_cast<const char*>(data);
+  args.k_fast = k_stride == 1 || (mn_stride != 1 && std::abs(k_stride) < std::abs(mn_stride));
+  args.fast_stride = (args.k_fast ? k_stride : mn_stride) * item;
+  args.slow_stride = (args.k_fast ? mn_stride : k_stride) * item;
+  args.pass_bytes = threads / (args.k_fast ? kTileBytes / kChunk : size * item / kChunk) * args.slow_stride;
+  args.tile_bytes = kTileBytes / item * (args.k_fast ? args.fast_stride : args.slow_stride);
+  int64_t strides = args.slow_stride;
+  for (int i = 0; i < gemm.batch_ndim; ++i) strides |= gemm.batch[i].*batch_stride * item;
+  args.vectors = args.fast_stride == item && strides % kChunk == 0 && reinterpret_cast<uintptr_t>(data) % kChunk == 0;
+  return args;
+}
+
+OperandArgs operand_a(const Gemm& gemm, const Variant& variant) {
+  return operand_args(gemm, gemm.a, gemm.m, gemm.a_strides.row, gemm.a_strides.column, &BatchDim::a_stride, variant.m,
+                      variant.threads);
+}
+OperandArgs operand_b(const Gemm& gemm, const Variant& variant) {
+  return operand_args(gemm, gemm.b, gemm.n, gemm.b_strides.column, gemm.b_strides.row, &BatchDim::b_stride, variant.n,
+                      variant.threads);
+}
+
+/// Could the sums be stored as vectors, if as they are?
+bool stores_vectors(const Gemm& gemm) {
+  int64_t strides = gemm.c_strides.row;
+  for (int i = 0; i < gemm.batch_ndim; ++i) strides |= gemm.batch[i].c_stride;
+  return gemm.c_strides.column == 1 && strides * item_bytes(gemm.dtype) % kChunk == 0 &&
+         reinterpret_cast<uintptr_t>(gemm.c) % kChunk == 0;
+}
+
+/// Launches the matrices of batch dimensions [first, batch_ndim), at most kKernelBatchDims of them.
+void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStream_t stream) {
+  constexpr unsigned kSignBit = 0x80000000u;
+  KernelArgs args{};
+  args.a = operand_a(gemm, variant);
+  args.b = operand_b(gemm, variant);
+  args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
+  args.finish = tiled::finish_args(gemm, stores_vectors(gemm));
+  // Of both conjugates the product is the conjugate of the product: what is left is at most a's sign.
+  args.conjugates_a = gemm.a_conjugated != gemm.b_conjugated ? kSignBit : 0;
+  const CUfunction function =
+      ready(*variant.kernels[args.a.k_fast][args.b.k_fast], "launching a product", "loading the matmul kernel");
+  tiled::launch_blocks(args, gemm, first, variant.m, variant.n, variant.threads, variant.shared_bytes, function,
+                       stream);
+}
+
+}  // namespace
+
+bool serves(const Gemm& gemm, MatmulPrecision precision) {
+  const bool is_complex = gemm.dtype.code == kDLComplex && gemm.dtype.bits == 128;
+  const bool is_exact = precision == MatmulPrecision::exact && (gemm.dtype == kFloat64 || is_complex);
+  const bool is_tf32 = precision == MatmulPrecision::tf32 && gemm.dtype == kFloat32;
+  if (!is_exact && !is_tf32) return false;
+  if (gemm.b_dtype != gemm.dtype || gemm.out_dtype != gemm.dtype) return false;
+  if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
+  constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;  // coordinates and tiles are 32-bit
+  if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
+  if (ceil_div(gemm.m, 32) * ceil_div(gemm.n, 32) > kMost) return false;
+  return has_sm80_code(current_device("launching a product"));
+}
+
+void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
+  // Batch dimensions beyond what the kernel takes are walked here, one launch or more for each of their matrices.
+  const int walked = std::max(0, gemm.batch_ndim - kKernelBatchDims);
+  const Variant& chosen = variants(gemm.dtype).first[variant];
+  tiled::walk_batch(gemm, walked, [&](const Gemm& part) { launch_batch(part, walked, chosen, stream); });
+}
+
+void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm).variant, gemm, stream); }
+
+double estimated_us(const Gemm& gemm) {
+  constexpr double kSlower = 0.25;  // estimated, for each operand of TF32 that is copied element by element
+  const Choice choice = choose(gemm);
+  if (gemm.dtype != kFloat32) return choice.us;
+  const Variant& variant = variants(gemm.dtype).first[choice.variant];
+  return choice.us * (1 + kSlower * (!operand_a(gemm, variant).vectors + !operand_b(gemm, variant).vectors));
+}
+
+std::string describe(const Gemm& gemm) {
+  return std::string("mma ") + variants(gemm.dtype).first[choose(gemm).variant].name + ", " +
+         (gemm.dtype == kFloat32 ? "tf32" : dtype_name(gemm.dtype));
+}
+
+int variant_count(DLDataType dtype) { return variants(dtype).count; }
+
+const char* variant_name(DLDataType dtype, int variant) { return variants(dtype).first[variant].name; }
+
+}  // namespace interop::cuda::mma_wide

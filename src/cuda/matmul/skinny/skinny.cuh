@@ -1,0 +1,209 @@
+/// What the kernels of products of few rows share: what they are told, and what becomes of an output's sum. For one
+/// source file each: everything is internal.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/driver/kernel.h"
+#include "cuda/elementwise/divisor.h"
+#include "cuda/matmul/finish.cuh"
+
+namespace interop::cuda::skinny {
+
+/// The kernel of one shape, and what its launcher must know of it.
+struct Variant {
+  int rows, columns, stage_k, warps_log;  // rows and columns are a warp's, or of all of a block's that share out k
+  int shared_bytes;                       // dynamic; 0 where all of it is static
+  Kernel* kernel;
+};
+
+/// Of the kernel in streamed.cu, for m rows of float32.
+Variant streamed_variant(int64_t m, bool k_fast);
+/// Of the kernel in dots.cu, where k runs along b: for at most 4 rows of float32, or 2 of 16 bits.
+Variant dots_variant(DLDataType dtype, int64_t m, int64_t k);
+
+namespace {
+
+using tiled::FinishArgs;
+using tiled::kKernelBatchDims;
+using tiled::OutputArgs;
+
+constexpr int kMostRows = 16;
+constexpr int kMostBlocks = 8;      // of a cluster
+constexpr int kStreamedBlocks = 4;  // of the streamed kernel, on an SM
+
+/// One operand as a (mn, k) matrix; strides in bytes.
+struct OperandArgs {
+  const char* data;
+  int64_t mn_stride, k_stride;
+  int64_t batch_stride[kKernelBatchDims];
+};
+
+struct KernelArgs {
+  OperandArgs a, b;  // b is the one that is read once
+  OutputArgs c;
+  FinishArgs finish;
+  int m;
+  int64_t n;
+  int k, whole_k;     // of it, in whole vectors
+  int parts, part_k;  // part_k is what one block takes of it
+  int cluster;        // how many blocks share out a part of k; 1 but for the streamed kernel
+  Divisor column_blocks;
+  int k_warps_log;  // of a block's warps, how many share out k
+  bool a_vectors;   // k is a's unit stride, and its vectors are aligned
+  bool is_plain;    // a sum is stored, and nothing else becomes of it
+  bool down_rows;   // neighbouring threads store neighbouring rows (or columns)
+  int batch_ndim;
+  int64_t batch_size[kKernelBatchDims];
+  int64_t matrices;
+  char* partials;  // where the sums of parts go; null: there is one part, which is finished
+};
+
+#if __CUDA_ARCH__ >= 800  // others get an empty kernel, which nothing launches
+
+/// Where a block is: the first of its columns, and which part of k of which matrix it adds up.
+struct Place {
+  int64_t column, matrix;
+  int part;
+  const char *a, *b;
+};
+
+/// Where matrix `matrix` of the batch begins. Out of the kernels' way, as most batches have one dimension.
+INTEROP_CALLED int64_t offset_in_batch(const KernelArgs& args, int64_t matrix,
+                                       const int64_t (&strides)[kKernelBatchDims]) {
+  return tiled::matrix_offset(matrix, args.batch_ndim, args.batch_size, strides);
+}
+__device__ __forceinline__ int64_t offset_of(const KernelArgs& args, int64_t matrix,
+                                             const int64_t (&strides)[kKernelBatchDims]) {
+  return args.batch_ndim <= 1 ? matrix * strides[0] : offset_in_batch(args, matrix, strides);
+}
+
+/// `block` counts clusters, of which there are `blocks`; a block has so many columns.
+__device__ __forceinline__ Place place_of(const KernelArgs& args, unsigned block, unsigned blocks, int columns) {
+  Place place{0, 0, 0, args.a.data, args.b.data};
+  if (blocks > args.column_blocks.value) {  // else nothing is divided before the first load
+    unsigned left = divide_by(block, args.column_blocks);
+    block -= left * args.column_blocks.value;
+    if (args.partials) {
+      place.part = left % args.parts;
+      left /= args.parts;
+    }
+    place.matrix = left;
+    place.a += offset_of(args, place.matrix, args.a.batch_stride);
+    place.b += offset_of(args, place.matrix, args.b.batch_stride);
+  }
+  place.column = static_cast<int64_t>(block) * columns;
+  return place;
+}
+
+/// Reads 16 bytes that no one reads again; zeros if not `valid`.
+__device__ __forceinline__ uint4 load_once(const char* from, bool valid) {
+  uint4 v;
+  asm("{\n"
+      " .reg .pred valid;\n"
+      " setp.ne.b32 valid, %5, 0;\n"
+      " mov.b32 %0, 0;\n"
+      " mov.b32 %1, 0;\n"
+      " mov.b32 %2, 0;\n"
+      " mov.b32 %3, 0;\n"
+      " @valid ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(static_cast<int>(valid)));
+  return v;
+}
+
+__device__ __forceinline__ unsigned word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/// Reads a vector of a, or the elements of one, `stride` bytes apart; zeros if not `valid`. Which of them is not asked
+/// at each vector: the branch would cost more than the reading.
+template <typename E, bool AsVector>
+__device__ __forceinline__ uint4 read_a(const char* from, int64_t stride, bool valid) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+  if (!valid) return v;
+  if constexpr (AsVector) return __ldg(reinterpret_cast<const uint4*>(from));
+  using Bits = std::conditional_t<sizeof(E) == 2, uint16_t, std::conditional_t<sizeof(E) == 4, uint32_t, uint64_t>>;
+  constexpr int kVector = 16 / sizeof(E);
+  Bits elements[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) elements[i] = *reinterpret_cast<const Bits*>(from + i * stride);
+  if constexpr (sizeof(Bits) == 2) {
+    const auto pair = [&](int i) { return elements[i] | static_cast<unsigned>(elements[i + 1]) << 16; };
+    v = make_uint4(pair(0), pair(2), pair(4), pair(6));
+  } else if constexpr (sizeof(Bits) == 4) {
+    v = make_uint4(elements[0], elements[1], elements[2], elements[3]);
+  } else {
+    v = make_uint4(static_cast<unsigned>(elements[0]), static_cast<unsigned>(elements[0] >> 32),
+                   static_cast<unsigned>(elements[1]), static_cast<unsigned>(elements[1] >> 32));
+  }
+  return v;
+}
+
+template <typename E>
+__device__ __forceinline__ float element(const char* from) {
+  return device::to_float(*reinterpret_cast<const E*>(from));
+}
+template <>
+__device__ __forceinline__ float element<float>(const char* from) {
+  return *reinterpret_cast<const float*>(from);
+}
+__device__ __forceinline__ double element_double(const char* from) { return *reinterpret_cast<const double*>(from); }
+
+/// What is left of k behind its whole vectors, added to one output's sum.
+template <typename E, typename Sum>
+__device__ __forceinline__ Sum add_rest(const KernelArgs& args, const char* a, const char* b, Sum sum) {
+  for (int k = args.whole_k; k < args.k; ++k) {
+    const char *const from_a = a + k * args.a.k_stride, *const from_b = b + k * args.b.k_stride;
+    if constexpr (std::is_same<E, double>::value) {
+      sum = fma(element_double(from_a), element_double(from_b), sum);
+    } else {
+      sum = fmaf(element<E>(from_a), element<E>(from_b), sum);
+    }
+  }
+  return sum;
+}
+
+/// Stores a block's outputs from the one with index `first` on, every `step`th up to `end`: `sum_of(row, column)` is
+/// what the block has added up, for its 2^columns_log columns.
+template <typename E, typename Sum, typename SumOf>
+__device__ __forceinline__ void store_outputs(const KernelArgs& args, const Place& place, int columns_log, int first,
+                                              int end, int step, SumOf sum_of) {
+  const FinishArgs& how = args.finish;
+  for (int index = first; index < end; index += step) {
+    int i = index >> columns_log, in_block = index & ((1 << columns_log) - 1);
+    if (args.down_rows) {
+      in_block = index / args.m;
+      i = index - in_block * args.m;
+    }
+    const int64_t j = place.column + in_block;
+    if (j >= args.n) continue;
+    Sum sum = sum_of(i, in_block);
+    if (place.part == args.parts - 1) {
+      sum = add_rest<E>(args, place.a + i * args.a.mn_stride, place.b + j * args.b.mn_stride, sum);
+    }
+    const auto at = [&](const OutputArgs& array) {
+      return array.data + offset_of(args, place.matrix, array.batch_stride) + i * array.row_stride +
+             j * array.column_stride;
+    };
+    if (args.partials) {
+      reinterpret_cast<Sum*>(args.partials)[((place.part * args.matrices + place.matrix) * args.m + i) * args.n + j] =
+          sum;
+    } else if (args.is_plain) {
+      tiled::store_as<Sum>(at(args.c), how.format, sum);
+    } else {
+      tiled::finish_one<Sum>(
+          how, sum,
+          {at(args.c), how.addend.data ? at(how.addend) : nullptr,
+           how.bias.data ? how.bias.data + i * how.bias.row_stride + j * how.bias.column_stride : nullptr,
+           how.aux.data ? at(how.aux) : nullptr});
+    }
+  }
+}
+
+#endif  // __CUDA_ARCH__ >= 800
+
+}  // namespace
+}  // namespace interop::cuda::skinny

@@ -1,0 +1,121 @@
+/// Choosing what computes a product by measuring.
+#include <interop/cuda/matmul.h>
+#include <interop/error.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cuda/driver/driver_api.h"
+#include "cuda/matmul/backends.h"
+
+namespace interop::cuda {
+namespace {
+
+constexpr const char* kTuning = "timing a product";
+constexpr int kRuns = 5;
+
+/// Twice the L2 cache: what is written between two runs, so that neither finds its operands there.
+std::size_t flushed_bytes() {
+  CUdevice device;
+  check(driver().cuCtxGetDevice(&device), kTuning);
+  int bytes = 0;
+  check(driver().cuDeviceGetAttribute(&bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), kTuning);
+  return 2 * static_cast<std::size_t>(bytes);
+}
+
+/// The bytes before and from the first element of c on that its matrices span.
+struct Span {
+  int64_t before = 0, after = 0;
+};
+Span span_of_c(const Gemm& gemm) {
+  const int64_t item = item_bytes(gemm.out_dtype);
+  Span span{0, item};
+  const auto add = [&](int64_t size, int64_t stride) {
+    (stride < 0 ? span.before : span.after) += std::abs((size - 1) * stride) * item;
+  };
+  add(gemm.m, gemm.c_strides.row);
+  add(gemm.n, gemm.c_strides.column);
+  for (int i = 0; i < gemm.batch_ndim; ++i) add(gemm.batch[i].size, gemm.batch[i].c_stride);
+  return span;
+}
+
+/// A result that is also an addend cannot be computed twice in its place.
+bool reads_its_result(const Gemm& gemm) { return gemm.addend == gemm.c; }
+
+std::size_t aligned(int64_t bytes) { return static_cast<std::size_t>(bytes + 255) / 256 * 256; }
+
+/// Of one of our plans and all of cuBLASLt's.
+std::size_t largest_workspace_of(const MatmulPlan& ours) {
+  return std::max(cublas::kMaxWorkspace, aligned(static_cast<int64_t>(ours.workspace_bytes)));
+}
+
+class TimingEvent {
+ public:
+  TimingEvent() { check(driver().cuEventCreate(&event_, CU_EVENT_BLOCKING_SYNC), kTuning); }
+  ~TimingEvent() { driver().cuEventDestroy(event_); }
+  TimingEvent(const TimingEvent&) = delete;
+  TimingEvent& operator=(const TimingEvent&) = delete;
+  CUevent get() const { return event_; }
+
+ private:
+  CUevent event_ = nullptr;
+};
+
+/// Times launches on a stream, each with a cold L2 cache.
+class Timer {
+ public:
+  Timer(cudaStream_t stream, CUdeviceptr flushed, std::size_t bytes)
+      : stream_(stream), flushed_(flushed), bytes_(bytes) {}
+
+  /// The median microseconds; what is far slower than the best so far runs only once.
+  double operator()(const std::function<void()>& launch) {
+    launch();  // loads the kernel
+    std::vector<double> times;
+    for (int run = 0; run < kRuns; ++run) {
+      check(driver().cuMemsetD8Async(flushed_, 0, bytes_, stream_), kTuning);
+      check(driver().cuEventRecord(start_.get(), stream_), kTuning);
+      launch();
+      check(driver().cuEventRecord(end_.get(), stream_), kTuning);
+      check(driver().cuEventSynchronize(end_.get()), kTuning);
+      float milliseconds = 0;
+      check(driver().cuEventElapsedTime(&milliseconds, start_.get(), end_.get()), kTuning);
+      times.push_back(milliseconds * 1e3);
+      if (best_ > 0 && times[0] > 2 * best_) break;
+    }
+    std::sort(times.begin(), times.end());
+    const double median = times[times.size() / 2];
+    if (best_ == 0 || median < best_) best_ = median;
+    return median;
+  }
+
+ private:
+  cudaStream_t stream_;
+  CUdeviceptr flushed_;
+  std::size_t bytes_;
+  double best_ = 0;
+  TimingEvent start_, end_;
+};
+
+}  // namespace
+
+std::size_t tuning_bytes(const Gemm& gemm, const MatmulOptions& options) {
+  const Span span = span_of_c(gemm);
+  return largest_workspace_of(tiled::plan(gemm, options)) + flushed_bytes() +
+         (reads_its_result(gemm) ? aligned(span.before) + aligned(span.after) : 0);
+}
+
+void tune_matmul(const Gemm& asked, const MatmulOptions& options, void* memory, cudaStream_t stream) {
+  const MatmulPlan ours = tiled::plan(asked, options);
+  char* const workspace = static_cast<char*>(memory);
+  char* const flushed = workspace + largest_workspace_of(ours);
+  const std::size_t bytes = flushed_bytes();
+  Gemm gemm = asked;
+  if (reads_its_result(gemm)) gemm.c = flushed + bytes + aligned(span_of_c(gemm).before);
+
+  RelaxedCapture relaxed(driver());  // another thread may be capturing
+  Timer timer(stream, reinterpret_cast<CUdeviceptr>(flushed), bytes);
+  const double tiled = timer([&] { tiled::launch(gemm, ours, workspace, stream); });
+  cublas::tune(gemm, options, workspace, stream, [&](const auto& launch) { return timer(launch); }, tiled);
+}
+
+}  // namespace interop::cuda

@@ -1,0 +1,828 @@
+/// float16, bfloat16 and TF32 products on the tensor cores of sm_90: TMA loads, wgmma, one persistent block per SM.
+#include "cuda/matmul/wgmma/wgmma.h"
+
+#include <interop/cuda/driver.h>
+#include <interop/error.h>
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "cuda/driver/driver_api.h"
+#include "cuda/driver/kernel.h"
+#include "cuda/matmul/finish_four.cuh"
+#include "cuda/matmul/pack.h"
+#include "cuda/matmul/tf32.cuh"
+#include "cuda/matmul/wgmma/sm90.cuh"
+#include "cuda/matmul/wgmma/wgmma.cuh"
+
+// Blocks of a cluster are neighbours in the grid. Other architectures get an empty kernel, which nothing launches.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define INTEROP_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+#else
+#define INTEROP_CLUSTER(blocks)
+#endif
+
+namespace interop::cuda::wgmma {
+namespace {
+
+// ---- what the kernel is told ----
+
+struct KernelArgs {
+  CUtensorMap a, b, c_map;
+  Grid grid;
+  OutputArgs c;
+  FinishArgs finish;
+  int plane;        // of operands in two: elements from a high part to its low part
+  bool c_by_tma;    // the sums are stored by c_map, from registers
+  bool transposed;  // the product's transpose is computed: c and finish are the product's own
+};
+
+// ---- the shapes ----
+
+template <typename T>
+constexpr int kTileK = kRowBytes / static_cast<int>(sizeof(T));  // 64, or 32 of float
+
+/// wgmma reads float32 of shared memory along k alone: an a that does not run along it goes through registers.
+template <typename T, bool AKFast>
+constexpr bool kFromRegisters = sizeof(T) == 4 && !AKFast;
+
+/// One warpgroup loads and two multiply. Each multiplying one has RowBlocks * 64 x N outputs: together they make one
+/// tile, or, where PingPong is set, each makes tiles of its own, so that one stores while the other multiplies.
+/// kCluster blocks compute tiles below one another, and each loads its share of their common part of b for all.
+///
+/// InTwo: each operand is the sum of two, and three of their products are added up.
+template <int RowBlocks, int N, int Stages, int Cluster, bool PingPong, bool InTwo = false>
+struct Shape {
+  static constexpr int kPasses = InTwo ? 3 : 1;
+  static constexpr int kRowBlocks = RowBlocks, kStages = Stages, kCluster = Cluster;
+  static constexpr bool kPingPong = PingPong;
+  static constexpr int kM = 64 * kRowBlocks * (kPingPong ? 1 : 2), kN = N;
+  static constexpr int kBytesA = kM * kRowBytes, kBytesB = kN * kRowBytes, kStageBytes = kBytesA + kBytesB;
+  static constexpr int kShareB = kN / Cluster;
+  static constexpr int kBoxBytes = 64 * kRowBytes;  // 64 of m or n by one k tile; also 64 x 64 of c, in 16 bits
+  // Of each multiplying warpgroup: two buffers of boxes in 16 bits, or one in float32.
+  static constexpr int kStoreBytes = 2 * 2 * kBoxBytes;
+  static constexpr int kShared = 1024 + kStages * kStageBytes + kStoreBytes + 8 * (2 * kStages + 2);
+  // Arrivals that free a stage: every warp that reads it, in every block of the cluster.
+  static constexpr int kReaders = (kPingPong ? 4 : 8) * kCluster;
+  static_assert(kShared <= 227 * 1024 && kM <= 256 && kN <= 256 && kShareB % 64 == 0 && kReaders <= 128);
+  static_assert(kPasses == 1 || (kRowBlocks == 1 && kN <= 128 && !kPingPong), "registers for the sums twice");
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// ---- loading ----
+
+/// One thread: fills the stages of all tiles of this block, in order.
+template <typename S, typename T, bool AKFast, bool BKFast>
+__device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>& memory, int rank) {
+  sm90::prefetch_map(&args.a);
+  sm90::prefetch_map(&args.b);
+  Ring<S::kStages> ring;
+  for (int unit = blockIdx.x / S::kCluster; unit < args.grid.units; unit += gridDim.x / S::kCluster) {
+    const Tile tile = tile_at<S>(args.grid, unit, rank);
+    sm90::Coordinates a = matrix_of_a(args.grid, tile), b = matrix_of_b(args.grid, tile);
+    const int b_first = rank * S::kShareB;
+    for (int i = 0, pass = 0, k_tile = 0; i < S::kPasses * args.grid.k_tiles; ++i) {
+      // The small products come first: a's low parts by b's high ones, the reverse, and then high by high.
+      const int a_k = k_tile * kTileK<T> + (S::kPasses == 3 && pass == 0 ? args.plane : 0);
+      const int b_k = k_tile * kTileK<T> + (S::kPasses == 3 && pass == 1 ? args.plane : 0);
+      if (++k_tile == args.grid.k_tiles) k_tile = 0, ++pass;
+      const uint32_t full = memory.full(ring.stage);
+      sm90::wait(memory.empty(ring.stage), ring.parity ^ 1);
+      sm90::expect_bytes(full, S::kStageBytes);
+
+      const uint32_t a_to = memory.a(ring.stage);
+      if constexpr (AKFast) {
+        a.inner = a_k;
+        a.outer = tile.row;
+        sm90::load_box(a_to, &args.a, full, a);
+      } else {
+        a.outer = a_k;
+#pragma unroll
+        for (int i = 0; i < S::kM / kTileK<T>; ++i) {
+          a.inner = tile.row + i * kTileK<T>;
+          sm90::load_box(a_to + i * kTileK<T> * kRowBytes, &args.a, full, a);
+        }
+      }
+
+      const auto load_b = [&](uint32_t to) {
+        if constexpr (S::kCluster == 1) {
+          sm90::load_box(to, &args.b, full, b);
+        } else {
+          sm90::load_box_to_all(to, &args.b, full, b, (1 << S::kCluster) - 1);
+        }
+      };
+      const uint32_t b_to = memory.b(ring.stage) + b_first * kRowBytes;
+      if constexpr (BKFast) {
+        b.inner = b_k;
+        b.outer = tile.column + b_first;
+        load_b(b_to);
+      } else {
+        b.outer = b_k;
+#pragma unroll
+        for (int i = 0; i < S::kShareB / 64; ++i) {
+          b.inner = tile.column + b_first + i * 64;
+          load_b(b_to + i * S::kBoxBytes);
+        }
+      }
+      ring.advance();
+    }
+  }
+}
+
+// ---- multiplying ----
+
+/// One warpgroup: sums = rows of a by all columns of b, over the next `k_tiles`. `block` is its first 64 rows of the
+/// stage's a. `started()` is called once the last product is under way.
+template <typename S, typename T, bool AKFast, bool BKFast, typename Started>
+__device__ __forceinline__ void multiply(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring, int block,
+                                         float (&sums)[S::kRowBlocks][S::kN / 2], Started started) {
+  constexpr int kAtom = 1024;  // 8 rows of 128 bytes
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+    for (int j = 0; j < S::kN / 2; ++j) sums[i][j] = 0;
+    sm90::pin(sums[i]);
+  }
+  int previous = 0;
+  for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+    sm90::wait(memory.full(ring.stage), ring.parity);
+    const uint64_t a = sm90::descriptor(memory.a(ring.stage) + block * S::kBoxBytes, S::kBoxBytes, kAtom);
+    const uint64_t b = sm90::descriptor(memory.b(ring.stage), S::kBoxBytes, kAtom);
+    sm90::begin_products();
+#pragma unroll
+    for (int k = 0; k < kRowBytes / 32; ++k) {
+      // 32 bytes of every row, or, of 16 bits, two atoms of rows; in units of 16 bytes.
+      const uint64_t a_k = a + k * (AKFast ? 32 : 2 * kAtom) / 16;
+      const uint64_t b_k = b + k * (BKFast ? 32 : 2 * kAtom) / 16;
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        sm90::product<T, !AKFast, !BKFast, S::kN>(sums[i], a_k + i * S::kBoxBytes / 16, b_k);
+      }
+    }
+    sm90::end_products();
+    sm90::wait_for_products<1>();
+    if (k_tile > 0) free_stage(memory, previous);
+    previous = ring.stage;
+    ring.advance();
+  }
+  started();
+  sm90::wait_for_products<0>();
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) sm90::pin(sums[i]);
+  free_stage(memory, previous);
+}
+
+/// The first of the two rows, of a warpgroup's 64, whose elements and sums a thread has where a is in registers; the
+/// other is the next. wgmma has them for rows lane / 4 and lane / 4 + 8 of a warp's 16, but which rows of c those are
+/// is free: these are such that half a warp reads its pairs of a's elements from different banks.
+__device__ __forceinline__ int row_in_registers(int thread) {
+  return (thread & 64) >> 1 | (thread & 8) << 1 | (thread & 48) >> 2 | (thread & 4) >> 1;
+}
+
+/// `multiply` where a goes through registers: half a k tile of it is loaded while the other half is multiplied.
+template <typename S, typename Started>
+__device__ __forceinline__ void multiply_from_registers(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring,
+                                                        int block, float (&sums)[S::kRowBlocks][S::kN / 2],
+                                                        Started started) {
+  constexpr int kAtom = 1024;  // 8 rows of 128 bytes: of b, and of k of a
+  constexpr int kSteps = 2;    // of 8 in half a k tile
+  using Half = uint32_t[kSteps][S::kRowBlocks][4];
+  // Of a, 32 rows of k by 32 of m are a box, of which TMA has swizzled the 16 bytes of every row.
+  const int thread = threadIdx.x % 128, k = thread % 4, row = row_in_registers(thread);
+  const uint32_t place =
+      block * S::kBoxBytes + row / 32 * (S::kBoxBytes / 2) + k * kRowBytes + ((row % 32 / 4 ^ k) * 16 | row % 4 * 4);
+  const auto load = [&](Half& half, int first) {
+    const uint32_t low = memory.a(ring.stage) + place, high = (low ^ 4 * 16) + 4 * kRowBytes;  // k and k + 4
+    float x[kSteps][S::kRowBlocks][4];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        const int at = i * S::kBoxBytes + (first + step) * kAtom;
+        sm90::load_pair(x[step][i][0], x[step][i][1], low + at);
+        sm90::load_pair(x[step][i][2], x[step][i][3], high + at);
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) half[step][i][j] = device::rounded_to_tf32(x[step][i][j]);
+      }
+    }
+  };
+  const auto start = [&](const Half& half, int first) {
+    const uint64_t b = sm90::descriptor(memory.b(ring.stage), S::kBoxBytes, kAtom);
+    sm90::begin_products();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        sm90::product_of_registers<S::kN>(sums[i], half[step][i], b + (first + step) * 32 / 16);
+      }
+    }
+    sm90::end_products();
+  };
+
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+    for (int j = 0; j < S::kN / 2; ++j) sums[i][j] = 0;
+    sm90::pin(sums[i]);
+  }
+  Half lower, upper;
+  sm90::wait(memory.full(ring.stage), ring.parity);
+  load(lower, 0);
+  int previous = 0;
+  for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+    start(lower, 0);
+    sm90::wait_for_products<1>();  // those of `upper`
+    if (k_tile > 0) free_stage(memory, previous);
+    load(upper, kSteps);
+    start(upper, kSteps);
+    sm90::wait_for_products<1>();  // those of `lower`
+    previous = ring.stage;
+    ring.advance();
+    if (k_tile + 1 < k_tiles) {
+      sm90::wait(memory.full(ring.stage), ring.parity);
+      load(lower, 0);
+    }
+  }
+  started();
+  sm90::wait_for_products<0>();
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) sm90::pin(sums[i]);
+  free_stage(memory, previous);
+}
+
+/// The tensor cores round their sums towards zero, which is not as exact as float32 over a long k: of operands in two,
+/// sums of so many k tiles are added to the total by the other cores.
+constexpr int kPartTiles = 4;
+
+/// The same of operands in two, over all of k and all passes.
+template <typename S, typename T>
+__device__ __forceinline__ void multiply_in_two(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring, int block,
+                                                float (&sums)[S::kRowBlocks][S::kN / 2]) {
+#pragma unroll
+  for (int j = 0; j < S::kN / 2; ++j) sums[0][j] = 0;
+#pragma unroll 1
+  for (int pass = 0; pass < S::kPasses; ++pass) {
+#pragma unroll 1
+    for (int left = k_tiles; left > 0; left -= kPartTiles) {
+      float part[S::kRowBlocks][S::kN / 2];
+      multiply<S, T, true, true>(min(left, kPartTiles), memory, ring, block, part, [] {});
+#pragma unroll
+      for (int j = 0; j < S::kN / 2; ++j) sums[0][j] += part[0][j];
+    }
+  }
+}
+
+// ---- storing ----
+
+/// Adds a bias that runs along the rows, at a multiple of 4 bytes, to two neighbours in two rows, from `first` on.
+template <typename T>
+__device__ __forceinline__ void add_bias(float (&x)[8], int first, const char* bias, int column, int columns) {
+  if (column >= columns) return;  // as many as are stored: a multiple of 8
+  const uint32_t pair = *reinterpret_cast<const uint32_t*>(bias + column * 2);
+  const float low = tiled::widen(static_cast<uint16_t>(pair), tiled::kFormatOf<T>, 0.f);
+  const float high = tiled::widen(static_cast<uint16_t>(pair >> 16), tiled::kFormatOf<T>, 0.f);
+  x[first] += low, x[first + 1] += high;
+  x[first + 2] += low, x[first + 3] += high;
+}
+
+/// Adds a bias along the rows, if there is one, and applies the activation to eight sums: the first four are of
+/// `column` and the next one, the others of 8 columns further.
+template <typename T>
+__device__ __forceinline__ void finish_eight(const tiled::FinishArgs& how, float (&x)[8], int column, int columns) {
+  if (how.bias.data) {
+    add_bias<T>(x, 0, how.bias.data, column, columns);
+    add_bias<T>(x, 4, how.bias.data, column + 8, columns);
+  }
+  // Asked once for all of them: asked for each, it took a tenth of the product's time.
+  if (how.activation == static_cast<int>(Activation::relu)) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = x[i] < 0 ? 0 : x[i];
+  } else if (how.activation == static_cast<int>(Activation::gelu)) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu(x[i]);
+  } else if (how.activation) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu_tanh(x[i]);
+  }
+}
+
+/// One warpgroup's 64 x N outputs by TMA, 64 columns a time; as they are, unless `Finishes`. `buffer` alternates
+/// between 0 and 1.
+template <bool Finishes, typename S, typename T>
+__device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
+                                             const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {
+  const int thread = threadIdx.x % 128, lane = thread % 32;
+  // stmatrix's address of this lane: matrices 0 and 2 are 8 rows, 1 and 3 the next; 2 and 3 are 8 columns further.
+  const int box_row = thread / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int box = 0; box < S::kN / 64; ++box) {
+    const uint32_t to = memory.c(warpgroup) + buffer * S::kBoxBytes;
+    if (thread == 0) sm90::wait_for_store_reads<1>();  // the store before the last one has read this buffer
+    sm90::named_barrier(1 + warpgroup, 128);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float x[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = sums[box * 32 + j * 8 + i];
+      if constexpr (Finishes) {
+        finish_eight<T>(args.finish, x, tile.column + box * 64 + j * 16 + lane % 4 * 2, args.grid.n);
+      }
+      const int chunk = 2 * j + lane / 16;  // of 16 bytes, swizzled as TMA has it
+      sm90::store_matrices(to + box_row * 128 + (chunk ^ box_row % 8) * 16, tiled::rounded_pair<T>(x[0], x[1]),
+                           tiled::rounded_pair<T>(x[2], x[3]), tiled::rounded_pair<T>(x[4], x[5]),
+                           tiled::rounded_pair<T>(x[6], x[7]));
+    }
+    sm90::fence_async_reads();
+    sm90::named_barrier(1 + warpgroup, 128);
+    if (thread == 0) {
+      const int column = tile.column + box * 64;
+      if (row < args.grid.m && column < args.grid.n) {
+        sm90::store_box(&args.c_map, to, {column, row, tile.batch[2], tile.batch[1], tile.batch[0]});
+      }
+      sm90::end_store();  // counted where nothing was stored, too
+    }
+    buffer ^= 1;
+  }
+}
+
+/// One warpgroup's outputs, finished as `FinishArgs` says: 64 x 64 of them a time go through shared memory as float32,
+/// so that a thread then has four neighbours of a row, and neighbouring threads have neighbours. `row` is the first.
+/// In c, that is: the tile's rows are c's columns where the transpose was computed.
+template <typename S, typename T, bool FromRegisters>
+__device__ __forceinline__ void store_finished(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
+                                               const float (&sums)[S::kRowBlocks][S::kN / 2], const Tile& tile,
+                                               int row) {
+  constexpr int kBoxes = S::kN / 64;  // in a row
+  const int thread = threadIdx.x % 128, lane = thread % 32;
+  const uint32_t buffer = memory.c(warpgroup);
+  const bool transposed = FromRegisters && args.transposed;
+  // Vectors of four are swizzled, so that what half a warp writes, of four rows or columns, is in different banks.
+  const auto vector = [=](int box_row, int index) {
+    const int swizzle = transposed      ? box_row / 2 % 4
+                        : FromRegisters ? (box_row & 2) | (box_row >> 2 & 4)
+                                        : box_row % 4 * 2;
+    return buffer + box_row * 256 + (index ^ swizzle) * 16;
+  };
+  const tiled::Factors factors(args.finish);
+#pragma unroll 1
+  for (int box = 0; box < S::kRowBlocks * kBoxes; ++box) {
+    const int first_row = row + box / kBoxes * 64, first_column = tile.column + box % kBoxes * 64;
+    if (first_row >= args.grid.m || first_column >= args.grid.n) continue;  // for all threads alike
+    sm90::named_barrier(1 + warpgroup, 128);                                // all have read the box before
+#pragma unroll
+    for (int i = 0; i < S::kRowBlocks * kBoxes; ++i) {  // registers have no index
+      if (i != box) continue;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float* const x = &sums[i / kBoxes][i % kBoxes * 32 + j * 4];
+        const int box_column = 8 * j + lane % 4 * 2;
+        const int box_row = FromRegisters ? row_in_registers(thread) : thread / 32 * 16 + lane / 4;
+        if (transposed) {
+          const uint32_t half = box_row % 4 * 4;
+          sm90::store_pair(vector(box_column, box_row / 4) + half, x[0], x[2]);
+          sm90::store_pair(vector(box_column + 1, box_row / 4) + half, x[1], x[3]);
+        } else {
+          const uint32_t half = lane % 2 * 8;
+          sm90::store_pair(vector(box_row, box_column / 4) + half, x[0], x[1]);
+          sm90::store_pair(vector(box_row + (FromRegisters ? 1 : 8), box_column / 4) + half, x[2], x[3]);
+        }
+      }
+    }
+    sm90::named_barrier(1 + warpgroup, 128);
+    const int c_row = transposed ? first_column : first_row, rows = transposed ? args.grid.n : args.grid.m;
+    const int c_column = (transposed ? first_row : first_column) + thread % 16 * 4;
+    const int count = min((transposed ? args.grid.m : args.grid.n) - c_column, 4);
+#pragma unroll 2
+    for (int box_row = thread / 16; box_row < 64; box_row += 8) {
+      float values[4];
+      sm90::load_four(values, vector(box_row, thread % 16));
+      if (c_row + box_row < rows && count > 0) {
+        tiled::finish_four<T>(args.finish, args.c, factors, values, tile.batch, c_row + box_row, c_column, count);
+      }
+    }
+  }
+}
+
+/// One of the two multiplying warpgroups: all of its tiles.
+template <typename S, typename T, bool AKFast, bool BKFast>
+__device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory<S>& memory, int rank, int warpgroup) {
+  const int thread = threadIdx.x % 128;
+  const int step = gridDim.x / S::kCluster;
+  const int block = S::kPingPong ? 0 : warpgroup * S::kRowBlocks;
+  int unit = blockIdx.x / S::kCluster;
+  int buffer = 0;
+  Ring<S::kStages> ring;
+  uint32_t turn_parity = warpgroup == 0;  // a new barrier does not hold up parity 1
+  if (S::kPingPong && warpgroup == 1) {
+    unit += step;
+    ring.skip(args.grid.k_tiles);
+  }
+  for (; unit < args.grid.units; unit += S::kPingPong ? 2 * step : step) {
+    float sums[S::kRowBlocks][S::kN / 2];
+    if constexpr (S::kPingPong) {
+      // To wait for a stage early would not do: a parity does not tell its next round from the one before this.
+      sm90::wait(memory.turn(warpgroup), turn_parity);
+      turn_parity ^= 1;
+    }
+    const auto started = [&] {
+      if (S::kPingPong && thread % 32 == 0) sm90::arrive(memory.turn(1 - warpgroup));
+    };
+    if constexpr (S::kPasses > 1) {
+      multiply_in_two<S, T>(args.grid.k_tiles, memory, ring, block, sums);
+    } else if constexpr (kFromRegisters<T, AKFast>) {
+      multiply_from_registers(args.grid.k_tiles, memory, ring, block, sums, started);
+    } else {
+      multiply<S, T, AKFast, BKFast>(args.grid.k_tiles, memory, ring, block, sums, started);
+    }
+    if (S::kPingPong) ring.skip(args.grid.k_tiles);  // the other warpgroup's
+
+    const Tile tile = tile_at<S>(args.grid, unit, rank);
+    const int row = tile.row + block * 64;
+    if constexpr (sizeof(T) == 2) {
+      if (args.c_by_tma) {
+#pragma unroll
+        for (int i = 0; i < S::kRowBlocks; ++i) {
+          if (args.finish.bias.data || args.finish.activation) {
+            store_by_tma<true, S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+          } else {
+            store_by_tma<false, S, T>(args, memory, warpgroup, sums[i], tile, row + i * 64, buffer);
+          }
+        }
+        continue;
+      }
+    }
+    store_finished<S, T, kFromRegisters<T, AKFast>>(args, memory, warpgroup, sums, tile, row);
+  }
+  if (args.c_by_tma && thread == 0) sm90::wait_for_store_reads<0>();
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+// wgmma_kernel: c = a @ b for every matrix of the batch.
+//   in      a (m, k), b (k, n) T by their tensor maps, k the unit stride where KFast; TMA writes zeros beyond the edges
+//           T float: as TF32, k the unit stride of b; for InTwo shapes, rows of high parts and then of low ones
+//   out     c (m, n) T, by its tensor map; or T or float32 of any strides; finished as `FinishArgs` says
+//   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
+//   maths   float32 sums in one fixed order
+// The ring of kStages k tiles has two barriers a stage: `full` (loaded) and `empty` (read by all of the cluster). Where
+// the two warpgroups take tiles in turn, `turn` tells each that the other has waited for all of its stages.
+template <typename S, typename T, bool AKFast, bool BKFast>
+__global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
+    wgmma_kernel(const __grid_constant__ KernelArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char shared[];
+  const Memory<S> memory{(sm90::shared_address(shared) + 1023) & ~uint32_t{1023}};
+  const int rank = S::kCluster == 1 ? 0 : sm90::cluster_rank();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      sm90::init_barrier(memory.full(i), 1);
+      sm90::init_barrier(memory.empty(i), S::kReaders);
+    }
+    for (int i = 0; i < 2; ++i) sm90::init_barrier(memory.turn(i), 4);  // the warps of the other
+    sm90::publish_barriers();
+  }
+  __syncthreads();
+  if (S::kCluster > 1) sm90::cluster_barrier();
+
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // tells the compiler that it is the warp's
+  if (warpgroup == 0) {
+    sm90::fewer_registers<40>();
+    if (threadIdx.x == 0) load_all<S, T, AKFast, BKFast>(args, memory, rank);
+    __syncwarp();
+  } else {
+    sm90::more_registers<232>();
+    compute_all<S, T, AKFast, BKFast>(args, memory, rank, warpgroup - 1);
+    __syncwarp();
+  }
+  // No block ends while another may arrive at its barriers.
+  if (S::kCluster > 1) sm90::cluster_barrier();
+#endif
+}
+
+// ---- the variants ----
+
+/// A shape, and how long a block takes for one of its tiles: for one k tile, and to store it. Fitted to an H100.
+struct Variant {
+  const char* name;
+  double k_tile_us, store_us;
+  int m, n, cluster, b_share, shared_bytes;
+  bool ping_pong;
+  Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]; of float32 only [0][...][1], in two [0][1][1]
+};
+
+using Kernels = Kernel* [2][2][2];
+
+template <typename S, typename T, bool AKFast, bool BKFast>
+Kernel* kernel_of() {
+  static Kernel kernel(reinterpret_cast<const void*>(&wgmma_kernel<S, T, AKFast, BKFast>), S::kShared);
+  return &kernel;
+}
+
+template <typename S>
+Variant variant_of(const char* name, double k_tile_us, double store_us, const Kernels& kernels) {
+  Variant variant{name, k_tile_us, store_us, S::kM, S::kN, S::kCluster, S::kShareB, S::kShared, S::kPingPong, {}};
+  std::memcpy(variant.kernels, kernels, sizeof kernels);
+  return variant;
+}
+
+/// Of float16 and bfloat16, in every layout.
+template <typename S>
+Variant of_16_bits(const char* name, double k_tile_us, double store_us) {
+  return variant_of<S>(name, k_tile_us, store_us,
+                       {{{kernel_of<S, __half, false, false>(), kernel_of<S, __half, false, true>()},
+                         {kernel_of<S, __half, true, false>(), kernel_of<S, __half, true, true>()}},
+                        {{kernel_of<S, __nv_bfloat16, false, false>(), kernel_of<S, __nv_bfloat16, false, true>()},
+                         {kernel_of<S, __nv_bfloat16, true, false>(), kernel_of<S, __nv_bfloat16, true, true>()}}});
+}
+
+/// Of float32 as TF32: a k tile takes the tensor cores as long as one of 16 bits does.
+template <typename S>
+Variant of_tf32(const char* name, double k_tile_us, double store_us) {
+  Kernel* from_registers = nullptr;
+  if constexpr (S::kPasses == 1) from_registers = kernel_of<S, float, false, true>();
+  return variant_of<S>(name, k_tile_us, store_us,
+                       {{{nullptr, from_registers}, {nullptr, kernel_of<S, float, true, true>()}}});
+}
+
+struct Variants {
+  const Variant* first;
+  int count;
+};
+
+/// The smallest last.
+Variants variants(MatmulPrecision precision) {
+  // row blocks, n, stages, cluster, ping-pong, in two
+  static const Variant half[] = {
+      of_16_bits<Shape<1, 256, 4, 1, false>>("128x256x64", 0.80, 1.6),
+      of_16_bits<Shape<2, 128, 6, 2, true>>("128x128x64 ping-pong", 0.42, 0.4),
+      of_16_bits<Shape<1, 128, 6, 1, false>>("128x128x64", 0.48, 0.8),
+      of_16_bits<Shape<1, 64, 8, 1, false>>("128x64x64", 0.36, 0.4),
+  };
+  static const Variant tf32[] = {
+      of_tf32<Shape<1, 256, 4, 1, false>>("128x256x32", 0.80, 3.2),
+      of_tf32<Shape<2, 128, 6, 2, true>>("128x128x32 ping-pong", 0.42, 0.8),
+      of_tf32<Shape<1, 64, 8, 1, false>>("128x64x32", 0.36, 0.8),
+  };
+  static const Variant tf32x3[] = {
+      of_tf32<Shape<1, 128, 6, 2, false, true>>("128x128x32", 0.46, 1.6),
+      of_tf32<Shape<1, 64, 8, 1, false, true>>("128x64x32", 0.38, 0.8),
+  };
+  switch (precision) {
+    case MatmulPrecision::tf32:
+      return {tf32, static_cast<int>(std::size(tf32))};
+    case MatmulPrecision::tf32x3:
+      return {tf32x3, static_cast<int>(std::size(tf32x3))};
+    default:
+      return {half, static_cast<int>(std::size(half))};
+  }
+}
+
+// ---- layouts ----
+
+/// One of a and b as a (mn, k) matrix for TMA: which of the two is its inner dimension, and the step of the other.
+struct Layout {
+  bool served = false, k_fast = false;
+  int64_t outer_stride = 0;  // in elements
+};
+
+int64_t vector_of(const Gemm& gemm) { return 16 / item_bytes(gemm.dtype); }  // elements in 16 bytes
+
+Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride, int64_t vector) {
+  if (k == 1) k_stride = mn_stride == 1 ? vector : 1;  // nothing steps along a dimension of one
+  if (mn == 1) mn_stride = k_stride == 1 ? vector : 1;
+  if (k_stride == 1 && is_tma_stride(mn_stride, vector)) return {true, true, mn_stride};
+  if (mn_stride == 1 && is_tma_stride(k_stride, vector)) return {true, false, k_stride};
+  return {};
+}
+
+Layout layout_a(const Gemm& gemm) {
+  return layout_of(gemm.m, gemm.k, gemm.a_strides.row, gemm.a_strides.column, vector_of(gemm));
+}
+Layout layout_b(const Gemm& gemm) {
+  return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row, vector_of(gemm));
+}
+
+/// Is c^T = b^T a^T what is computed, as b is the operand that goes through registers? Packed, it runs along k.
+bool is_transposed(const Gemm& gemm, bool packs_b) {
+  return gemm.dtype == kFloat32 && !packs_b && !layout_b(gemm).k_fast;
+}
+
+/// Does TMA read the operand? Its batch steps by `stride` of each dimension.
+bool is_read(const Gemm& gemm, const void* data, const Layout& layout, int64_t BatchDim::* stride) {
+  if (!is_tma_address(data) || !layout.served) return false;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    const int64_t step = gemm.batch[i].*stride;
+    if (step != 0 && !is_tma_stride(step, vector_of(gemm))) return false;
+  }
+  return true;
+}
+
+/// TMA stores whole 16 bytes, beyond the last column if need be: there rows must end with such a vector.
+/// Is the bias, if there is one, compact along the rows of the result, at a multiple of 4 bytes?
+bool has_plain_bias(const Gemm& gemm) {
+  return !gemm.bias || (gemm.bias_strides.row == 0 && gemm.bias_strides.column == 1 &&
+                        reinterpret_cast<uintptr_t>(gemm.bias) % 4 == 0);
+}
+
+/// Is the result put through nothing that the kernel cannot do to the sums in registers?
+bool finishes_in_registers(Gemm gemm) {
+  if (!has_plain_bias(gemm)) return false;
+  gemm.bias = nullptr;
+  gemm.activation = Activation::none;
+  return gemm.is_plain();
+}
+
+bool stores_by_tma(const Gemm& gemm) {
+  if (!finishes_in_registers(gemm) || gemm.out_dtype != gemm.dtype) return false;
+  if (gemm.dtype == kFloat32) return false;  // rows of its boxes are shorter
+  const int64_t vector = vector_of(gemm);
+  if (!is_tma_address(gemm.c) || gemm.c_strides.column != 1 || gemm.n % vector != 0) return false;
+  if (gemm.m > 1 && !is_tma_stride(gemm.c_strides.row, vector)) return false;
+  for (int i = 0; i < gemm.batch_ndim; ++i) {
+    if (!is_tma_stride(gemm.batch[i].c_stride, vector)) return false;
+  }
+  return true;
+}
+
+// ---- the launcher ----
+
+bool is_bfloat16(const Gemm& gemm) { return gemm.dtype.code == kDLBfloat; }
+
+/// How TMA reads the operands: it rounds float32 to TF32. Packed in two, they are as they must be.
+CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
+  if (precision == MatmulPrecision::tf32x3) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  if (precision == MatmulPrecision::tf32) return CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+  return is_bfloat16(gemm) ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+int64_t tile_k(const Gemm& gemm) { return kRowBytes / item_bytes(gemm.dtype); }
+int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, tile_k(gemm)); }
+
+/// A variant, and when its busiest SM should be done.
+struct Choice {
+  int variant;
+  double us;
+};
+
+/// The variant whose busiest SM should finish first.
+Choice choose(const Gemm& gemm, const MatmulPlan& plan) {
+  const int sms = multiprocessors(current_device("launching a product"));
+  const int64_t count = matrices(gemm);
+  const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * (plan.precision == MatmulPrecision::tf32x3 ? 3 : 1));
+  int64_t m = gemm.m, n = gemm.n;
+  if (is_transposed(gemm, plan.packs_b)) std::swap(m, n);
+  const Variants all = variants(plan.precision);
+  Choice best{all.count - 1, std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < all.count; ++i) {
+    const Variant& variant = all.first[i];
+    const int64_t tiles = ceil_div(m, variant.m * variant.cluster) * variant.cluster * ceil_div(n, variant.n) * count;
+    if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
+    const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
+    if (us < best.us) best = {i, us};
+  }
+  return best;
+}
+
+Packed packed_as(MatmulPrecision precision) {
+  return precision == MatmulPrecision::tf32     ? Packed::tf32
+         : precision == MatmulPrecision::tf32x3 ? Packed::tf32_in_two
+                                                : Packed::bits_16;
+}
+
+/// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them.
+void launch_batch(Gemm gemm, int first, MatmulPrecision precision, const Variant& variant, cudaStream_t stream) {
+  KernelArgs args{};
+  args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
+  args.finish = tiled::finish_args(gemm, false);
+  args.transposed = is_transposed(gemm, false);
+  if (args.transposed) tiled::transpose(gemm);
+  MapSpec specs[3];
+  auto& [a, b, c] = specs;
+  set_grid(args.grid, specs, args.c, args.finish, gemm, first, variant.m, variant.n, variant.cluster);
+  args.grid.k_tiles = static_cast<int>(k_tiles_of(gemm));
+  a.data = gemm.a;
+  b.data = gemm.b;
+  c.data = gemm.c;
+
+  const Layout of_a = layout_a(gemm), of_b = layout_b(gemm);
+  int64_t k = gemm.k;  // of a row that TMA reads
+  if (precision == MatmulPrecision::tf32x3) {
+    const Packing packed = packing_of_a(gemm, packed_as(precision));
+    args.plane = static_cast<int>(packed.plane());
+    k = packed.row();
+  }
+  a.inner = of_a.k_fast ? k : gemm.m;
+  a.outer = of_a.k_fast ? gemm.m : gemm.k;
+  a.outer_stride = of_a.outer_stride;
+  a.box_outer = of_a.k_fast ? variant.m : static_cast<int>(tile_k(gemm));
+  b.inner = of_b.k_fast ? k : gemm.n;
+  b.outer = of_b.k_fast ? gemm.n : gemm.k;
+  b.outer_stride = of_b.outer_stride;
+  b.box_outer = of_b.k_fast ? variant.b_share : 64;
+  const CUtensorMapDataType type = map_type(gemm, precision);
+  const bool rounds_in_registers = gemm.dtype == kFloat32 && !of_a.k_fast;
+  encode(args.a, a, rounds_in_registers ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type);
+  encode(args.b, b, type);
+  args.c_by_tma = stores_by_tma(gemm);
+  if (args.c_by_tma) {
+    c.inner = gemm.n;
+    c.outer = gemm.m;
+    c.outer_stride = gemm.m > 1 ? gemm.c_strides.row : vector_of(gemm);
+    c.box_outer = 64;
+    encode(args.c_map, c, type);
+  }
+  launch_tiles(*variant.kernels[is_bfloat16(gemm)][of_a.k_fast][of_b.k_fast], &args, args.grid, variant.cluster,
+               variant.shared_bytes, stream);
+}
+
+// ---- what is served ----
+
+bool has_16_bits(const Gemm& gemm) {
+  const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
+  if ((!is_half && !is_bfloat16(gemm)) || gemm.b_dtype != gemm.dtype) return false;
+  return gemm.out_dtype == gemm.dtype || gemm.out_dtype == kFloat32;
+}
+
+bool has_precision(const Gemm& gemm, MatmulPrecision precision) {
+  if (precision == MatmulPrecision::exact) return has_16_bits(gemm);
+  return gemm.dtype == kFloat32 && gemm.b_dtype == kFloat32;
+}
+
+/// Which of a and b are packed. For TF32 one operand may go through registers, instead of running along k: of two that
+/// do not, the larger one.
+std::pair<bool, bool> packs(const Gemm& gemm, MatmulPrecision precision) {
+  if (precision == MatmulPrecision::tf32x3) return {true, true};
+  const Layout a = layout_a(gemm), b = layout_b(gemm);
+  const bool packs_a = !is_read(gemm, gemm.a, a, &BatchDim::a_stride);
+  const bool packs_b = !is_read(gemm, gemm.b, b, &BatchDim::b_stride);
+  if (precision == MatmulPrecision::exact || packs_a || packs_b || a.k_fast || b.k_fast) return {packs_a, packs_b};
+  const Packed as = packed_as(precision);
+  const bool a_is_smaller = packed_bytes(gemm, true, false, as) < packed_bytes(gemm, false, true, as);
+  return {a_is_smaller, !a_is_smaller};
+}
+
+}  // namespace
+
+std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
+  if (!has_precision(gemm, precision) || !is_countable(gemm, 2) || !is_built_for_sm90a()) return 0;
+  const auto [packs_a, packs_b] = packs(gemm, precision);
+  const std::size_t bytes = packed_bytes(gemm, packs_a, packs_b, packed_as(precision));
+  return bytes <= most_packed_bytes ? bytes : 0;
+}
+
+std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
+  if (!has_precision(gemm, precision) || !is_countable(gemm, 2) || !is_served_here()) return std::nullopt;
+  MatmulPlan made;
+  made.precision = precision;
+  std::tie(made.packs_a, made.packs_b) = packs(gemm, precision);
+  if (!can_pack(gemm, made.packs_a, made.packs_b)) return std::nullopt;
+  made.workspace_bytes = packed_bytes(gemm, made.packs_a, made.packs_b, packed_as(precision));
+  if (made.workspace_bytes > most_packed_bytes) return std::nullopt;
+  made.tensor_cores = true;
+  return made;
+}
+
+void launch_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
+  Gemm gemm = asked;
+  pack(gemm, plan.packs_a, plan.packs_b, packed_as(plan.precision), workspace, stream);
+  // Batch dimensions beyond what a tensor map takes are walked here, one launch for each of their matrices.
+  const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
+  tiled::walk_batch(gemm, walked, [&](const Gemm& part) {
+    launch_batch(part, walked, plan.precision, variants(plan.precision).first[variant], stream);
+  });
+}
+
+void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
+  launch_variant(choose(gemm, plan).variant, gemm, plan, workspace, stream);
+}
+
+double estimated_us(const Gemm& gemm, const MatmulPlan& plan) { return choose(gemm, plan).us; }
+
+std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
+  return std::string("wgmma ") + variant_name(plan.precision, choose(gemm, plan).variant) + ", " +
+         (plan.precision == MatmulPrecision::tf32     ? "tf32"
+          : plan.precision == MatmulPrecision::tf32x3 ? "tf32x3"
+                                                      : dtype_name(gemm.dtype));
+}
+
+int variant_count(MatmulPrecision precision) { return variants(precision).count; }
+
+const char* variant_name(MatmulPrecision precision, int variant) { return variants(precision).first[variant].name; }
+
+}  // namespace interop::cuda::wgmma

@@ -1,0 +1,223 @@
+/// What the kernels of sm_90's tensor cores share: the order of their tiles, the ring of stages in shared memory, and
+/// how matrices are described to TMA. For one source file each: everything is internal.
+#pragma once
+
+#include <interop/cuda/driver.h>
+#include <interop/gemm.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "cuda/driver/driver_api.h"
+#include "cuda/driver/kernel.h"
+#include "cuda/matmul/tiled/tiled.h"
+#include "cuda/matmul/wgmma/sm90.cuh"
+
+namespace interop::cuda::wgmma {
+namespace {
+
+using tiled::FinishArgs;
+using tiled::Format;
+using tiled::matrices;
+using tiled::OutputArgs;
+
+constexpr int kBatchDims = 3;   // TMA has five dimensions
+constexpr int kRowBytes = 128;  // of a k tile: what the swizzle takes
+constexpr int kThreads = 384;   // one warpgroup loads, two multiply
+
+// ---- order of the tiles ----
+
+/// All tiles of a launch.
+struct Grid {
+  int m, n, k_tiles;
+  int row_units, column_tiles, units;  // a unit is the tiles of a cluster, one below the other; units of all matrices
+  int super_units;                     // how many units one super-row is high
+  int batch_size[kBatchDims];          // innermost last
+  int a_varies[kBatchDims], b_varies[kBatchDims];  // 0 where the operand is broadcast
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+struct Tile {
+  int row, column;  // of the first output
+  int batch[kBatchDims];
+};
+
+/// Units run down a super-row's columns: those that run at one time then share rows of a and columns of b in L2.
+template <typename S>
+__device__ __forceinline__ Tile tile_at(const Grid& grid, int unit, int rank) {
+  Tile tile;
+  const int of_matrix = grid.row_units * grid.column_tiles;
+  int matrix = unit / of_matrix;
+  const int at = unit - matrix * of_matrix;
+#pragma unroll
+  for (int i = kBatchDims - 1; i >= 0; --i) {
+    const int outer = matrix / grid.batch_size[i];
+    tile.batch[i] = matrix - outer * grid.batch_size[i];
+    matrix = outer;
+  }
+  const int of_super_row = grid.super_units * grid.column_tiles;
+  const int super_row = at / of_super_row;
+  const int first = super_row * grid.super_units;
+  const int height = min(grid.super_units, grid.row_units - first);
+  const int in_super_row = at - super_row * of_super_row;
+  const int column = in_super_row / height;
+  tile.row = ((first + in_super_row - column * height) * S::kCluster + rank) * S::kM;
+  tile.column = column * S::kN;
+  return tile;
+}
+
+/// A place in the ring of stages, with the parity of its round.
+template <int Stages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void skip(int count) {
+    stage += count;
+    parity ^= stage / Stages & 1;
+    stage %= Stages;
+  }
+};
+
+/// Shared memory: stages of a and b, buffers of c, barriers. 32-bit addresses, the same in all blocks of a cluster.
+template <typename S>
+struct Memory {
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * S::kStageBytes; }
+  __device__ __forceinline__ uint32_t b(int stage) const { return a(stage) + S::kBytesA; }
+  __device__ __forceinline__ uint32_t c(int warpgroup) const {
+    return base + S::kStages * S::kStageBytes + warpgroup * 2 * S::kBoxBytes;
+  }
+  __device__ __forceinline__ uint32_t full(int stage) const { return c(2) + 8 * stage; }
+  __device__ __forceinline__ uint32_t empty(int stage) const { return full(S::kStages) + 8 * stage; }
+  __device__ __forceinline__ uint32_t turn(int warpgroup) const { return empty(S::kStages) + 8 * warpgroup; }
+};
+
+/// Where TMA finds a tile's matrix of a, and of b.
+__device__ __forceinline__ sm90::Coordinates matrix_of_a(const Grid& grid, const Tile& tile) {
+  return {0, 0, tile.batch[2] * grid.a_varies[2], tile.batch[1] * grid.a_varies[1], tile.batch[0] * grid.a_varies[0]};
+}
+__device__ __forceinline__ sm90::Coordinates matrix_of_b(const Grid& grid, const Tile& tile) {
+  return {0, 0, tile.batch[2] * grid.b_varies[2], tile.batch[1] * grid.b_varies[1], tile.batch[0] * grid.b_varies[0]};
+}
+
+/// One warp: a stage has been read.
+template <typename S>
+__device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (S::kCluster == 1) {
+    if (lane == 0) sm90::arrive(memory.empty(stage));
+  } else {
+    if (lane < S::kCluster) sm90::arrive_at(memory.empty(stage), lane);
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+// ---- TMA ----
+
+inline bool is_tma_stride(int64_t stride, int64_t vector) {
+  return stride > 0 && stride % vector == 0 && stride < int64_t{1} << 37;
+}
+
+inline bool is_tma_address(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+/// A tensor map of (outer, inner) with up to kBatchDims batch dimensions, the innermost last; `batch_strides` of 0 are
+/// broadcast: dimensions of one here. Strides in elements.
+struct MapSpec {
+  const void* data = nullptr;
+  int64_t inner = 0, outer = 0, outer_stride = 0;
+  int64_t batch_sizes[kBatchDims] = {}, batch_strides[kBatchDims] = {};
+  int box_outer = 0;
+};
+
+inline void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType type) {
+  const int item = type == CU_TENSOR_MAP_DATA_TYPE_UINT8                                                 ? 1
+                   : type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
+                                                                                                         : 2;
+  cuuint64_t sizes[5] = {static_cast<cuuint64_t>(spec.inner), static_cast<cuuint64_t>(spec.outer)};
+  cuuint64_t strides[4] = {static_cast<cuuint64_t>(spec.outer_stride) *
+                           item};  // in bytes, from the second dimension on
+  for (int i = 0; i < kBatchDims; ++i) {
+    const int from = kBatchDims - 1 - i;
+    const bool varies = spec.batch_strides[from] != 0;
+    sizes[2 + i] = varies ? static_cast<cuuint64_t>(spec.batch_sizes[from]) : 1;
+    strides[1 + i] = varies ? static_cast<cuuint64_t>(spec.batch_strides[from]) * item : 16;
+  }
+  const cuuint32_t box[5] = {static_cast<cuuint32_t>(kRowBytes / item), static_cast<cuuint32_t>(spec.box_outer), 1, 1,
+                             1};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  check(driver().cuTensorMapEncodeTiled(&map, type, 5, const_cast<void*>(spec.data), sizes, strides, box, steps,
+                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "describing a matrix to TMA");
+}
+
+// ---- launching ----
+
+/// Other architectures' code has an empty kernel.
+inline bool is_served_here() { return has_sm90a_code(current_device("launching a product")); }
+
+/// Is there something to compute, and not more than coordinates and the count of the smallest tiles can say, in 32
+/// bits, for `planes` planes of k?
+inline bool is_countable(const Gemm& gemm, int planes) {
+  const int64_t most = std::numeric_limits<int>::max() / planes - 1024;
+  if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
+  if (gemm.m > most || gemm.n > most || gemm.k > most) return false;
+  return static_cast<double>(ceil_div(gemm.m, 64)) * ceil_div(gemm.n, 64) * matrices(gemm) <= most;
+}
+
+constexpr int kSuperRow = 2048;  // rows of c that the tiles which run at one time span, about
+
+/// Fills in `grid`, the batch dimensions of `specs` (of a, b, c) and those of all that has the result's shape, for the
+/// dimensions from `first` on, at most kBatchDims; tiles of (m, n), `cluster` of them one below the other.
+inline void set_grid(Grid& grid, MapSpec (&specs)[3], OutputArgs& c, FinishArgs& finish, const Gemm& gemm, int first,
+                     int m, int n, int cluster) {
+  const int64_t out_item = item_bytes(gemm.out_dtype);
+  int64_t count = 1;
+  for (int i = 0; i < kBatchDims; ++i) {
+    const int from = gemm.batch_ndim - kBatchDims + i;
+    const BatchDim dim = from >= first ? gemm.batch[from] : BatchDim{1, 0, 0, 0, 0, 0};
+    count *= dim.size;
+    grid.batch_size[i] = static_cast<int>(dim.size);
+    grid.a_varies[i] = dim.a_stride != 0;
+    grid.b_varies[i] = dim.b_stride != 0;
+    c.batch_stride[i] = dim.c_stride * out_item;
+    finish.addend.batch_stride[i] = dim.addend_stride * out_item;
+    finish.aux.batch_stride[i] = dim.aux_stride * out_item;
+    for (MapSpec& spec : specs) spec.batch_sizes[i] = dim.size;
+    specs[0].batch_strides[i] = dim.a_stride;
+    specs[1].batch_strides[i] = dim.b_stride;
+    specs[2].batch_strides[i] = dim.c_stride;
+  }
+  grid.m = static_cast<int>(gemm.m);
+  grid.n = static_cast<int>(gemm.n);
+  grid.row_units = static_cast<int>(ceil_div(gemm.m, m * cluster));
+  grid.column_tiles = static_cast<int>(ceil_div(gemm.n, n));
+  grid.units = static_cast<int>(grid.row_units * grid.column_tiles * count);
+  grid.super_units = kSuperRow / (m * cluster);
+}
+
+/// One block per SM, or per tile where those are fewer.
+inline void launch_tiles(Kernel& kernel, void* args, const Grid& grid, int cluster, int shared_bytes,
+                         cudaStream_t stream) {
+  const int clusters = multiprocessors(current_device("launching a product")) / cluster;
+  const unsigned blocks = static_cast<unsigned>(std::min(clusters, grid.units) * cluster);
+  const CUfunction function = ready(kernel, "launching a product", "loading the matmul kernel");
+  void* parameters[] = {args};
+  check(driver().cuLaunchKernel(function, blocks, 1, 1, kThreads, 1, 1, static_cast<unsigned>(shared_bytes), stream,
+                                parameters, nullptr),
+        "launching a product");
+}
+
+}  // namespace
+}  // namespace interop::cuda::wgmma

@@ -1,0 +1,81 @@
+/// `interop.Array`: a typed view of memory that belongs to no array library, or to any of them.
+#pragma once
+
+#include <interop/cuda/driver.h>
+
+#include <memory>
+#include <vector>
+
+#include "exchange/array/readers.h"
+#include "exchange/python.h"
+#include "exchange/route.h"
+
+namespace interop::exchange {
+
+/// The value behind `interop.Array`. `memory` owns the bytes, or keeps their owner alive; every export shares it, so
+/// exports outlive the array.
+///
+/// Work on the memory may come from four sides, and whoever uses the array next waits for all of them: the last use
+/// that interop knows of (`last_use`); for a view of another library's array, what that library does now (`bound`, or
+/// the current stream of `producer`); consumers of the C exchange API, which work on the streams that it names
+/// (`lent`).
+///
+/// Several threads may use one array. The GIL orders them, but for the time in which work is launched or waited for.
+struct Array {
+  std::shared_ptr<void> memory;
+  void* data = nullptr;
+  DLDevice device{kDLCPU, 0};
+  DLDataType dtype{};
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  ///< in elements
+  bool read_only = false;
+  int gpu = -1;                   ///< the CUDA device that may work on the memory; -1 for plain host memory
+  cudaStream_t stream = nullptr;  ///< where it was last used; null if no stream ever did
+  /// Passed when that use, and all before it, is done; null if there was none. Shared, as a thread that waits for it
+  /// without the GIL keeps it.
+  std::shared_ptr<const cuda::Event> last_use;
+  unsigned uses = 0;                ///< that have been noted
+  const Route* producer = nullptr;  ///< of a view: whose current stream is to be waited for
+  cudaStream_t bound = nullptr;     ///< of a view: the stream that the producer's array itself names
+  std::vector<cudaStream_t> lent;   ///< of interop's own, one for each thread that asked; they live for ever
+  nb::handle owner;                 ///< of a view of a tensor: what keeps its memory, as long as `memory` is
+  const Route* owner_route = nullptr;
+  std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
+  bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp
+  int buffers = 0;                   ///< exported by the buffer protocol and not yet released; counted with the GIL
+
+  DLTensor tensor() const;
+  bool on_host() const { return device.device_type == kDLCPU; }
+  /// Host, pinned and managed memory (whatever its producer calls it): the host may read it, once `make_host_wait`
+  /// returns.
+  bool host_readable() const;
+
+  /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
+  cudaStream_t producer_stream() const;
+  /// Throws BufferError if the memory of a view is no longer where it was.
+  void check_address() const;
+  /// `waiter` waits for all work on the memory. Throws ValueError where a capture into a CUDA graph forbids that.
+  void make_wait(cudaStream_t waiter) const;
+  /// The same without the producer's stream, for a call that has joined that one itself.
+  void make_wait_for_uses(cudaStream_t waiter) const;
+  /// Blocks the host until all work on the memory is done; the GIL is released meanwhile.
+  void make_host_wait() const;
+  /// Notes that work using the array was just queued on `used`, which has waited for the first `waited_for` uses. Makes
+  /// it wait for those that other threads have noted since: whoever waits for the last use waits for all.
+  void used_on(cudaStream_t used, unsigned waited_for);
+  /// Lets a consumer without further synchronisation work on interop's own stream of this thread and device.
+  void lend();
+};
+
+/// A new array: 64-byte aligned host memory, or device memory of the current device ordered on `stream`.
+/// Written by the caller before anybody else sees it.
+Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream);
+/// `bytes` > 0 of host memory, 64-byte aligned, which is what JAX needs to take it as it is.
+std::shared_ptr<void> host_memory(size_t bytes);
+/// `bytes` > 0 of memory of the current device, which is `gpu`, ordered on `stream`; freed behind what `readers` notes.
+/// Made during a capture of `stream` it lives as long as the graph, too.
+std::shared_ptr<void> device_memory(size_t bytes, int gpu, cudaStream_t stream, std::shared_ptr<Readers> readers);
+/// The bytes of the elements themselves, without gaps between them.
+size_t byte_count(const Array& array);
+
+}  // namespace interop::exchange

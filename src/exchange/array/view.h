@@ -1,0 +1,35 @@
+/// `interop.Array` on the memory of other libraries' arrays.
+#pragma once
+
+#include "exchange/array/array.h"
+#include "exchange/reaper.h"
+#include "exchange/route.h"
+
+namespace interop::exchange {
+
+/// All that keeps an operand's memory: `owner`, which its route says does, and what was read to get there. Takes over
+/// the operand's `release`.
+std::vector<Held> owners_of(Operand& operand, nb::handle owner);
+
+/// A view of an operand's memory, which keeps its owner alive: taken over from the operand, `release` included. The
+/// operand is complete. The owner is let go on any thread, with or without the GIL; if a GPU may use the memory, once
+/// all that its context had queued by then is done.
+Array take_view(Operand& operand);
+/// An `interop.Array` on the memory of an operand that stays in use: the same for each time that it is asked for. It
+/// keeps the memory, and the producer's release with it, past the end of the call. Host memory only.
+nb::object view_of(Operand& operand);
+
+/// `interop.asarray` for messages of `function`: the array itself, or a view of it, never a copy. Device memory is
+/// ready on `stream`, or (null) on the producer's own.
+nb::object asarray(nb::handle x, const char* function, cudaStream_t stream);
+
+/// tp_traverse, tp_finalize and tp_clear of `interop.Array`: a cycle through the owners of a view's memory is collected
+/// once there is no export of it.
+int visit_owners(PyObject* self, visitproc visit, void* arg);
+void finish_reading(PyObject* self);
+int let_owners_go(PyObject* self);
+
+/// The CUDA device whose kernels can read the array where it is; none for memory of the host alone.
+std::optional<int> readable_by_gpu(const Array& array);
+
+}  // namespace interop::exchange

@@ -1,0 +1,103 @@
+/// CuPy arrays, by their own attributes: exact for every layout (CuPy's DLPack export garbles negative strides) and
+/// free of CuPy's event waits.
+#include <optional>
+
+#include "exchange/route.h"
+#include "exchange/routes/numpy.h"
+#include "exchange/stream.h"
+#include "exchange/strides.h"
+
+namespace interop::exchange {
+namespace {
+
+const Name kData("data");
+const Name kPtr("ptr");
+const Name kDeviceId("device_id");
+const Name kShape("shape");
+const Name kStrides("strides");
+const Name kDtype("dtype");
+const Name kInit("_init");
+const Lookup kNdarray("cupy", "ndarray");
+const Lookup kCore("cupy", "_core.core");
+const Lookup kBase("cupy", "_core.core._ndarray_base");
+const Lookup kCurrentStream("cupy.cuda", "get_current_stream");
+const Lookup kStreamOf("interop._libraries.cupy", "cupy_stream");
+
+DLDataType read_dtype(const Operand& operand, nb::handle dtype) {
+  if (const auto found = dtype_of(dtype)) return *found;
+  throw TypeError(operand.label() + " is " + text_of(dtype) +
+                  "; accepted: bool, integers, floats and complex numbers in native byte order");
+}
+
+class CupyRoute final : public Route {
+ public:
+  const char* library() const override { return "cupy"; }
+  const char* protocol() const override { return "attributes of cupy.ndarray"; }
+
+  void inspect(Operand& operand) const override {
+    const nb::object memory = attribute(operand.object, kData);
+    const nb::object shape = attribute(operand.object, kShape);
+    const nb::object strides = attribute(operand.object, kStrides);
+    DLTensor& tensor = operand.tensor;
+    tensor = DLTensor{nullptr, {kDLCUDA, 0}, 0, {}, operand.shape, operand.strides, 0};
+    tensor.dtype = read_dtype(operand, attribute(operand.object, kDtype));
+    tensor.ndim = read_ints(operand, shape, operand.shape);
+    tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(memory, kPtr))));
+    tensor.device.device_id = static_cast<int32_t>(to_int64(attribute(memory, kDeviceId)));
+    read_strides(operand, strides);
+  }
+
+  bool current_stream(int device, cudaStream_t* stream) const override {
+    const nb::object current = kCurrentStream.get()(device);
+    *stream = stream_from_handle(to_int64(attribute(current, kPtr)));
+    return true;
+  }
+
+  Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
+    if (!foreign) return allocate(shape, dtype);
+    // CuPy's pool keeps memory apart by the stream that is current.
+    const Within guard(kStreamOf.get()(reinterpret_cast<uintptr_t>(stream), device.device_id));
+    return allocate(shape, dtype);
+  }
+  nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
+
+ private:
+  /// The constructor in C behind `cupy.ndarray`; null where this CuPy has another.
+  static newfunc find_constructor() {
+    const nb::handle base = nb::hasattr(kCore.get(), "_ndarray_base") ? nb::handle(kBase.get()) : nb::handle();
+    return base && nb::hasattr(base, "_init") ? reinterpret_cast<PyTypeObject*>(base.ptr())->tp_new : nullptr;
+  }
+
+  // What `cupy.ndarray(shape, dtype)` does, past its generic __new__. The device of the call is current.
+  static Made allocate(const Shape& shape, DLDataType dtype) {
+    // Not in the initialiser of a static: its lock would be held across calls of Python.
+    static std::optional<newfunc> found;
+    if (!found) found = find_constructor();
+    const newfunc make = *found;
+    Made made;
+    const nb::object sizes = shape_tuple(shape);
+    if (make) {
+      static PyObject* const no_arguments = PyTuple_New(0);
+      made.object = nb::steal(make(reinterpret_cast<PyTypeObject*>(kNdarray.get().ptr()), no_arguments, nullptr));
+      if (!made.object.is_valid()) nb::raise_python_error();
+      PyObject* const arguments[] = {made.object.ptr(), sizes.ptr(), numpy_dtype(dtype).ptr()};
+      PyObject* none = PyObject_VectorcallMethod(kInit.get(), arguments, 3, nullptr);
+      if (!none) nb::raise_python_error();
+      Py_DECREF(none);
+    } else {
+      made.object = kNdarray.get()(sizes, numpy_dtype(dtype));
+    }
+    made.data =
+        reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(attribute(made.object, kData), kPtr))));
+    return made;
+  }
+};
+
+}  // namespace
+
+const Route& cupy_route() {
+  static const CupyRoute route;
+  return route;
+}
+
+}  // namespace interop::exchange

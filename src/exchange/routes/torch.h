@@ -1,0 +1,51 @@
+/// What the two ways to torch's memory share: every check, and allocation under torch's own guard.
+#pragma once
+
+#include "exchange/routes/dlpack.h"
+
+namespace interop::exchange {
+
+class TorchRoute : public Route {
+ public:
+  const char* library() const override { return "torch"; }
+  void enter(Operand& operand) const override;
+  void inspect(Operand& operand) const override;
+  Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override;
+  std::string allocator() const override;
+  nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
+  /// torch's own functions count, too: a backward pass that kept the old values is then an error.
+  bool counts_writes() const override { return true; }
+  void count_write(nb::handle tensor) const override;
+  int64_t write_count(nb::handle tensor) const override;
+  void check_write(const Operand& operand, nb::handle tensor) const override;
+  /// Another tensor on the same storage, which counts with this one: the storage of this one can be taken from under
+  /// it.
+  nb::object owner(nb::handle tensor) const override;
+  /// Moreover, storage in host memory cannot be resized from then on, as after `Tensor.numpy`.
+  nb::object view_owner(nb::handle tensor) const override;
+  void check_kept(nb::handle owner, const void* data) const override;
+
+ protected:
+  /// Fills the operand from `operand.memory()`, which has no gradient, tangent or negation to lose; conjugation is
+  /// still to be resolved.
+  virtual void read(Operand& operand) const = 0;
+
+  /// Lets torch compute the plain values of a lazy view, on its own stream.
+  static void resolve(Operand& operand, const Lookup& function);
+  /// The same for a lazily conjugated view, if the tensor is one. Returns whether it was.
+  static bool resolve_conjugation(Operand& operand);
+  /// For a null pointer that is not empty: resolves lazy zeros, and refuses the rest.
+  static void check_memory(Operand& operand);
+  /// torch exports its integers of 1 to 7 bits as if they were whole bytes, of the dtype `exported`: TypeError.
+  static void check_bytes(const Operand& operand, DLDataType exported);
+  /// The Python error that is set, from torch, in words that name the argument.
+  [[noreturn]] static void refuse(const Operand& operand);
+};
+
+/// The plain tensor in what torch has made inside a transform of torch.func (grad, vmap), which wraps new tensors.
+nb::object unwrapped(nb::object tensor);
+
+/// torch before 2.10.
+const Route& torch_dlpack_route();
+
+}  // namespace interop::exchange
