@@ -19,6 +19,12 @@ CXX_FILES = sorted(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".h", ".cpp", ".cu", ".cuh")
 )
+FORMS_CONFIG = ROOT / ".github/ISSUE_TEMPLATE/config.yml"
+YAML_FILES = {  # by the schema that check-jsonschema has for them
+    "vendor.github-workflows": [*ROOT.glob(".github/workflows/*.yml")],
+    "vendor.github-issue-config": [FORMS_CONFIG],
+    "vendor.github-issue-forms": [file for file in FORMS_CONFIG.parent.glob("*.yml") if file != FORMS_CONFIG],
+}
 
 
 def run(tool: str, *arguments: str, cwd: Path = ROOT) -> bool:
@@ -49,6 +55,7 @@ def main() -> int:
         run("ruff", "format", *([] if fix else ["--check"])),
         run("clang-format", *(["-i"] if fix else ["--dry-run", "-Werror", "--ferror-limit=5"]), *CXX_FILES),
         run("codespell", *(["-w"] if fix else [])),
+        *(run("check-jsonschema", "--builtin-schema", name, *map(str, YAML_FILES[name])) for name in YAML_FILES),
         check_types(),
     ]
     print("lint:", "passed" if all(results) else "FAILED")

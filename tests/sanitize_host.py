@@ -48,10 +48,10 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def build(folder: Path, sanitizers: str) -> Path:
-    """Build the module with the sanitizers; return the folder that Python finds the package in."""
-    options = ("-DINTEROP_CUDA=OFF", f"-DINTEROP_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo")
-    run("cmake", "-S", ROOT, "-B", folder / "build", "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", *options)
+def build(folder: Path, preset: str) -> Path:
+    """Build the module by a preset of CMakePresets.json; return the folder that Python finds the package in."""
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    run("cmake", "-S", ROOT, "--preset", preset, "-B", folder / "build", python)
     run("cmake", "--build", folder / "build", "--target", "_core")
     package = folder / "site" / "interop"
     package.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def main() -> int:
     kind = "threads" if options.threads else "memory"
     folder = (options.folder or Path(tempfile.gettempdir(), f"interop-sanitize-{os.getuid()}")) / kind
     print(f"building in {folder}", flush=True)
-    site = build(folder, "thread" if options.threads else "address,undefined")
+    site = build(folder, "tsan" if options.threads else "asan")
 
     with tempfile.TemporaryDirectory() as reports:
         environment = {
