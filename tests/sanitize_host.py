@@ -55,7 +55,8 @@ def build(folder: Path, preset: str) -> Path:
     run("cmake", "--build", folder / "build", "--target", "_core")
     package = folder / "site" / "interop"
     package.mkdir(parents=True, exist_ok=True)
-    for file in [*(ROOT / "interop").glob("*.py"), folder / "build" / MODULE]:
+    parts = [file for file in (ROOT / "interop").iterdir() if file.suffix == ".py" or (file / "__init__.py").is_file()]
+    for file in [*parts, folder / "build" / MODULE]:
         link = package / file.name
         link.unlink(missing_ok=True)
         link.symlink_to(file)
