@@ -115,9 +115,6 @@ _WHERE_ZERO = """where_zero : scalar, optional
 """
 
 
-_PLACES = {name: place for place, name in enumerate(_core.elementwise_operations())}
-
-
 def _operation(
     sections: str, dtypes: str, result: str = "the operands' dtype", more: str = ""
 ) -> Callable[[FunctionT], FunctionT]:
@@ -128,17 +125,17 @@ def _operation(
 
     def make(declared: FunctionT) -> FunctionT:
         name = declared.__name__
-        place, function = _PLACES[name], f"interop.{name}"
+        function = f"interop.{name}"
 
         def binary(a: Any = missing, b: Any = missing, /, *more: Any, **options: Any) -> Any:
             if more:
                 refuse_call_of(function, (a, b, *more), options)
-            return _core.elementwise(place, a, b, options)
+            return _core.elementwise(name, a, b, options)
 
         def unary(x: Any = missing, /, *more: Any, **options: Any) -> Any:
             if more:
                 refuse_call_of(function, (x, *more), options)
-            return _core.elementwise(place, x, None, options)
+            return _core.elementwise(name, x, None, options)
 
         made: Any = functools.wraps(declared)(unary if sections is _UNARY else binary)
         made.__code__ = made.__code__.replace(co_name=name)  # in tracebacks and profiles

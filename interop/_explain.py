@@ -14,6 +14,7 @@ from interop._expression import Expression
 from interop._kernel import Kernel
 from interop._load import Function
 from interop._matmul import matmul
+from interop._operations.table import FUNCTIONS
 
 __all__ = ["ExplainedArgument", "Explanation", "explain"]
 
@@ -166,17 +167,16 @@ def _explanation(function: str, found: dict[str, Any]) -> Explanation:
 
 
 def _explain_elementwise(
-    operation: int,
+    name: str,
     *operands: Any,
     out: Any = None,
     stream: Any = None,
     where_zero: complex | None = None,
     execution: str | None = None,
 ) -> Explanation:
-    name = _core.elementwise_operations()[operation]
     function = f"interop.{name}"
     a, b = operands if len(operands) > 1 else (*operands, None)
-    found = _core.explain_elementwise(operation, a, b, out, stream, execution, where_zero)
+    found = _core.explain_elementwise(name, a, b, out, stream, execution, where_zero)
     if found is not None:
         return _explanation(function, found)
     import jax
@@ -247,10 +247,7 @@ def _explain_expression(
 # One for each public function, with that function's own signature.
 _EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {
     matmul: _explain_matmul,
-    **{
-        getattr(_elementwise, name): functools.partial(_explain_elementwise, place)
-        for place, name in enumerate(_core.elementwise_operations())
-    },
+    **{getattr(_elementwise, name): functools.partial(_explain_elementwise, name) for name in FUNCTIONS},
 }
 
 

@@ -14,7 +14,7 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 PYTHON = r"Python\.h|nanobind/.*|pytypedefs\.h|numpy/.*"
 CUDA = r"cuda.*|cublas.*|device_launch_parameters\.h|mma\.h|cooperative_groups.*"
-BASE = r"interop/(elementwise|gemm|tensor|error)\.h"  # plain facts and errors, of use to every layer
+BASE = r"interop/(elementwise|error|gemm|operations|tensor)\.h"  # plain facts and errors, of use to every layer
 KERNELS = rf"{BASE}|interop/cuda/.*|{CUDA}|cuda/driver/.*"
 
 # Of each layer: what it may include beside the standard library and <dlpack/dlpack.h>.

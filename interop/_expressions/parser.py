@@ -9,11 +9,23 @@ from typing import Any, NoReturn
 
 from interop import _core
 from interop._arguments import shown
-from interop._expressions.operations import BINARY, COMPARISONS, FUNCTIONS, UNARY, Operation
+from interop._operations.table import OPERATIONS, Operation
 
 __all__ = ["Apply", "Literal", "Name", "Node", "Parsed", "parse"]
 
 OPTIONS = ("out", "stream", "execution")  # of a call, so no parameter's name
+#: What Python's syntax has for an operator, by its symbol.
+_BINARY: dict[type, str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
+}  # fmt: skip
+_UNARY: dict[type, str] = {ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}
+_COMPARISONS: dict[type, str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+}  # fmt: skip
+_OF_SYMBOL = {(operation.symbol, operation.arity): operation for operation in OPERATIONS.values() if operation.symbol}
+#: Those that are written as functions.
+FUNCTIONS = {name: operation for name, operation in OPERATIONS.items() if not operation.symbol and name != "copy"}
 _LONGEST = 400  # characters of an expression that an error shows
 _MOST_DEPTH = 200
 _ACCEPTED_DEPTH = f"{_MOST_DEPTH} operations within one another"
@@ -196,25 +208,24 @@ class _Parser:
         return Literal(node.value)
 
     def binary(self, node: ast.BinOp) -> _Applied:
-        if type(node.op) not in BINARY:
-            accepted = " ".join(symbol for symbol, _ in BINARY.values())
+        if type(node.op) not in _BINARY:
+            accepted = " ".join(_BINARY.values())
             self.refuse(self.after(node.left), "this operator has no meaning for elements", accepted)
-        operation = BINARY[type(node.op)][1]
-        return operation, (node.left, node.right)
+        return _OF_SYMBOL[_BINARY[type(node.op)], 2], (node.left, node.right)
 
     def unary(self, node: ast.UnaryOp) -> _Applied:
-        if type(node.op) not in UNARY:
+        if type(node.op) not in _UNARY:
             self.refuse(self.start(node), "`not` asks an array for one truth", "logical_not(x)")
-        return UNARY[type(node.op)][1], (node.operand,)
+        return _OF_SYMBOL[_UNARY[type(node.op)], 1], (node.operand,)
 
     def compare(self, node: ast.Compare) -> _Applied:
         if len(node.ops) > 1:
             at = self.after(node.comparators[0])
             self.refuse(at, "a chained comparison", "one at a time, such as (a < x) & (x < b)")
-        if type(node.ops[0]) not in COMPARISONS:
-            accepted = " ".join(symbol for symbol, _ in COMPARISONS.values())
+        if type(node.ops[0]) not in _COMPARISONS:
+            accepted = " ".join(_COMPARISONS.values())
             self.refuse(self.after(node.left), "this comparison has no meaning for elements", accepted)
-        return COMPARISONS[type(node.ops[0])][1], (node.left, node.comparators[0])
+        return _OF_SYMBOL[_COMPARISONS[type(node.ops[0])], 2], (node.left, node.comparators[0])
 
     def call(self, node: ast.Call) -> _Applied:
         if not isinstance(node.func, ast.Name):

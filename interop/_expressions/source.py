@@ -9,9 +9,8 @@ import numpy as np
 
 from interop import _core
 from interop._cuda import nvrtc
-from interop._expressions.operations import PLACES
 from interop._expressions.typed import ArrayRef, Constant, Reference, Step, Typed, ValueRef, kind_of
-from interop._operations.promotion import COMPARISONS
+from interop._operations.table import COMPARISONS
 
 __all__ = ["KERNEL", "OPTIONS", "load", "source"]
 
@@ -98,16 +97,11 @@ def _call(step: Step, names: dict[int, str]) -> str:
     args = [_argument(ref, to, names) for ref, to in step.args]
     signs = [kind_of(ref.dtype) == "i" for ref, _ in step.args]
     operation = step.operation
-    if operation.name in ("greater", "greater_equal"):
-        args.reverse()
-        signs.reverse()
-    if operation.name in PLACES and operation.arity == 1:
+    if operation.is_function and operation.arity == 1:
         args *= 2  # those functors take two operands
     made = f"{operation.functor}{{}}"
     if operation.name in COMPARISONS and step.dtype == "uint64" and any(signs):
         made = f"WithSigns<{operation.functor}>{{{', '.join(str(x).lower() for x in signs)}}}"
-    if operation.name == "divide":
-        made = f"Divide<{_TYPES[step.dtype]}>{{false, {{}}}}"
     return f"{made}({', '.join(args)})"
 
 

@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 
 from interop import _core
-from interop._expressions.operations import (
-    COMPARISONS_BY_NAME,
-    COPY,
-    PLACES,
-    SQUARE,
-    Operation,
-    accepted_in_words,
-    of_scalars,
-)
 from interop._expressions.parser import Apply, Literal, Name, Node, Parsed
+from interop._expressions.scalars import of_scalars
 from interop._operations.promotion import (
     beside,
     comparison_dtype,
@@ -29,6 +21,7 @@ from interop._operations.promotion import (
     scalar_of,
     side_of,
 )
+from interop._operations.table import COMPARISONS, OPERATIONS, Operation
 
 __all__ = ["ArrayRef", "Constant", "Reference", "Split", "Step", "StepRef", "Typed", "ValueRef"]
 
@@ -254,7 +247,8 @@ class _Typing:
                 operands[place] = self.typed_operand(node, operands)
         result = operands[len(nodes) - 1]
         if not isinstance(result.ref, StepRef):
-            self.step(COPY, self.common_dtype(COPY, [result]), None, [result])
+            copy = OPERATIONS["copy"]
+            self.step(copy, self.common_dtype(copy, [result]), None, [result])
         if self.typed.asks:
             if configuration(self.library) != before:  # another thread has changed it between two steps
                 return _Typing(self.split, self.library, self.arrays, self.scalars, self.sides).run()
@@ -272,8 +266,8 @@ class _Typing:
         promoted = operands[operation.truths :]
         dtype = self.common_dtype(operation, promoted) if promoted else "bool"
         if operation.name == "pow" and _is_two(operands[1]) and kind_of(dtype) in "iuf":
-            return self.step(SQUARE, dtype, node, operands[:1])
-        if operation.name in COMPARISONS_BY_NAME:
+            return self.step(OPERATIONS["square"], dtype, node, operands[:1])
+        if operation.name in COMPARISONS:
             operation = self.compare(operation, dtype, operands)
         return self.step(operation, dtype, node, operands)
 
@@ -293,11 +287,11 @@ class _Typing:
             return operation
         name, scalar = beside(operation.name, side, kind, place == 0)
         operands[place] = _Operand(scalar=scalar)
-        return COMPARISONS_BY_NAME[name]
+        return OPERATIONS[name]
 
     def common_dtype(self, operation: Operation, operands: Sequence[_Operand]) -> str:
         """Return the dtype that operands share, without asking where they do so themselves."""
-        if operation.name in COMPARISONS_BY_NAME:
+        if operation.name in COMPARISONS:
             exact = comparison_dtype(*((x.ref.dtype, x.is_0d) if x.ref else x.scalar for x in operands))
             if exact is not None:
                 return exact
@@ -321,21 +315,10 @@ class _Typing:
         return _Operand(StepRef(len(self.typed.steps) - 1, out_dtype), is_0d)
 
     def result_dtype(self, operation: Operation, dtype: str, node: Apply | None) -> str:
-        if operation.name in PLACES:
-            try:
-                return _core.elementwise_result_dtype(PLACES[operation.name], dtype)
-            except TypeError as error:
-                raise TypeError(f"{self.where(node)}{error}") from None
-        # An operation that tests for truth takes all that is served.
-        _core.elementwise_result_dtype(PLACES["equal"], dtype)
-        if kind_of(dtype) not in operation.accepts:
-            accepted = accepted_in_words(operation.accepts)
-            raise TypeError(f"{self.where(node)}the operands of {operation.name} are {dtype}; accepted: {accepted}")
-        if operation.result == "bool":
-            return "bool"
-        if operation.result == "part" and kind_of(dtype) == "c":
-            return {"complex64": "float32", "complex128": "float64"}[dtype]
-        return dtype
+        try:
+            return _core.result_dtype(operation.name, dtype)
+        except TypeError as error:
+            raise TypeError(f"{self.where(node)}{error}") from None
 
     def where(self, node: Apply | None) -> str:
         return f"{self.split.function}: in {self.split.parsed.text_of(node)!r}: " if node else ""

@@ -9,7 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from interop._operations.promotion import COMPARISONS, comparison_of, element_of
+from interop._operations.promotion import comparison_of, element_of
+from interop._operations.table import COMPARISONS, OPERATIONS
 
 __all__ = ["compute"]
 
@@ -27,7 +28,7 @@ def compute(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: comp
 
 
 def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
-    ufunc = getattr(np, _UFUNCS.get(name, name))
+    ufunc = getattr(np, OPERATIONS[name].numpy)
     operands = [a] if b is None else _operands(name, a, b, dtype)
     if name == "abs" and dtype.kind == "c":
         ufunc(*operands, out=out)
@@ -87,7 +88,6 @@ def _pow(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -
     return None
 
 
-_UFUNCS = {"pow": "power", "abs": "absolute", "remainder": "remainder"}
 _FUNCTIONS: dict[str, Callable[[str, Any, Any, _Array, Any, Any], None]] = {
     "divide": _divide,
     "pow": _pow,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from interop import _core
-from interop._expressions.operations import PLACES, ROUNDINGS, numpy_function
 from interop._expressions.typed import ArrayRef, Constant, Reference, Step, Typed, ValueRef
 from interop._host import elementwise
 from interop._operations.promotion import element_of, numpy_dtype
+from interop._operations.table import ROUNDINGS
 
 __all__ = ["compute"]
 
@@ -59,7 +59,7 @@ def _nonzero(x: _Array, to: str) -> _Array:
 
 def _apply(step: Step, operands: list[_Array], out: _Array) -> None:
     operation, dtype = step.operation, numpy_dtype(step.dtype)
-    if operation.name in PLACES:
+    if operation.is_function:
         a, b = operands if len(operands) > 1 else (operands[0], None)
         elementwise.compute(operation.name, a, b, out, dtype, None, True)
         return
@@ -73,4 +73,4 @@ def _apply(step: Step, operands: list[_Array], out: _Array) -> None:
         return
     if dtype.itemsize == 2 and dtype.kind in "fV" and operation.name != "where":
         rest = [x.astype(np.float32) for x in rest]  # and rounded once; ml_dtypes has not all of them
-    np.copyto(out, numpy_function(operation.name)(*truths, *rest), casting="unsafe")
+    np.copyto(out, getattr(np, operation.numpy)(*truths, *rest), casting="unsafe")

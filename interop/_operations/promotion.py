@@ -14,7 +14,6 @@ from interop import _core
 from interop._arguments import shown
 
 __all__ = [
-    "COMPARISONS",
     "REAL",
     "accepted_factor",
     "beside",
@@ -30,8 +29,6 @@ __all__ = [
     "scalar_of",
     "side_of",
 ]
-
-COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
 #: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
 Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None

@@ -14,7 +14,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from interop import _core
-from interop._operations.promotion import COMPARISONS, comparison_dtype, comparison_of, element_of, numpy_dtype, promote
+from interop._operations.promotion import comparison_dtype, comparison_of, element_of, numpy_dtype, promote
+from interop._operations.table import COMPARISONS, OPERATIONS
 from interop.jax._calls import (
     check_operands,
     compute,
@@ -31,27 +32,19 @@ from interop.jax._calls import (
 __all__ = ["as_scalar", "computed", "converted", "elementwise", "elementwise_of_arrays", "is_strong"]
 
 _TARGET = "interop_elementwise"
-_NAMES = _core.elementwise_operations()
-_FUNCTIONS = [f"interop.{name}" for name in _NAMES]
-_PLACES = {name: place for place, name in enumerate(_NAMES)}
-_UNARY = ("negative", "abs")
 _Tracer = jax.core.Tracer
-
-
-def _names(operation: str) -> tuple[str, ...]:
-    return ("x",) if operation in _UNARY else ("a", "b")
 
 
 def elementwise(
     operation: str, a: Any, b: Any, out: Any, stream: int | None, execution: str | None, where_zero: complex | None
 ) -> jax.Array:
-    """Compute one of `_core.elementwise_operations()` on JAX arrays, concrete or traced, and scalars.
+    """Compute one of the package's functions on JAX arrays, concrete or traced, and scalars.
 
     `b` is None for the unary ones. Raises as the public function does, and NotImplementedError for derivatives.
     """
     function = f"interop.{operation}"
     refuse_outputs(function, out=out)
-    operands = dict(zip(_names(operation), (a, b), strict=False))
+    operands = dict(zip(OPERATIONS[operation].parameters, (a, b), strict=False))
     arrays, inputs = operands, [*operands.values()]
     dtype = _dtype_of_all(operation, inputs)
     zero = None if dtype is None else _bytes_of(where_zero, dtype)
@@ -72,19 +65,19 @@ def elementwise(
     return compute(function, arrays, stream, execution, lambda: _with_wide(inputs, arrays, lambda: compiled(*inputs)))
 
 
-def elementwise_of_arrays(place: int, a: jax.Array, b: jax.Array | None) -> jax.Array:
-    """Compute the operation at that place on concrete arrays, with nothing else given: most calls, in fewer steps."""
-    compiled = _of_one_dtype(place, a.dtype) if b is None or a.dtype == b.dtype else None
+def elementwise_of_arrays(operation: str, a: jax.Array, b: jax.Array | None) -> jax.Array:
+    """Compute an operation on concrete arrays, with nothing else given: most calls, in fewer steps."""
+    compiled = _of_one_dtype(operation, a.dtype) if b is None or a.dtype == b.dtype else None
     if compiled is None:
-        return elementwise(_NAMES[place], a, b, None, None, None, None)
-    return run(_FUNCTIONS[place], compiled, a, b)
+        return elementwise(operation, a, b, None, None, None, None)
+    return run(f"interop.{operation}", compiled, a, b)
 
 
 @functools.lru_cache(maxsize=1024)
-def _of_one_dtype(place: int, dtype: Any) -> Callable[..., jax.Array] | None:
+def _of_one_dtype(operation: str, dtype: Any) -> Callable[..., jax.Array] | None:
     """Return what computes arrays of that dtype alone; None where it is not the operation's."""
-    promotes = _NAMES[place] == "divide" and dtype.kind in "biu"
-    return None if promotes else _compiled(_NAMES[place], name_of(dtype), None)
+    promotes = OPERATIONS[operation].in_float and dtype.kind in "biu"
+    return None if promotes else _compiled(operation, name_of(dtype), None)
 
 
 def _with_elements(operation: str, operands: dict[str, Any], kind: Any) -> tuple[str, list[Any]]:
@@ -102,18 +95,22 @@ def _with_elements(operation: str, operands: dict[str, Any], kind: Any) -> tuple
     return operation, inputs
 
 
+def _shape_of(operation: str, operands: Sequence[Any]) -> tuple[int, ...]:
+    parameters = [*OPERATIONS[operation].parameters]
+    return _core.broadcast_shapes(f"interop.{operation}", parameters, [np.shape(x) for x in operands])
+
+
 def result_of(operation: str, a: Any, b: Any, where_zero: complex | None) -> tuple[tuple[int, ...], str]:
     """Return the shape and dtype of the result, or raise as the call would; for `interop.explain`."""
-    operands = [a] if operation in _UNARY else [a, b]
-    place = _PLACES[operation]
+    operands = [a, b][: OPERATIONS[operation].arity]
     common = _common_dtype(f"interop.{operation}", operation, operands)
-    dtype = _core.elementwise_result_dtype(place, common)
-    for name, x in zip(_names(operation), operands, strict=True):
+    dtype = _core.result_dtype(operation, common)
+    for name, x in zip(OPERATIONS[operation].parameters, operands, strict=True):
         if isinstance(x, jax.Array | _Tracer):
             _core.check_operand(f"interop.{operation}", name, str(x.dtype), x.ndim)
-    _with_elements(operation, dict(zip(_names(operation), operands, strict=True)), numpy_dtype(common))
+    _with_elements(operation, dict(zip(OPERATIONS[operation].parameters, operands, strict=True)), numpy_dtype(common))
     _bytes_of(where_zero, common)
-    return _core.broadcast_shape(place, np.shape(a), np.shape(operands[-1])), dtype
+    return _shape_of(operation, operands), dtype
 
 
 _KINDS = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # of a dtype (V: bfloat16), as a scalar of Python
@@ -133,7 +130,7 @@ def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
     first, last = operands[0], operands[-1]
     if type(first) is not type(last) or isinstance(first, _Tracer) or first.dtype != last.dtype:
         return None
-    if operation == "divide" and first.dtype.kind in "biu":
+    if OPERATIONS[operation].in_float and first.dtype.kind in "biu":
         return None
     return name_of(first.dtype)
 
@@ -157,13 +154,14 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
     strength = _ORDER.index(type(_KINDS[first.kind]))
     weak = _ORDER[: strength + 1]  # not of NumPy, whose scalars have a dtype
     alike = all(x[0] == str(first) if isinstance(x, tuple) else type(x) in weak for x in kinds)
-    if alike and not (operation == "divide" and first.kind in "biu"):
+    in_float = OPERATIONS[operation].in_float
+    if alike and not (in_float and first.kind in "biu"):
         return str(first)
     other = kinds[1] if len(kinds) > 1 else None
     try:
-        return promote(function, "jax", operation == "divide", kinds[0], other)
+        return promote(function, "jax", in_float, kinds[0], other)
     except TypeError:
-        for name, x in zip(_names(operation), operands, strict=True):
+        for name, x in zip(OPERATIONS[operation].parameters, operands, strict=True):
             if isinstance(x, jax.Array | _Tracer):
                 _core.check_operand(function, name, str(x.dtype), x.ndim)  # which says whose dtype it is
         raise
@@ -209,15 +207,12 @@ def _impl(*operands: jax.Array, **params: Any) -> jax.Array:
 
 def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) -> Any:
     function = f"interop.{operation}"
-    named = dict(zip(_names(operation), operands, strict=True))
+    named = dict(zip(OPERATIONS[operation].parameters, operands, strict=True))
     check_operands(function, named)
-    place = _PLACES[operation]
     for name, x in named.items():
         _core.check_operand(function, name, str(x.dtype), len(x.shape))
-    result = numpy_dtype(_core.elementwise_result_dtype(place, dtype))
-    shape = operands[0].shape
-    if len(operands) > 1:
-        shape = _core.broadcast_shape(place, shape, operands[1].shape)
+    result = numpy_dtype(_core.result_dtype(operation, dtype))
+    shape = _shape_of(operation, operands)
     return operands[0].update(shape=shape, dtype=result, weak_type=False, **placed_as(shape, *operands))
 
 
@@ -359,7 +354,7 @@ def _lower_cuda(
     return rule(
         ctx,
         *operands,
-        operation=np.int64(_PLACES[operation]),
+        operation=operation,
         dtype=dtype,
         replaces_zero=where_zero is not None,
         where_zero_low=np.int64(low),

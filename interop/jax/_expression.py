@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop import _core
-from interop._expressions.operations import PLACES, ROUNDINGS
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
 from interop._operations.promotion import configuration, element_of, numpy_dtype
+from interop._operations.table import ROUNDINGS
 from interop.jax._calls import check_operands, refuse_in_trace, refuse_outputs
 from interop.jax._calls import compute as compute_concrete
 from interop.jax._elementwise import as_scalar, computed, converted, is_strong
@@ -124,8 +124,7 @@ def _evaluate(typed: Typed, arrays: Sequence[jax.Array], values: Sequence[jax.Ar
 
     for step in typed.steps:
         # The operations convert by themselves: comparisons see what was signed.
-        is_own = step.operation.name in PLACES
-        operands = [find(ref) if is_own else _as(find(ref), to) for ref, to in step.args]
+        operands = [find(ref) if step.operation.is_function else _as(find(ref), to) for ref, to in step.args]
         results.append(_apply(step, operands))
     return jnp.broadcast_to(results[-1], jnp.broadcast_shapes(*(x.shape for x in arrays)))
 
@@ -136,7 +135,7 @@ def _as(x: jax.Array, to: str) -> jax.Array:
 
 def _apply(step: Step, operands: list[jax.Array]) -> jax.Array:
     name, dtype = step.operation.name, numpy_dtype(step.dtype)
-    if name in PLACES:
+    if step.operation.is_function:
         return computed(*operands, operation=name, dtype=step.dtype, where_zero=None)
     if name in ("copy", "positive") or (dtype.kind in "iu" and name in ROUNDINGS):
         return operands[0]

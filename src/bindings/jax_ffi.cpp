@@ -218,7 +218,7 @@ XLA_FFI_DEFINE_HANDLER(kMatmulHandler, matmul,
 
 /// What XLA says of an elementwise operation beside the buffers.
 struct ElementwiseAttributes {
-  int64_t operation;  // as Python counts them
+  std::string_view operation;
   std::string_view dtype;
   bool replaces_zero;
   int64_t where_zero[2];  // the bytes of a value of `dtype`
@@ -241,11 +241,13 @@ ffi::Error queue_elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi
     named[k] = {k == 0 ? "a" : "b", &tensors[k]};
   }
   Elementwise work;
-  work.op = bindings::elementwise_op(static_cast<int>(attributes.operation));
+  const Operation* const operation = find_operation(attributes.operation);
+  if (!operation || !is_function(*operation)) throw ValueError("XLA asks for " + std::string(attributes.operation));
+  work.op = static_cast<ElementwiseOp>(operation - kFunctions);
   work.dtype = *dtype;
   const Tensor output(result);
   DLTensor out = *output;
-  work.out_dtype = ops::elementwise_result_dtype(function, work.op, *dtype);
+  work.out_dtype = ops::result_dtype(function, *operation, *dtype);
   const Shape shape = ops::broadcast_shape(function, named, count);
   if (out.dtype != work.out_dtype || out.ndim != shape.ndim ||
       !std::equal(out.shape, out.shape + out.ndim, shape.sizes)) {
@@ -265,15 +267,12 @@ ffi::Error queue_elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi
 }
 
 ffi::Error elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi::Result<ffi::AnyBuffer> result,
-                       int64_t operation, std::string_view dtype, bool replaces_zero, int64_t where_zero_low,
+                       std::string_view operation, std::string_view dtype, bool replaces_zero, int64_t where_zero_low,
                        int64_t where_zero_high) {
-  const int index = static_cast<int>(operation);
-  return guarded("interop.elementwise", [&] {
-    const char* function = bindings::elementwise_name(index);
-    return guarded(function, [&] {
-      return queue_elementwise(stream, inputs, *result, function,
-                               {operation, dtype, replaces_zero, {where_zero_low, where_zero_high}});
-    });
+  const std::string function = "interop." + std::string(operation);
+  return guarded(function.c_str(), [&] {
+    return queue_elementwise(stream, inputs, *result, function.c_str(),
+                             {operation, dtype, replaces_zero, {where_zero_low, where_zero_high}});
   });
 }
 
@@ -283,7 +282,7 @@ XLA_FFI_DEFINE_HANDLER(kElementwiseHandler, elementwise,
                            .Ctx<ffi::PlatformStream<cudaStream_t>>()
                            .RemainingArgs()
                            .Ret<ffi::AnyBuffer>()
-                           .Attr<int64_t>("operation")
+                           .Attr<std::string_view>("operation")
                            .Attr<std::string_view>("dtype")
                            .Attr<bool>("replaces_zero")
                            .Attr<int64_t>("where_zero_low")

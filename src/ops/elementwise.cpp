@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 namespace interop::ops {
@@ -13,28 +14,33 @@ namespace {
 bool is_complex(DLDataType dtype) { return dtype.code == kDLComplex; }
 bool is_bool(DLDataType dtype) { return dtype.code == kDLBool; }
 
-/// What an operation accepts, or null if `dtype` is among it.
-const char* refusal(ElementwiseOp op, DLDataType dtype) {
-  switch (op) {
-    case ElementwiseOp::divide:
-      return is_float(dtype) || is_complex(dtype) ? nullptr : "floats and complex numbers";
-    case ElementwiseOp::subtract:
-    case ElementwiseOp::negative:
-    case ElementwiseOp::pow:
-      return is_bool(dtype) ? "integers, floats and complex numbers" : nullptr;
-    case ElementwiseOp::floor_divide:
-    case ElementwiseOp::remainder:
-      return is_bool(dtype) || is_complex(dtype) ? "integers and floats" : nullptr;
-    case ElementwiseOp::minimum:
-    case ElementwiseOp::maximum:
-    case ElementwiseOp::less:
-    case ElementwiseOp::less_equal:
-    case ElementwiseOp::greater:
-    case ElementwiseOp::greater_equal:
-      return is_complex(dtype) ? "bool, integers and floats" : nullptr;
+/// NumPy's letter for the kind of a served dtype; that of bfloat16 is the floats'.
+char kind_letter(DLDataType dtype) {
+  switch (dtype.code) {
+    case kDLBool:
+      return 'b';
+    case kDLInt:
+      return 'i';
+    case kDLUInt:
+      return 'u';
     default:
-      return nullptr;
+      return is_complex(dtype) ? 'c' : 'f';
   }
+}
+
+/// "bool, integers and floats"
+std::string in_words(const char* kinds) {
+  constexpr struct {
+    char letter;
+    const char* word;
+  } kWords[] = {{'b', "bool"}, {'i', "integers"}, {'f', "floats"}, {'c', "complex numbers"}};
+  std::string text, last;
+  for (const auto& [letter, word] : kWords) {
+    if (!std::strchr(kinds, letter)) continue;
+    if (!last.empty()) text += (text.empty() ? "" : ", ") + last;
+    last = word;
+  }
+  return text.empty() ? last : text + " and " + last;
 }
 
 /// One dimension before the collapse: its size, and the step of every operand.
@@ -122,8 +128,6 @@ Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count
   return shape;
 }
 
-bool is_comparison(ElementwiseOp op) { return op >= ElementwiseOp::equal; }
-
 DLDataType comparison_dtype(DLDataType a, DLDataType b) {
   if (is_bool(a) || is_bool(b)) return is_bool(a) ? b : a;
   if (a.code == b.code) return a.bits > b.bits ? a : b;
@@ -133,13 +137,16 @@ DLDataType comparison_dtype(DLDataType a, DLDataType b) {
   return {kDLInt, std::max(of_signed.bits, static_cast<uint8_t>(2 * of_unsigned.bits)), 1};
 }
 
-DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype) {
-  const char* accepted = is_served(dtype) ? refusal(op, dtype) : kServedDtypes;
-  if (accepted) {
-    throw TypeError(std::string(function) + ": the operands are " + dtype_name(dtype) + "; accepted: " + accepted);
+DLDataType result_dtype(const char* function, const Operation& operation, DLDataType dtype) {
+  const bool served = is_served(dtype);
+  if (!served || !std::strchr(operation.accepts, kind_letter(dtype))) {
+    const std::string accepted = served ? in_words(operation.accepts) : kServedDtypes;
+    const std::string operands =
+        function ? std::string(function) + ": the operands" : "the operands of " + std::string(operation.name);
+    throw TypeError(operands + " are " + dtype_name(dtype) + "; accepted: " + accepted);
   }
-  if (is_comparison(op)) return {kDLBool, 8, 1};
-  if (op == ElementwiseOp::abs && is_complex(dtype)) return {kDLFloat, static_cast<uint8_t>(dtype.bits / 2), 1};
+  if (operation.gives == Gives::truth) return {kDLBool, 8, 1};
+  if (operation.gives == Gives::part && is_complex(dtype)) return {kDLFloat, static_cast<uint8_t>(dtype.bits / 2), 1};
   return dtype;
 }
 

@@ -18,16 +18,13 @@ struct NamedTensor {
 /// The shape of `inputs` broadcast against each other. Throws ValueError where they do not fit.
 Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count);
 
-/// Is it one of those that give bool?
-bool is_comparison(ElementwiseOp op);
-
 /// The dtype in which integers and bools of these dtypes are compared exactly. None holds uint64 beside signed
 /// integers: those are compared in uint64, where a signed operand keeps its sign.
 DLDataType comparison_dtype(DLDataType a, DLDataType b);
 
-/// The dtype of the result of `op` computed in `dtype`. Throws TypeError, naming the function, where it has no meaning:
-/// the order of complex numbers, arithmetic of bool that is not or, and, minimum or maximum.
-DLDataType elementwise_result_dtype(const char* function, ElementwiseOp op, DLDataType dtype);
+/// The dtype of the result of an operation computed in `dtype`. Throws TypeError where that has no meaning, such as the
+/// order of complex numbers. It names `function`, or if that is null the operation.
+DLDataType result_dtype(const char* function, const Operation& operation, DLDataType dtype);
 
 /// Fills `loop`, over `inputs` broadcast to `out`. Where its steps are negative, `out` and `inputs` get new pointers:
 /// those of the element that the loop begins with. Broadcast inputs have stride 0.

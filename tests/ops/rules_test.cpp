@@ -61,7 +61,7 @@ void check_elementwise() {
   expect(shape_text(ops::broadcast_shape("add", fit, 2)) == "(3, 4)", "a broadcast shape");
   const ops::NamedTensor unfit[] = {{"a", &row.tensor}, {"b", &other.tensor}};
   expect_throw<ValueError>("(5,)", [&] { ops::broadcast_shape("add", unfit, 2); });
-  expect(dtype_name(ops::elementwise_result_dtype("less", ElementwiseOp::less, kFloat32)) == "bool",
+  expect(dtype_name(ops::result_dtype("less", *find_operation("less"), kFloat32)) == "bool",
          "comparisons give bool");
   const auto compared_in = [](DLDataType a, DLDataType b) { return dtype_name(ops::comparison_dtype(a, b)); };
   const DLDataType boolean{kDLBool, 8, 1}, int8{kDLInt, 8, 1}, int64{kDLInt, 64, 1}, uint8{kDLUInt, 8, 1},

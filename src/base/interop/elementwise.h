@@ -1,33 +1,12 @@
 /// One elementwise operation, as the shape rules hand it to a kernel. Knows neither Python nor CUDA.
 #pragma once
 
+#include <interop/operations.h>
 #include <interop/tensor.h>
 
 #include <cstdint>
 
 namespace interop {
-
-/// The operations. The kernels serve all but the last two, which are `less` and `less_equal` of the other operand.
-enum class ElementwiseOp : uint8_t {
-  copy,  ///< the first operand as it is
-  add,
-  subtract,
-  multiply,
-  divide,
-  minimum,
-  maximum,
-  negative,
-  abs,
-  floor_divide,
-  remainder,
-  pow,
-  equal,
-  not_equal,
-  less,
-  less_equal,
-  greater,
-  greater_equal
-};
 
 /// The most arrays that one loop reads.
 inline constexpr int kMaxInputs = 16;

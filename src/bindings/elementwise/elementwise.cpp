@@ -35,39 +35,31 @@ const Lookup kOnHost("interop._host.elementwise", "compute");
 const Lookup kPromote("interop._operations.promotion", "promote");
 const Lookup kComparisonOf("interop._operations.promotion", "comparison_of");
 
-struct Operation {
-  const char* name;  // the public function
-  const char* parameters[2];
+/// A function of the package.
+struct Function {
+  const char* name;  // "interop.add"
+  Name short_name;   // "add"
   ElementwiseOp op;
 
-  bool is_unary() const { return parameters[1] == nullptr; }
-  const char* short_name() const { return name + std::strlen("interop."); }
+  const Operation& operation() const { return kFunctions[static_cast<int>(op)]; }
+  bool is_unary() const { return operation().arity == 1; }
+  const char* parameter(int k) const { return is_unary() ? "x" : k == 0 ? "a" : "b"; }
 };
 
-// In the order in which `interop/_elementwise.py` counts them.
-constexpr Operation kOperations[] = {
-    {"interop.add", {"a", "b"}, ElementwiseOp::add},
-    {"interop.subtract", {"a", "b"}, ElementwiseOp::subtract},
-    {"interop.multiply", {"a", "b"}, ElementwiseOp::multiply},
-    {"interop.divide", {"a", "b"}, ElementwiseOp::divide},
-    {"interop.floor_divide", {"a", "b"}, ElementwiseOp::floor_divide},
-    {"interop.remainder", {"a", "b"}, ElementwiseOp::remainder},
-    {"interop.minimum", {"a", "b"}, ElementwiseOp::minimum},
-    {"interop.maximum", {"a", "b"}, ElementwiseOp::maximum},
-    {"interop.pow", {"a", "b"}, ElementwiseOp::pow},
-    {"interop.negative", {"x", nullptr}, ElementwiseOp::negative},
-    {"interop.abs", {"x", nullptr}, ElementwiseOp::abs},
-    {"interop.equal", {"a", "b"}, ElementwiseOp::equal},
-    {"interop.not_equal", {"a", "b"}, ElementwiseOp::not_equal},
-    {"interop.less", {"a", "b"}, ElementwiseOp::less},
-    {"interop.less_equal", {"a", "b"}, ElementwiseOp::less_equal},
-    {"interop.greater", {"a", "b"}, ElementwiseOp::greater},
-    {"interop.greater_equal", {"a", "b"}, ElementwiseOp::greater_equal},
+const Function kFunctionsByName[] = {
+#define INTEROP_FUNCTION(name, ...) {"interop." #name, Name(#name), ElementwiseOp::name},
+    INTEROP_FUNCTIONS(INTEROP_FUNCTION)
+#undef INTEROP_FUNCTION
 };
 
-const Operation& operation_named(const std::string& name) {
-  return *std::find_if(std::begin(kOperations), std::end(kOperations),
-                       [&](const Operation& operation) { return operation.short_name() == name; });
+const Function& function_named(nb::handle name) {
+  for (const Function& function : kFunctionsByName) {
+    if (function.short_name.get() == name.ptr()) return function;  // as the functions of Python have it
+  }
+  for (const Function& function : kFunctionsByName) {
+    if (PyUnicode_Check(name.ptr()) && PyUnicode_Compare(function.short_name.get(), name.ptr()) == 0) return function;
+  }
+  throw ValueError("interop: no elementwise function is called " + exchange::text_of(name));
 }
 
 // ---- the arguments ----
@@ -83,19 +75,19 @@ const Keyword<Options> kOptions[] = {
     {Name("where_zero"), &Options::where_zero},
 };
 
-const Keyword<Options>* find_option(const Operation& operation, PyObject* name) {
+const Keyword<Options>* find_option(const Function& function, PyObject* name) {
   const Keyword<Options>* const found = find_keyword(kOptions, name);
-  return found && found->place == &Options::where_zero && operation.op != ElementwiseOp::divide ? nullptr : found;
+  return found && found->place == &Options::where_zero && function.op != ElementwiseOp::divide ? nullptr : found;
 }
 
-Options read_options(const Operation& operation, nb::handle a, nb::handle b, nb::dict given) {
+Options read_options(const Function& function, nb::handle a, nb::handle b, nb::dict given) {
   Options options;
-  if (operation.is_unary()) b = nb::handle();
-  if (is_missing(a) || is_missing(b)) refuse_call(operation.name, a, b, given);
+  if (function.is_unary()) b = nb::handle();
+  if (is_missing(a) || is_missing(b)) refuse_call(function.name, a, b, given);
   PyObject *name, *value;
   for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
-    const Keyword<Options>* option = find_option(operation, name);
-    if (!option) refuse_call(operation.name, a, b, given);
+    const Keyword<Options>* option = find_option(function, name);
+    if (!option) refuse_call(function.name, a, b, given);
     options.*option->place = value;
   }
   return options;
@@ -113,19 +105,18 @@ struct Operands {
   int array_count = 0;
 };
 
-Operands read_operands(const Operation& operation, nb::handle a, nb::handle b) {
+Operands read_operands(const Function& function, nb::handle a, nb::handle b) {
   Operands operands;
-  operands.count = operation.is_unary() ? 1 : 2;
+  operands.count = function.is_unary() ? 1 : 2;
   operands.objects[0] = a;
   operands.objects[1] = b;
   for (int k = 0; k < operands.count; ++k) {
     operands.kinds[k] = kind_of(operands.objects[k]);
     operands.place[k] = operands.kinds[k] == Kind::array ? operands.array_count : -1;
-    if (operands.place[k] >= 0)
-      operands.arrays[operands.array_count++] = {operation.parameters[k], operands.objects[k]};
+    if (operands.place[k] >= 0) operands.arrays[operands.array_count++] = {function.parameter(k), operands.objects[k]};
   }
   if (operands.array_count == 0) {
-    const std::string first = std::string(operation.name) + ": " + operation.parameters[0];
+    const std::string first = std::string(function.name) + ": " + function.parameter(0);
     if (operands.count == 1)
       throw TypeError(first + " is a scalar, " + exchange::type_text(a) + "; accepted: an array");
     throw TypeError(first + " and b are scalars, " + exchange::type_text(a) + " and " + exchange::type_text(b) +
@@ -134,18 +125,18 @@ Operands read_operands(const Operation& operation, nb::handle a, nb::handle b) {
   return operands;
 }
 
-void check_where_zero(const Operation& operation, nb::handle where_zero) {
+void check_where_zero(const Function& function, nb::handle where_zero) {
   if (where_zero.is_none() || kind_of(where_zero) != Kind::array) return;
-  throw TypeError(std::string(operation.name) + ": where_zero is " + exchange::type_text(where_zero) +
+  throw TypeError(std::string(function.name) + ": where_zero is " + exchange::type_text(where_zero) +
                   "; accepted: None, or a scalar");
 }
 
 /// JAX arrays and tracers alone, with no `execution`: a JAX primitive, on XLA's stream.
-bool is_jax_call(const Operation& operation, const Operands& operands, nb::handle execution) {
+bool is_jax_call(const Function& function, const Operands& operands, nb::handle execution) {
   bool traced = false;
   for (int k = 0; k < operands.array_count; ++k) {
     const exchange::Route& route =
-        exchange::route_of(operands.arrays[k].object, operation.name, operands.arrays[k].name);
+        exchange::route_of(operands.arrays[k].object, function.name, operands.arrays[k].name);
     if (std::strcmp(route.library(), "jax") != 0) return false;
     traced |= &route == &exchange::jax_tracer_route();
   }
@@ -174,60 +165,60 @@ bool are_integral(const Operands& operands, const Call& call) {
 }
 
 /// The dtype in which an operation is computed: the operands' own if they have one, else what the array library says.
-DLDataType common_dtype(const Operation& operation, const Operands& operands, const Call& call) {
+DLDataType common_dtype(const Function& function, const Operands& operands, const Call& call) {
   const DLDataType first = call.tensor(0).dtype;
   bool alike = true;
   for (int k = 0; k < operands.count; ++k) {
     alike &=
         operands.place[k] >= 0 ? call.tensor(operands.place[k]).dtype == first : operands.kinds[k] <= kind_of(first);
   }
-  if (alike && !(operation.op == ElementwiseOp::divide && is_integral(first))) return first;
+  if (alike && !(function.operation().in_float && is_integral(first))) return first;
   for (int k = 0; k < operands.array_count; ++k) {  // what is promoted might be served, and the operand not
     if (is_served(call.tensor(k).dtype)) continue;
-    throw TypeError(std::string(operation.name) + ": " + operands.arrays[k].name + " is " +
+    throw TypeError(std::string(function.name) + ": " + operands.arrays[k].name + " is " +
                     dtype_name(call.tensor(k).dtype) + "; accepted: " + ops::kServedDtypes);
   }
-  if (ops::is_comparison(operation.op) && are_integral(operands, call)) {
+  if (is_comparison(function.op) && are_integral(operands, call)) {
     return ops::comparison_dtype(first, call.tensor(operands.array_count - 1).dtype);
   }
   nb::object other = nb::none();
   if (operands.count == 2) other = promoted_of(call, operands, 1);
-  const nb::object name = kPromote.get()(operation.name, call.library(), operation.op == ElementwiseOp::divide,
+  const nb::object name = kPromote.get()(function.name, call.library(), function.operation().in_float,
                                          promoted_of(call, operands, 0), other);
   const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
   if (!found)
-    throw TypeError(std::string(operation.name) + ": the operands promote to " + exchange::text_of(name) +
+    throw TypeError(std::string(function.name) + ": the operands promote to " + exchange::text_of(name) +
                     kAcceptedPromotions);
   return *found;
 }
 
 // ---- the call ----
 
-nb::object in_jax(const Operation& operation, const Operands& operands, nb::handle a, nb::handle b, nb::handle out,
+nb::object in_jax(const Function& function, const Operands& operands, nb::handle a, nb::handle b, nb::handle out,
                   nb::handle stream, nb::handle execution, nb::handle where_zero) {
-  exchange::enter_foreign(operation.name, "JAX");
+  exchange::enter_foreign(function.name, "JAX");
   bool is_plain = out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none();
   for (int k = 0; k < operands.count; ++k) {
     is_plain =
         is_plain && operands.place[k] >= 0 && exchange::find_route(operands.objects[k]) == &exchange::jax_array_route();
   }
-  if (is_plain) return kOfJaxArrays.get()(static_cast<int>(&operation - kOperations), a, b);
+  if (is_plain) return kOfJaxArrays.get()(nb::handle(function.short_name.get()), a, b);
   nb::object handle = nb::none();
   if (!stream.is_none()) {
-    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, operation.name)));
+    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, function.name)));
   }
-  return kInJax.get()(operation.short_name(), a, b, out, handle, execution, where_zero);
+  return kInJax.get()(function.operation().name, a, b, out, handle, execution, where_zero);
 }
 
 nb::object host_operand(const Call& call, const Operands& operands, int k) {
   return operands.place[k] < 0 ? nb::borrow(operands.objects[k]) : call.numpy(operands.place[k]);
 }
 
-void on_host(const Operation& operation, const Operands& operands, const Call& call, DLDataType dtype,
+void on_host(const Function& function, const Operands& operands, const Call& call, DLDataType dtype,
              nb::handle where_zero) {
   nb::object b = nb::none();
   if (operands.count == 2) b = host_operand(call, operands, 1);
-  kOnHost.get()(operation.short_name(), host_operand(call, operands, 0), b, call.numpy_output(),
+  kOnHost.get()(function.operation().name, host_operand(call, operands, 0), b, call.numpy_output(),
                 exchange::numpy_dtype(dtype), where_zero, led_by_numpy(call));
 }
 
@@ -239,47 +230,47 @@ struct Plan {
   Shape shape;
 };
 
-void plan_call(Plan& plan, const Operation& operation, const CallOptions& options) {
+void plan_call(Plan& plan, const Function& function, const CallOptions& options) {
   const Operands& operands = plan.operands;
-  const Call& call = plan.call.emplace(operation.name, operands.arrays, operands.array_count, options);
-  plan.dtype = common_dtype(operation, operands, call);
-  plan.out_dtype = ops::elementwise_result_dtype(operation.name, operation.op, plan.dtype);
+  const Call& call = plan.call.emplace(function.name, operands.arrays, operands.array_count, options);
+  plan.dtype = common_dtype(function, operands, call);
+  plan.out_dtype = ops::result_dtype(function.name, function.operation(), plan.dtype);
   ops::NamedTensor inputs[2];
   for (int k = 0; k < operands.array_count; ++k) inputs[k] = {operands.arrays[k].name, &call.tensor(k)};
-  plan.shape = ops::broadcast_shape(operation.name, inputs, operands.array_count);
+  plan.shape = ops::broadcast_shape(function.name, inputs, operands.array_count);
 }
 
 /// Operand `k`, a scalar, as an element. `op` becomes the comparison that answers for it if the dtype cannot hold it.
-ScalarValue scalar_of(ElementwiseOp& op, const Operation& operation, const Plan& plan, int k, nb::handle x, Kind kind) {
-  const char* parameter = operation.parameters[k];
-  if (!ops::is_comparison(op) || fits(x, kind, plan.dtype)) {
-    return value_of(operation.name, parameter, x, kind, plan.dtype);
+ScalarValue scalar_of(ElementwiseOp& op, const Function& function, const Plan& plan, int k, nb::handle x, Kind kind) {
+  const char* parameter = function.parameter(k);
+  if (!is_comparison(op) || fits(x, kind, plan.dtype)) {
+    return value_of(function.name, parameter, x, kind, plan.dtype);
   }
-  const nb::object found = kComparisonOf.get()(operation.name, operation.short_name(), parameter, x,
+  const nb::object found = kComparisonOf.get()(function.name, function.operation().name, parameter, x,
                                                exchange::numpy_dtype(plan.dtype), k == 0);
-  op = operation_named(nb::cast<std::string>(found[0])).op;
+  op = function_named(found[0]).op;
   return value_by_numpy(found[1], plan.dtype);
 }
 
 /// What of the work is known without reading an array. Throws what computing would of the scalars.
-void set_scalars(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
+void set_scalars(Elementwise& work, const Function& function, const Plan& plan, nb::handle where_zero) {
   const Operands& operands = plan.operands;
-  work.op = operation.op;
+  work.op = function.op;
   work.dtype = plan.dtype;
   work.out_dtype = plan.out_dtype;
   for (int k = 0; k < operands.count; ++k) {
     if (operands.place[k] >= 0) continue;
-    work.inputs[k].value = scalar_of(work.op, operation, plan, k, operands.objects[k], operands.kinds[k]);
+    work.inputs[k].value = scalar_of(work.op, function, plan, k, operands.objects[k], operands.kinds[k]);
   }
   if (!where_zero.is_none()) {
     work.replaces_zero = true;
-    work.where_zero = value_of(operation.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
+    work.where_zero = value_of(function.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
   }
 }
 
 /// What the kernel is to do, but for the layouts. Reads scalars and 0-d host arrays.
-void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan, nb::handle where_zero) {
-  set_scalars(work, operation, plan, where_zero);
+void set_inputs(Elementwise& work, const Function& function, const Plan& plan, nb::handle where_zero) {
+  set_scalars(work, function, plan, where_zero);
   const Call& call = *plan.call;
   for (int k = 0; k < plan.operands.count; ++k) {
     const int place = plan.operands.place[k];
@@ -289,9 +280,9 @@ void set_inputs(Elementwise& work, const Operation& operation, const Plan& plan,
     if (call.staged() || tensor.device.device_type != kDLCPU) {
       input.data = tensor.data;
       input.dtype = tensor.dtype;
-    } else if (ops::is_comparison(operation.op)) {  // a number, which the common dtype need not hold
+    } else if (is_comparison(function.op)) {  // a number, which the common dtype need not hold
       const nb::object number = call.numpy(place)[nb::make_tuple()];
-      input.value = scalar_of(work.op, operation, plan, k, number, Kind::numpy_scalar);
+      input.value = scalar_of(work.op, function, plan, k, number, Kind::numpy_scalar);
     } else {
       input.value = value_by_numpy(call.numpy(place), plan.dtype);
     }
@@ -336,10 +327,10 @@ size_t result_bytes(const Plan& plan) {
   return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.out_dtype));
 }
 
-void on_gpu(const Operation& operation, Plan& plan, const DLTensor& out, nb::handle where_zero) {
+void on_gpu(const Function& function, Plan& plan, const DLTensor& out, nb::handle where_zero) {
   Call& call = *plan.call;
   Elementwise work;
-  set_inputs(work, operation, plan, where_zero);
+  set_inputs(work, function, plan, where_zero);
   set_loop(work, plan, out);
   if (!needs_temporary(work, plan, out)) {
     call.launch([&](cudaStream_t s) { cuda::launch_elementwise(work, s); });
@@ -354,64 +345,59 @@ void on_gpu(const Operation& operation, Plan& plan, const DLTensor& out, nb::han
   });
 }
 
-const Operation& operation_of(int index) {
-  if (index < 0 || index >= static_cast<int>(std::size(kOperations))) throw ValueError("interop: no such operation");
-  return kOperations[index];
-}
-
-nb::object compute(const Operation& operation, nb::handle a, nb::handle b, const Options& options) {
+nb::object compute(const Function& function, nb::handle a, nb::handle b, const Options& options) {
   const auto [out, stream, where_zero, execution] = options;
   Plan plan;
-  plan.operands = read_operands(operation, a, b);
-  check_where_zero(operation, where_zero);
-  if (is_jax_call(operation, plan.operands, execution)) {
-    return in_jax(operation, plan.operands, a, b, out, stream, execution, where_zero);
+  plan.operands = read_operands(function, a, b);
+  check_where_zero(function, where_zero);
+  if (is_jax_call(function, plan.operands, execution)) {
+    return in_jax(function, plan.operands, a, b, out, stream, execution, where_zero);
   }
-  plan_call(plan, operation, {out, stream, execution, false, true, true});
+  plan_call(plan, function, {out, stream, execution, false, true, true});
   Call& call = *plan.call;
   const DLTensor& result = call.output(plan.shape, plan.out_dtype);
   if (call.on_host()) {
-    on_host(operation, plan.operands, call, plan.dtype, where_zero);
+    on_host(function, plan.operands, call, plan.dtype, where_zero);
   } else {
-    on_gpu(operation, plan, result, where_zero);
+    on_gpu(function, plan, result, where_zero);
   }
   return call.hand_over();
 }
 
-nb::object elementwise(int index, nb::handle a, nb::handle b, nb::dict given) {
+nb::object elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
-  const Operation& operation = operation_of(index);
-  const Options options = read_options(operation, a, b, given);
-  return exchange::as_call(operation.name, !options.execution.is_none(),
-                           [&] { return compute(operation, a, b, options); });
+  const Function& function = function_named(name);
+  const Options options = read_options(function, a, b, given);
+  return exchange::as_call(function.name, !options.execution.is_none(),
+                           [&] { return compute(function, a, b, options); });
 }
 
 /// What a call would do; None for arrays of JAX alone, which JAX computes. As `elementwise`, without the launch.
-nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
+nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
                                nb::handle execution, nb::handle where_zero) {
   const exchange::CallGuard guard;
-  const Operation& operation = operation_of(index);
+  const Function& function = function_named(name);
   Plan plan;
-  plan.operands = read_operands(operation, a, b);
-  check_where_zero(operation, where_zero);
-  if (is_jax_call(operation, plan.operands, execution)) {
-    if (!stream.is_none()) exchange::stream_argument(stream, operation.name);
+  plan.operands = read_operands(function, a, b);
+  check_where_zero(function, where_zero);
+  if (is_jax_call(function, plan.operands, execution)) {
+    if (!stream.is_none()) exchange::stream_argument(stream, function.name);
     return nb::none();
   }
-  plan_call(plan, operation, {out, stream, execution, true, true, true});
+  plan_call(plan, function, {out, stream, execution, true, true, true});
   Call& call = *plan.call;
   const DLTensor& result = call.output(plan.shape, plan.out_dtype);
   auto explained = nb::borrow<nb::dict>(call.explain());
   explained["workspace_bytes"] = 0;
   if (call.on_host()) {
     Elementwise work;
-    set_scalars(work, operation, plan, where_zero);
+    set_scalars(work, function, plan, where_zero);
     explained["algorithm"] =
-        "NumPy's " + std::string(operation.short_name()) + ", on views of the arrays, in " + dtype_name(plan.dtype);
+        "NumPy's " + std::string(function.operation().name) + ", on views of the arrays, in " + dtype_name(plan.dtype);
     return explained;
   }
   Elementwise work;
-  set_inputs(work, operation, plan, where_zero);
+  set_inputs(work, function, plan, where_zero);
   set_loop(work, plan, result);
   std::string algorithm = cuda::describe(work);
   if (needs_temporary(work, plan, result)) {
@@ -424,14 +410,14 @@ nb::object explain_elementwise(int index, nb::handle a, nb::handle b, nb::handle
 
 /// The seconds that one launch of `a + b` into `out` takes on the host, with everything before it done.
 double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
-  const Operation& operation = operation_of(0);
+  const Function& function = function_named(nb::str("add"));
   Plan plan;
-  plan.operands = read_operands(operation, a, b);
-  plan_call(plan, operation, {out, nb::none(), nb::none(), false, true, true});
+  plan.operands = read_operands(function, a, b);
+  plan_call(plan, function, {out, nb::none(), nb::none(), false, true, true});
   if (plan.call->on_host()) throw ValueError("interop: time_elementwise_launch is for device arrays");
   const DLTensor& result = plan.call->output(plan.shape, plan.out_dtype);
   Elementwise work;
-  set_inputs(work, operation, plan, nb::none());
+  set_inputs(work, function, plan, nb::none());
   set_loop(work, plan, result);
   const auto start = std::chrono::steady_clock::now();
   cuda::launch_elementwise(work, plan.call->stream());
@@ -445,13 +431,16 @@ DLDataType named_dtype(const std::string& name) {
 }
 
 /// The dtype of the result of an operation computed in `dtype`, or the error that says it has none.
-std::string result_dtype(int index, const std::string& dtype) {
-  const Operation& operation = operation_of(index);
+std::string result_dtype(const std::string& name, const std::string& dtype) {
+  const Operation* const operation = find_operation(name);
+  if (!operation) throw ValueError("interop: no operation is called " + name);
+  const std::string function = "interop." + name;
+  const char* const said = is_function(*operation) ? function.c_str() : nullptr;
   const auto known = exchange::dtype_from_name(dtype);
   if (!known) {  // of less than a byte, as JAX has them
-    throw TypeError(std::string(operation.name) + ": the operands are " + dtype + "; accepted: " + ops::kServedDtypes);
+    throw TypeError(function + ": the operands are " + dtype + "; accepted: " + ops::kServedDtypes);
   }
-  return dtype_name(ops::elementwise_result_dtype(operation.name, operation.op, *known));
+  return dtype_name(ops::result_dtype(said, *operation, *known));
 }
 
 /// Throws TypeError, naming the argument, for a dtype that no operation reads, ValueError for too many dimensions.
@@ -498,17 +487,34 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
   return nb::make_tuple(dims, first, kNames[static_cast<int>(loop.layout)], loop.cross_dim);
 }
 
-nb::object broadcast(int index, nb::handle a, nb::handle b) {
-  int64_t sizes[2][kMaxDims];
-  DLTensor tensors[2];
-  const nb::handle shapes[2] = {a, b};
-  const Operation& operation = operation_of(index);
-  for (int k = 0; k < 2; ++k) {
-    const int ndim = read_sizes(operation.name, operation.parameters[k], shapes[k], sizes[k]);
-    tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
-  }
-  const ops::NamedTensor inputs[2] = {{"a", &tensors[0]}, {"b", &tensors[1]}};
-  return exchange::shape_tuple(ops::broadcast_shape(operation.name, inputs, 2));
+nb::object text_or_none(const char* text) { return text ? nb::object(nb::str(text)) : nb::none(); }
+
+nb::dict as_dict(const Operation& operation) {
+  constexpr const char* kGives[] = {"same", "bool", "part"};
+  nb::dict fields;
+  fields["name"] = operation.name;
+  fields["symbol"] = text_or_none(operation.symbol);
+  fields["arity"] = operation.arity;
+  fields["functor"] = operation.functor;
+  fields["accepts"] = operation.accepts;
+  fields["gives"] = kGives[static_cast<int>(operation.gives)];
+  fields["in_float"] = operation.in_float;
+  fields["truths"] = operation.truths;
+  fields["is_function"] = is_function(operation);
+  fields["numpy"] = operation.numpy;
+  fields["torch"] = operation.torch;
+  nb::list derivatives;
+  for (int k = 0; k < operation.arity; ++k) derivatives.append(text_or_none(operation.derivatives[k]));
+  fields["derivatives"] = nb::tuple(derivatives);
+  fields["identity"] = text_or_none(operation.identity);
+  return fields;
+}
+
+nb::list operations() {
+  nb::list all;
+  for (const Operation& operation : kFunctions) all.append(as_dict(operation));
+  for (const Operation& operation : kInExpressions) all.append(as_dict(operation));
+  return all;
 }
 
 }  // namespace
@@ -524,33 +530,23 @@ Elementwise copy_of(const DLTensor& from, DLTensor to) {
   return copy;
 }
 
-ElementwiseOp elementwise_op(int index) { return operation_of(index).op; }
-const char* elementwise_name(int index) { return operation_of(index).name; }
-
 void bind_elementwise(nb::module_& m) {
   m.def("elementwise", &elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
-        nb::sig("def elementwise(operation: int, a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> "
+        nb::sig("def elementwise(function: str, a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> "
                 "typing.Any"),
-        "One of elementwise_operations(), by its place there, with the arguments that have a name in a dict.");
+        "The elementwise function of that name, with the arguments that have a name in a dict.");
   m.def("explain_elementwise", &explain_elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg().none(), nb::arg().none(),
-        nb::sig("def explain_elementwise(operation: int, a: typing.Any, b: typing.Any, out: typing.Any, "
+        nb::sig("def explain_elementwise(function: str, a: typing.Any, b: typing.Any, out: typing.Any, "
                 "stream: typing.Any, execution: str | None, where_zero: complex | None, /) -> "
                 "dict[str, typing.Any] | None"),
         "What that call would do; None where JAX would do it. Launches and allocates nothing.");
-  m.def(
-      "elementwise_operations",
-      [] {
-        std::vector<std::string> names;
-        for (const Operation& operation : kOperations) names.emplace_back(operation.short_name());
-        return names;
-      },
-      "The names of the elementwise operations; the other functions take the place of one.");
+  m.def("operations", &operations, nb::sig("def operations() -> list[dict[str, typing.Any]]"),
+        "The table of operations on elements: see operations.h.");
   m.def("time_elementwise_launch", &time_elementwise_launch,
         nb::sig("def time_elementwise_launch(a: typing.Any, b: typing.Any, out: typing.Any, /) -> float"),
         "The seconds of one launch of a + b on the host, for benchmarks.");
-  m.def("elementwise_result_dtype", &result_dtype,
-        nb::sig("def elementwise_result_dtype(operation: int, dtype: str, /) -> str"),
+  m.def("result_dtype", &result_dtype, nb::sig("def result_dtype(operation: str, dtype: str, /) -> str"),
         "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
   m.def("comparison_dtype", &comparison_dtype, nb::sig("def comparison_dtype(a: str, b: str, /) -> str"),
         "The dtype in which integers or bools of two dtypes are compared exactly; in uint64 signed ones keep their "
@@ -562,9 +558,6 @@ void bind_elementwise(nb::module_& m) {
         nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
                 "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),
         "How the shape rules collapse a loop: its dimensions, first elements, class, and tiled dimension; for tests.");
-  m.def("broadcast_shape", &broadcast,
-        nb::sig("def broadcast_shape(operation: int, a: tuple[int, ...], b: tuple[int, ...], /) -> tuple[int, ...]"),
-        "The shape of two shapes broadcast against each other, or the error that they do not fit.");
 }
 
 }  // namespace interop::bindings

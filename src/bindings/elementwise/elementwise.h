@@ -5,11 +5,6 @@
 
 namespace interop::bindings {
 
-/// The elementwise operations by number, as Python counts them. Both throw ValueError for a number that is none.
-ElementwiseOp elementwise_op(int index);
-/// The public function: "interop.add".
-const char* elementwise_name(int index);
-
 /// A compact array at `memory`, for a result that is computed beside an `out` that overlaps what is read.
 class Temporary {
  public:

@@ -50,14 +50,14 @@ const KernelSet& kernels_of(Stored dtype) {
   }
 }
 
-Family family_of(ElementwiseOp op, DLDataType dtype) {
-  if (op >= ElementwiseOp::equal) return Family::comparisons;
-  if (op >= ElementwiseOp::floor_divide) return Family::divisions;
-  return op == ElementwiseOp::abs && dtype.code == kDLComplex ? Family::parts : Family::simple;
-}
+/// Are the operands exchanged?
+bool is_swapped(ElementwiseOp op) { return kFamilyOf[static_cast<int>(op)] == Family::swapped; }
 
-/// a > b is b < a.
-bool is_swapped(ElementwiseOp op) { return op == ElementwiseOp::greater || op == ElementwiseOp::greater_equal; }
+Family family_of(ElementwiseOp op, DLDataType dtype) {
+  if (is_swapped(op)) return Family::comparisons;
+  if (op == ElementwiseOp::abs && dtype.code == kDLComplex) return Family::parts;
+  return kFamilyOf[static_cast<int>(op)];
+}
 
 ElementwiseOp kernel_op(ElementwiseOp op) {
   if (op == ElementwiseOp::greater) return ElementwiseOp::less;

@@ -47,9 +47,13 @@ struct Args {
 
 // ---- the instances ----
 
-/// Operations that one kernel switches between, since memory takes longer than the switch.
-enum class Family : int { simple, divisions, comparisons, parts };
 constexpr int kFamilies = 4;
+constexpr Family kFamilyOf[] = {
+#define INTEROP_FAMILY(name, symbol, arity, functor, family, ...) Family::family,
+    INTEROP_FUNCTIONS(INTEROP_FAMILY)
+#undef INTEROP_FAMILY
+        Family::simple  // copy
+};
 
 /// The kernels of one dtype; null where there is none.
 struct KernelSet {

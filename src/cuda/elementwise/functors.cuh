@@ -367,17 +367,28 @@ struct Multiply {
   }
 };
 
-/// With `replaces_zero`, the result is `where_zero` where the divisor is zero.
-template <typename T>
 struct Divide {
-  bool replaces_zero;
-  T where_zero;
+  template <typename T>
   INTEROP_DEVICE T operator()(T a, T b) const {
     using A = Arithmetic<T>;
     if constexpr (Facts<T>::is_complex) {
-      return replaces_zero && b.re == 0 && b.im == 0 ? where_zero : complex_divide(a, b);
+      return complex_divide(a, b);
     } else {
-      return replaces_zero && A::load(b) == 0 ? where_zero : A::store(A::load(a) / A::load(b));
+      return A::store(A::load(a) / A::load(b));
+    }
+  }
+};
+
+/// With `replaces_zero`, the result is `where_zero` where the divisor is zero.
+template <typename T>
+struct DivideOr {
+  bool replaces_zero;
+  T where_zero;
+  INTEROP_DEVICE T operator()(T a, T b) const {
+    if constexpr (Facts<T>::is_complex) {
+      return replaces_zero && b.re == 0 && b.im == 0 ? where_zero : Divide{}(a, b);
+    } else {
+      return replaces_zero && Arithmetic<T>::load(b) == 0 ? where_zero : Divide{}(a, b);
     }
   }
 };
@@ -497,6 +508,20 @@ struct LessEqual {
   template <typename T>
   INTEROP_DEVICE bool operator()(T a, T b) const {
     return Arithmetic<T>::load(a) <= Arithmetic<T>::load(b);
+  }
+};
+
+struct Greater {
+  template <typename T>
+  INTEROP_DEVICE bool operator()(T a, T b) const {
+    return Less{}(b, a);
+  }
+};
+
+struct GreaterEqual {
+  template <typename T>
+  INTEROP_DEVICE bool operator()(T a, T b) const {
+    return LessEqual{}(b, a);
   }
 };
 

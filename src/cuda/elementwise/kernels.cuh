@@ -82,9 +82,34 @@ INTEROP_DEVICE void map(F f, const T (&a)[N], const T (&b)[N], O (&out)[N]) {
   for (int i = 0; i < N; ++i) out[i] = f(a[i], b[i]);
 }
 
-#define INTEROP_OP(name, functor) \
-  case ElementwiseOp::name:       \
-    return map(functor, a, b, out)
+/// Is T of one of these kinds of dtypes?
+template <typename T>
+INTEROP_DEVICE constexpr bool is_of(const char* kinds) {
+  using F = Facts<T>;
+  const char kind = F::is_bool ? 'b' : F::is_complex ? 'c' : !F::is_integer ? 'f' : F::is_signed ? 'i' : 'u';
+  for (; *kinds; ++kinds) {
+    if (*kinds == kind) return true;
+  }
+  return false;
+}
+
+/// Do the kernels of a family have an operation as a functor without state, for T?
+template <typename T>
+INTEROP_DEVICE constexpr bool has(Family wanted, Family family, ElementwiseOp op, Gives gives, const char* accepts) {
+  const bool is_other = op == ElementwiseOp::divide || (gives == Gives::part && Facts<T>::is_complex);
+  return family == wanted && !is_other && is_of<T>(accepts);
+}
+
+// A case for each operation of a family that T has.
+#define INTEROP_CASE(name, symbol, arity, functor, family, accepts, gives, ...)                  \
+  case ElementwiseOp::name:                                                                      \
+    if constexpr (has<T>(kFamily, Family::family, ElementwiseOp::name, Gives::gives, accepts)) { \
+      return map(INTEROP_FUNCTOR(functor), a, b, out);                                           \
+    }                                                                                            \
+    break;
+
+#define INTEROP_FUNCTOR(functor) \
+  functor {}
 
 template <typename T>
 struct Simple {
@@ -93,31 +118,12 @@ struct Simple {
   template <int N>
   INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
     switch (static_cast<ElementwiseOp>(args.op)) {
-      INTEROP_OP(copy, Copy{});
-      INTEROP_OP(add, Add{});
-      INTEROP_OP(multiply, Multiply{});
-      default:
-        break;
-    }
-    if constexpr (!Facts<T>::is_bool) {
-      switch (static_cast<ElementwiseOp>(args.op)) {
-        INTEROP_OP(subtract, Subtract{});
-        INTEROP_OP(negative, Negative{});
-        default:
-          break;
-      }
-    }
-    if constexpr (!Facts<T>::is_complex) {
-      switch (static_cast<ElementwiseOp>(args.op)) {
-        INTEROP_OP(minimum, Minimum{});
-        INTEROP_OP(maximum, Maximum{});
-        INTEROP_OP(abs, Abs{});
-        default:
-          break;
-      }
+      INTEROP_FUNCTIONS(INTEROP_CASE)
+      case ElementwiseOp::copy:
+        return map(Copy{}, a, b, out);
     }
     if constexpr (!Facts<T>::is_integer && !Facts<T>::is_bool) {
-      map(Divide<T>{args.replaces_zero != 0, *reinterpret_cast<const T*>(args.where_zero.bytes)}, a, b, out);
+      map(DivideOr<T>{args.replaces_zero != 0, *reinterpret_cast<const T*>(args.where_zero.bytes)}, a, b, out);
     }
   }
 };
@@ -128,15 +134,11 @@ struct Divisions {
   static constexpr Family kFamily = Family::divisions;
   template <int N>
   INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
-    if constexpr (!Facts<T>::is_complex) {
-      switch (static_cast<ElementwiseOp>(args.op)) {
-        INTEROP_OP(floor_divide, FloorDivide{});
-        INTEROP_OP(remainder, Remainder{});
-        default:
-          break;
-      }
+    switch (static_cast<ElementwiseOp>(args.op)) {
+      INTEROP_FUNCTIONS(INTEROP_CASE)
+      default:
+        break;
     }
-    map(Pow{}, a, b, out);
   }
 };
 
@@ -149,18 +151,10 @@ struct Comparisons {
     if constexpr (Facts<T>::is_integer && !Facts<T>::is_signed && sizeof(T) == 8) {
       if (args.signs) return apply_with_signs(args, a, b, out);
     }
-    if constexpr (!Facts<T>::is_complex) {
-      switch (static_cast<ElementwiseOp>(args.op)) {
-        INTEROP_OP(less, Less{});
-        INTEROP_OP(less_equal, LessEqual{});
-        default:
-          break;
-      }
-    }
     switch (static_cast<ElementwiseOp>(args.op)) {
-      INTEROP_OP(equal, Equal{});
+      INTEROP_FUNCTIONS(INTEROP_CASE)
       default:
-        return map(NotEqual{}, a, b, out);
+        break;
     }
   }
 
@@ -168,15 +162,18 @@ struct Comparisons {
   template <int N>
   INTEROP_DEVICE static void apply_with_signs(const Args& args, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
     const bool a_signed = args.signs & 1, b_signed = args.signs & 2;
+#undef INTEROP_FUNCTOR
+#define INTEROP_FUNCTOR(functor) \
+  WithSigns<functor> { a_signed, b_signed }
     switch (static_cast<ElementwiseOp>(args.op)) {
-      INTEROP_OP(less, (WithSigns<Less>{a_signed, b_signed}));
-      INTEROP_OP(less_equal, (WithSigns<LessEqual>{a_signed, b_signed}));
-      INTEROP_OP(equal, (WithSigns<Equal>{a_signed, b_signed}));
+      INTEROP_FUNCTIONS(INTEROP_CASE)
       default:
-        return map(WithSigns<NotEqual>{a_signed, b_signed}, a, b, out);
+        break;
     }
   }
 };
+#undef INTEROP_FUNCTOR
+#undef INTEROP_CASE
 
 template <typename T>
 struct Parts {  // abs of complex numbers
@@ -187,7 +184,6 @@ struct Parts {  // abs of complex numbers
     map(Abs{}, a, b, out);
   }
 };
-#undef INTEROP_OP
 
 // ---- reading and writing vectors ----
 
