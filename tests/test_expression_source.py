@@ -105,15 +105,15 @@ def test_signs_follow_their_operands():
 
     wide = "as<unsigned long long>"
     assert line("u < s") == f"WithSigns<Less>{{false, true}}(x0, {wide}(x1));"
-    assert line("u > s") == f"WithSigns<Less>{{true, false}}({wide}(x1), x0);"
-    assert line("s >= u") == f"WithSigns<LessEqual>{{false, true}}(x1, {wide}(x0));"
+    assert line("u > s") == f"WithSigns<Greater>{{false, true}}(x0, {wide}(x1));"
+    assert line("s >= u") == f"WithSigns<GreaterEqual>{{true, false}}({wide}(x0), x1);"
 
 
 @pytest.mark.parametrize(
     ("text", "dtype", "written"),
     [
         ("x < 300", "int8", "LessEqual{}(x0, static_cast<signed char>(0x7full))"),
-        ("x == 300", "int8", "Less{}(static_cast<signed char>(0x7full), x0)"),
+        ("x == 300", "int8", "Greater{}(x0, static_cast<signed char>(0x7full))"),
         ("-1 < x", "uint64", "LessEqual{}(static_cast<unsigned long long>(0x0ull), x0)"),
         ("x != 2", "bool", "LessEqual{}(x0, true)"),
         ("x < 127", "int8", "Less{}(x0, static_cast<signed char>(0x7full))"),
