@@ -12,6 +12,13 @@ struct Made {
   void* data = nullptr;  ///< compact, row-major
 };
 
+/// What an array is to a library that traces functions: JAX, which computes the calls of its own arrays by itself.
+enum class Tracing : uint8_t {
+  none,      ///< the library traces nothing
+  concrete,  ///< an array with values
+  tracer     ///< what stands for an array while a function is traced
+};
+
 /// One way into the package. Stateless: an instance lives for ever and may be used from any thread.
 ///
 /// The steps of a call: `enter` each library; `inspect` every argument; decide the device and the stream; `acquire`
@@ -26,6 +33,7 @@ class Route {
   virtual const char* protocol() const = 0;
   /// May the arrays be written to at all? JAX's may not.
   virtual bool writable() const { return true; }
+  virtual Tracing tracing() const { return Tracing::none; }
 
   /// For the first of such arrays in a call, at least: refuses states of the library in which a pointer would not do.
   virtual void enter(Operand& /*operand*/) const {}

@@ -16,6 +16,7 @@
 #include "bindings/functions/results.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
+#include "exchange/door.h"
 #include "exchange/overlap.h"
 #include "exchange/route.h"
 #include "exchange/routes/numpy.h"
@@ -131,16 +132,9 @@ void check_where_zero(const Function& function, nb::handle where_zero) {
                   "; accepted: None, or a scalar");
 }
 
-/// JAX arrays and tracers alone, with no `execution`: a JAX primitive, on XLA's stream.
-bool is_jax_call(const Function& function, const Operands& operands, nb::handle execution) {
-  bool traced = false;
-  for (int k = 0; k < operands.array_count; ++k) {
-    const exchange::Route& route =
-        exchange::route_of(operands.arrays[k].object, function.name, operands.arrays[k].name);
-    if (std::strcmp(route.library(), "jax") != 0) return false;
-    traced |= &route == &exchange::jax_tracer_route();
-  }
-  return execution.is_none() || traced;
+bool is_left_to_jax(const Function& function, const Operands& operands, nb::handle execution) {
+  return exchange::who_computes(function.name, operands.arrays, operands.array_count, execution) ==
+         exchange::Computes::jax;
 }
 
 // ---- dtypes ----
@@ -199,8 +193,7 @@ nb::object in_jax(const Function& function, const Operands& operands, nb::handle
   exchange::enter_foreign(function.name, "JAX");
   bool is_plain = out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none();
   for (int k = 0; k < operands.count; ++k) {
-    is_plain =
-        is_plain && operands.place[k] >= 0 && exchange::find_route(operands.objects[k]) == &exchange::jax_array_route();
+    is_plain = is_plain && exchange::is_concrete_in_jax(operands.objects[k]);
   }
   if (is_plain) return kOfJaxArrays.get()(nb::handle(function.short_name.get()), a, b);
   nb::object handle = nb::none();
@@ -350,7 +343,7 @@ nb::object compute(const Function& function, nb::handle a, nb::handle b, const O
   Plan plan;
   plan.operands = read_operands(function, a, b);
   check_where_zero(function, where_zero);
-  if (is_jax_call(function, plan.operands, execution)) {
+  if (is_left_to_jax(function, plan.operands, execution)) {
     return in_jax(function, plan.operands, a, b, out, stream, execution, where_zero);
   }
   plan_call(plan, function, {out, stream, execution, false, true, true});
@@ -380,7 +373,7 @@ nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::
   Plan plan;
   plan.operands = read_operands(function, a, b);
   check_where_zero(function, where_zero);
-  if (is_jax_call(function, plan.operands, execution)) {
+  if (is_left_to_jax(function, plan.operands, execution)) {
     if (!stream.is_none()) exchange::stream_argument(stream, function.name);
     return nb::none();
   }

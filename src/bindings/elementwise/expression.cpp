@@ -17,6 +17,7 @@
 #include "bindings/functions/results.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
+#include "exchange/door.h"
 #include "exchange/overlap.h"
 #include "exchange/route.h"
 #include "exchange/routes/numpy.h"
@@ -154,16 +155,9 @@ Arguments read_arguments(const ExpressionCalls& self, nb::tuple args, nb::dict n
   return arguments;
 }
 
-/// JAX arrays and tracers alone, with no `execution`: JAX computes them.
-bool is_jax_call(const ExpressionCalls& self, const Arguments& arguments, nb::handle execution) {
-  bool traced = false;
-  for (int k = 0; k < arguments.array_count; ++k) {
-    const Argument& array = arguments.arrays[k];
-    const exchange::Route& route = exchange::route_of(array.object, self.function.c_str(), array.name);
-    if (std::strcmp(route.library(), "jax") != 0) return false;
-    traced |= &route == &exchange::jax_tracer_route();
-  }
-  return execution.is_none() || traced;
+bool is_left_to_jax(const ExpressionCalls& self, const Arguments& arguments, nb::handle execution) {
+  return exchange::who_computes(self.function.c_str(), arguments.arrays, arguments.array_count, execution) ==
+         exchange::Computes::jax;
 }
 
 // ---- scalars, and the dtypes of a call ----
@@ -454,7 +448,7 @@ nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named
   const exchange::CallGuard guard;
   Plan plan;
   plan.arguments = read_arguments(self, args, named);
-  if (is_jax_call(self, plan.arguments, execution)) return in_jax(self, plan.arguments, out, stream, execution);
+  if (is_left_to_jax(self, plan.arguments, execution)) return in_jax(self, plan.arguments, out, stream, execution);
   return exchange::as_call(self.function.c_str(), !execution.is_none(), [&] {
     plan_call(plan, self, {out, stream, execution, false, true, true});
     Call& call = *plan.call;
@@ -474,7 +468,7 @@ nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict na
   const exchange::CallGuard guard;
   Plan plan;
   plan.arguments = read_arguments(self, args, named);
-  if (is_jax_call(self, plan.arguments, execution)) {
+  if (is_left_to_jax(self, plan.arguments, execution)) {
     if (!stream.is_none()) exchange::stream_argument(stream, self.function.c_str());
     const Split& split = find_split(self, plan.arguments.scalars);
     return nb::make_tuple(split.python, argument_tuple(self, plan.arguments));

@@ -15,6 +15,7 @@
 #include "bindings/functions/results.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
+#include "exchange/door.h"
 #include "exchange/route.h"
 #include "exchange/routes/numpy.h"
 #include "exchange/stream.h"
@@ -150,21 +151,13 @@ bool is_scalar(nb::handle x) {
 
 // ---- JAX ----
 
-/// JAX arrays and tracers alone, with no `execution`: one JAX primitive, on XLA's stream.
-bool is_jax_call(nb::handle a, nb::handle b, const Terms& terms) {
-  bool traced = false;
-  const auto is_jax = [&](nb::handle x, const char* name) {
-    const exchange::Route& route = exchange::route_of(x, kFunction, name);
-    traced |= &route == &exchange::jax_tracer_route();
-    return std::strcmp(route.library(), "jax") == 0;
-  };
-  if (!is_jax(a, "a") || !is_jax(b, "b")) return false;
-  if (!terms.c.is_none() && !is_jax(terms.c, "c")) return false;
-  if (!terms.bias.is_none() && !is_jax(terms.bias, "bias")) return false;
-  return terms.execution.is_none() || traced;
+bool is_left_to_jax(nb::handle a, nb::handle b, const Terms& terms) {
+  Argument arrays[4] = {{"a", a}, {"b", b}};
+  int count = 2;
+  if (!terms.c.is_none()) arrays[count++] = {"c", terms.c};
+  if (!terms.bias.is_none()) arrays[count++] = {"bias", terms.bias};
+  return exchange::who_computes(kFunction, arrays, count, terms.execution) == exchange::Computes::jax;
 }
-
-bool is_concrete(nb::handle x) { return exchange::find_route(x) == &exchange::jax_array_route(); }
 
 /// What is given, for interop.jax.matmul; throws for what no products of JAX have.
 nb::dict jax_keywords(const Terms& terms) {
@@ -185,7 +178,8 @@ nb::dict jax_keywords(const Terms& terms) {
 
 nb::object matmul_in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
   exchange::enter_foreign(kFunction, "JAX");
-  if (given.size() == 0 && is_concrete(a) && is_concrete(b)) return kJaxMatmulOfArrays.get()(a, b);
+  if (given.size() == 0 && exchange::is_concrete_in_jax(a) && exchange::is_concrete_in_jax(b))
+    return kJaxMatmulOfArrays.get()(a, b);
   return kJaxMatmul.get()(a, b, **jax_keywords(terms));
 }
 
@@ -535,7 +529,7 @@ nb::object matmul(nb::handle a, nb::handle b, nb::dict given) {
   const Terms terms = read_terms(a, b, given);
   const cuda::MatmulOptions options = kernel_options(terms.backend, terms.precision);
   check_terms(terms);
-  if (is_jax_call(a, b, terms)) return matmul_in_jax(a, b, given, terms);
+  if (is_left_to_jax(a, b, terms)) return matmul_in_jax(a, b, given, terms);
 
   return exchange::as_call(kFunction, !terms.execution.is_none(), [&] {
     Product product(a, b, terms);
@@ -559,7 +553,7 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
   const Terms terms = read_terms(a, b, given);
   const cuda::MatmulOptions options = kernel_options(terms.backend, terms.precision);
   check_terms(terms);
-  if (is_jax_call(a, b, terms)) {
+  if (is_left_to_jax(a, b, terms)) {
     jax_keywords(terms);
     return nb::none();
   }

@@ -23,6 +23,7 @@ class JaxArrayRoute : public Route {
   const char* library() const override { return "jax"; }
   const char* protocol() const override { return "a JAX primitive; __dlpack__ beside other libraries"; }
   bool writable() const override { return false; }  // JAX arrays are immutable
+  Tracing tracing() const override { return Tracing::concrete; }
   bool own_stream() const override { return true; }
 
   void enter(Operand& operand) const override { enter_foreign(operand.function, "JAX"); }
@@ -61,6 +62,7 @@ class JaxArrayRoute : public Route {
 class JaxTracerRoute final : public JaxArrayRoute {
  public:
   const char* protocol() const override { return "none (a tracer)"; }
+  Tracing tracing() const override { return Tracing::tracer; }
   void inspect(Operand& operand) const override {
     throw TypeError(operand.label() + " is a JAX tracer (" + type_text(operand.object) +
                     "), which has no memory yet; inside jit every array of the call must be JAX's, and " +
