@@ -116,8 +116,8 @@ FREE = {"torch", "cupy", "jax", "numba", "warp", "cuda", "tensorflow"}
 BOTTOM = {"_arguments", "_core", "_streams", "_version"}
 LAYERS = [
     "bottom",
-    "_operations",
     "_libraries",
+    "_operations",
     "_cuda",
     "_functions",
     "_expressions",

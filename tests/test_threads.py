@@ -139,14 +139,14 @@ def default_dtype(torch):
 def test_a_default_dtype_that_changes_while_torch_is_asked(default_dtype):
     torch = default_dtype
     x = torch.ones(3, dtype=torch.int16)
-    with meanwhile("call", "_torch", lambda: torch.set_default_dtype(torch.float64)):
+    with meanwhile("call", "_promoted", lambda: torch.set_default_dtype(torch.float64)):
         interop.divide(x, 2)
     torch.set_default_dtype(torch.float32)
     assert interop.divide(x, 2).dtype == torch.float32
 
 
 @pytest.mark.usefixtures("nothing_known")
-@pytest.mark.parametrize(("event", "function"), [("call", "_torch"), ("return", "promote")])
+@pytest.mark.parametrize(("event", "function"), [("call", "_promoted"), ("return", "promote")])
 def test_a_default_dtype_that_changes_while_an_expression_finds_its_dtypes(default_dtype, event, function):
     torch = default_dtype
     x = torch.ones(3, dtype=torch.int16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 from typing import Any
@@ -12,6 +11,8 @@ import numpy as np
 
 from interop import _core
 from interop._arguments import shown
+from interop._libraries import known
+from interop._libraries.base import numpy_dtype
 
 __all__ = [
     "REAL",
@@ -36,19 +37,18 @@ Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
 _known: dict[tuple[Any, ...], str] = {}  # bounded: dtypes, flags and a few configurations
 
 
-def promote(function: str, library: str, divides: bool, a: Operand, b: Operand) -> str:
+def promote(function: str, library: str, in_float: bool, a: Operand, b: Operand) -> str:
     """Return the name of the dtype in which `function` computes operands `a` and `b` (None: it has one operand).
 
-    Scalars of Python are weak: they count by their kind alone. With `divides`, integers give the library's default
+    Scalars of Python are weak: they count by their kind alone. With `in_float`, integers give the library's default
     float. Raises TypeError where the library has no answer, in its own words.
     """
-    rules = _RULES.get(library, _numpy)
     before = configuration(library)
-    key = (library, divides, _key(a), _key(b), before)
-    if (known := _known.get(key)) is not None:
-        return known
+    key = (library, in_float, _key(a), _key(b), before)
+    if (dtype := _known.get(key)) is not None:
+        return dtype
     try:
-        dtype = rules(divides, *map(_counted, filter(None, key[2:4])))
+        dtype = known.library(library).promoted(in_float, *map(_counted, filter(None, key[2:4])))
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's
         names = " and ".join(_describe(x) for x in (a, b) if x is not None)
         raise TypeError(f"{function}: {library} has no common dtype of {names}: {_first_line(error)}") from error
@@ -98,67 +98,7 @@ def _counted(key: Any) -> Any:
 
 def configuration(library: str) -> Any:
     """Return what a library's promotion depends on beside the operands."""
-    if library == "torch":
-        return sys.modules["torch"].get_default_dtype()
-    if library == "jax":
-        config = sys.modules["jax"].config
-        return config.jax_enable_x64, config.jax_numpy_dtype_promotion
-    return None
-
-
-def numpy_dtype(name: str) -> Any:
-    """Return NumPy's dtype of this name; of bfloat16 and float8, that of ml_dtypes."""
-    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
-
-
-def _numpy(divides: bool, *operands: Any) -> str:
-    common = np.result_type(*(numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands))
-    if divides and common.kind in "biu":
-        common = np.dtype(np.float64)
-    return str(common.name)
-
-
-def _torch(divides: bool, *operands: Any) -> str:
-    """Do as `torch.result_type`, of which the tensors would be made where a mode of the caller's says."""
-    torch = sys.modules["torch"]
-    default = torch.get_default_dtype()
-    of_kinds = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": default, "c": default.to_complex()}
-    common: dict[int, Any] = {}  # of arrays, of 0-d ones, and of scalars
-    for x in operands:
-        dtype = getattr(torch, x[0]) if isinstance(x, tuple) else of_kinds[np.result_type(x).kind.replace("V", "f")]
-        rank = int(x[1]) if isinstance(x, tuple) else 2
-        common[rank] = torch.promote_types(common[rank], dtype) if rank in common else dtype
-    result, *weaker = (common[rank] for rank in sorted(common))
-    for lower in weaker:
-        result = _beside(torch, result, lower)
-    if divides and not (result.is_floating_point or result.is_complex):
-        result = default
-    return str(result).removeprefix("torch.")
-
-
-def _beside(torch: Any, dtype: Any, weaker: Any) -> Any:
-    """Return what torch makes of a dtype beside one that takes part by its kind alone."""
-    if dtype.is_complex or dtype.is_floating_point:
-        return dtype.to_complex() if weaker.is_complex else dtype
-    if weaker.is_complex or weaker.is_floating_point:
-        return weaker
-    return torch.promote_types(dtype, weaker) if dtype == torch.bool else dtype
-
-
-def _jax(divides: bool, *operands: Any) -> str:
-    jax = sys.modules["jax"]
-    dtypes = [numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
-    # 64-bit arrays stay so in JAX's 32-bit mode, in which it would narrow the answer.
-    is_wide = any(isinstance(x, tuple) and dtype.itemsize >= 8 and dtype != np.complex64
-                  for x, dtype in zip(operands, dtypes, strict=True))  # fmt: skip
-    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
-        common = jax.numpy.result_type(*dtypes)
-        if divides:  # which makes float32 of up to 32 bits
-            common = jax.eval_shape(jax.numpy.sqrt, jax.ShapeDtypeStruct((), common)).dtype
-    return str(common.name)
-
-
-_RULES = {"torch": _torch, "jax": _jax}
+    return known.library(library).configuration()
 
 
 _SCALARS = ("alpha", "beta", "scale_a", "scale_b", "where_zero")  # which no array of another dtype may be

@@ -15,7 +15,7 @@ using exchange::Array;
 namespace {
 
 const exchange::Lookup kNumpyArray("numpy", "array");
-const exchange::Lookup kJaxArray("interop._convert", "jax_array");
+const exchange::Lookup kJaxArray("interop._libraries.jax", "jax_array");
 
 // ---- what an interop.Array is not ----
 // It has no values of its own, so nothing may be read out of it by the way: by its length, its buffer or its identity.

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import interop
 from interop import _core
 from interop._commands.bench.measure import Row, bind, device_times, event_time, try_import, warm_up
-from interop._libraries.known import jax_has_cuda
+from interop._libraries.jax import jax_has_cuda
 
 __all__ = ["run"]
 

@@ -16,7 +16,7 @@ import interop
 from interop import _core
 from interop._commands.bench import launches, measure
 from interop._commands.bench.measure import Candidates, Row, block, has_compiler, host_times, try_import
-from interop._libraries.known import jax_has_cuda
+from interop._libraries.jax import jax_has_cuda
 
 __all__ = ["run"]
 

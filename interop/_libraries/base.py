@@ -1,0 +1,153 @@
+"""What is known of an array library, and what the files of this package share: each has one library."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from interop import _core
+from interop._core import Array
+
+__all__ = [
+    "CPU",
+    "CUDA",
+    "FUNCTION",
+    "MANAGED",
+    "Export",
+    "Library",
+    "describe",
+    "gpu",
+    "host_or_gpu",
+    "import_into",
+    "numpy_dtype",
+    "promoted_as_numpy",
+    "refuse_layout",
+]
+
+FUNCTION = "interop.convert"
+CPU, CUDA, MANAGED = 1, 2, 13  # DLPack's device types
+
+#: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
+Operand = tuple[str, bool] | bool | int | float | complex | np.generic
+
+
+def numpy_dtype(name: str) -> Any:
+    """Return NumPy's dtype of this name; of bfloat16 and float8, that of ml_dtypes."""
+    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
+
+
+def promoted_as_numpy(in_float: bool, *operands: Any) -> str:
+    """Return the dtype in which NumPy computes these operands; with `in_float`, integers in its default float."""
+    common = np.result_type(*(numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands))
+    if in_float and common.kind in "biu":
+        common = np.dtype(np.float64)
+    return str(common.name)
+
+
+def _nothing() -> Any:
+    return None
+
+
+@dataclass(frozen=True)
+class Library:
+    """One array library: how its arrays are known, made, read, promoted, and made of an `interop.Array`."""
+
+    name: str
+    module: str
+    owns: Callable[[Any, Any], bool]  #: (module, x): is x an array of its?
+    take: Callable[[Any, Array, int | None], Any]  #: (module, array, stream): its array on the same memory
+    install: str = ""
+    on_host: bool = True  #: does it have arrays on the host?
+    to_device: Callable[[Any, Any, str], Any] | None = None  #: (module, NumPy's array, "cpu" or "cuda") -> its array
+    to_numpy: Callable[[Any], Any] | None = None
+    has_cuda: Callable[[Any], bool] | None = None  #: of the module
+    stream: Callable[[Any], str] | None = None  #: what its work on CUDA is queued on now
+    #: (in_float, operands): the dtype in which the library computes them; TypeError, in its words, where it does not.
+    promoted: Callable[..., str] = promoted_as_numpy
+    #: What promotion depends on beside the operands.
+    configuration: Callable[[], Any] = _nothing
+
+    def load(self) -> Any:
+        """Import the module; ImportError with the reason if it is absent or broken."""
+        if importlib.util.find_spec(self.module.split(".")[0]) is None:
+            raise ImportError(f"not installed; {self.install}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a library's remarks on its own environment are no concern of ours
+            return importlib.import_module(self.module)
+
+    def version(self) -> str:
+        """Return the version of the imported library."""
+        return str(importlib.import_module(self.module.split(".")[0]).__version__)
+
+
+# ---- what an importer is shown ----
+
+
+class Export:
+    """An `Array` as memory of `device`, ready on `stream`, whatever the importer says of streams."""
+
+    def __init__(
+        self, array: Array, device: tuple[int, int], stream: int | None = None, *, to_immutable: bool = False
+    ) -> None:
+        self._array = array
+        self._device = device
+        self._stream = stream
+        self._to_immutable = to_immutable
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        chosen = stream if self._stream is None else self._stream
+        return _core.export_dlpack(self._array, chosen, max_version, self._device, self._to_immutable)
+
+
+def describe(array: Array) -> str:
+    return f"x is {array.dtype} of shape {array.shape}, strides {array.strides}, on {array.device}"
+
+
+def import_into(library: str, array: Array, importer: Callable[[], Any]) -> Any:
+    """Run a library's importer; what it refuses for reasons of its own, a dtype above all, is a TypeError."""
+    try:
+        return importer()
+    except _core.CudaError:
+        raise
+    except (TypeError, BufferError, NotImplementedError, RuntimeError, AttributeError, LookupError) as error:
+        raise TypeError(f"{FUNCTION}: {library} does not take this array ({describe(array)}): {error}") from error
+
+
+def refuse_layout(library: str, what: str, array: Array, remedy: str) -> NoReturn:
+    raise ValueError(f"{FUNCTION}: {library} {what}; {describe(array)}; {remedy}")
+
+
+# ---- which memory ----
+
+
+def host_or_gpu(array: Array) -> tuple[int, int]:
+    """Return the device under which libraries of both kinds take it: pinned memory is the host's, managed a GPU's."""
+    kind, index = array.__dlpack_device__()
+    if kind == MANAGED:
+        return CUDA, _core.readable_by_gpu(array) or 0
+    return (CUDA, index) if kind == CUDA else (CPU, 0)
+
+
+def gpu(library: str, array: Array, remedy: str) -> tuple[int, int]:
+    """Return the device for libraries that have the GPU only."""
+    index = _core.readable_by_gpu(array)
+    if index is None:
+        raise TypeError(f"{FUNCTION}: {library} has arrays on the GPU only; {describe(array)}; {remedy}")
+    return CUDA, index

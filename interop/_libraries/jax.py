@@ -1,0 +1,109 @@
+"""JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from typing import Any
+
+import numpy as np
+
+from interop import _core
+from interop._core import Array
+from interop._libraries.base import Export, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
+
+__all__ = ["LIBRARY", "jax_array", "jax_has_cuda"]
+
+
+def _take(jax: Any, array: Array, stream: int | None) -> Any:
+    if not _is_compact(array):
+        remedy = "copy it first, with x.copy() of NumPy or CuPy, or x.contiguous() of torch"
+        refuse_layout("JAX", "has compact arrays only", array, remedy)
+    export = Export(array, host_or_gpu(array), to_immutable=True)  # JAX's own stream: it orders its arrays itself
+
+    def importer() -> Any:
+        with _x64(jax):
+            return jax.dlpack.from_dlpack(export, copy=False)
+
+    try:
+        return import_into("JAX", array, importer)
+    except ValueError as error:
+        refuse_layout("JAX", f"cannot share the memory ({error})", array, "let jax.numpy.asarray(x) copy it")
+
+
+def jax_array(array: Array) -> Any:
+    """Return what `jax.numpy.asarray` makes of an `Array`, for which it asks: it does not know the protocols."""
+    if _core.readable_by_host(array):
+        return importlib.import_module("jax.numpy").asarray(array.__array__())
+    return _take(importlib.import_module("jax"), array, None)
+
+
+def _is_compact(array: Array) -> bool:
+    """Do the elements fill their memory without gaps, in some order of the dimensions?"""
+    expected = 1
+    for step, size in sorted(zip(array.strides, array.shape, strict=True)):
+        if size == 0:
+            return True
+        if size != 1 and step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _x64(jax: Any) -> Any:
+    """Return a context in which JAX narrows no 64-bit dtype, in whichever way this version spells it."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    return importlib.import_module("jax.experimental").enable_x64()
+
+
+# ---- promotion ----
+
+
+def _promoted(in_float: bool, *operands: Any) -> str:
+    jax = sys.modules["jax"]
+    dtypes = [numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
+    # 64-bit arrays stay so in JAX's 32-bit mode, in which it would narrow the answer.
+    is_wide = any(isinstance(x, tuple) and dtype.itemsize >= 8 and dtype != np.complex64
+                  for x, dtype in zip(operands, dtypes, strict=True))  # fmt: skip
+    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+        common = jax.numpy.result_type(*dtypes)
+        if in_float:  # which makes float32 of up to 32 bits
+            common = jax.eval_shape(jax.numpy.sqrt, jax.ShapeDtypeStruct((), common)).dtype
+    return str(common.name)
+
+
+def _configuration() -> tuple[Any, Any]:
+    config = sys.modules["jax"].config
+    return config.jax_enable_x64, config.jax_numpy_dtype_promotion
+
+
+# ---- for `interop info`, demo and bench ----
+
+
+def _to_device(jax: Any, array: np.ndarray, device: str) -> Any:
+    with jax.enable_x64(array.dtype.itemsize == 8):
+        return jax.device_put(array, jax.devices(device)[0])
+
+
+def jax_has_cuda(jax: Any) -> bool:
+    try:
+        return bool(jax.devices("cuda"))
+    except RuntimeError:
+        return False
+
+
+LIBRARY = Library(
+    name="jax",
+    module="jax",
+    owns=lambda jax, x: isinstance(x, jax.Array),
+    take=_take,
+    install="pip install 'interop-dlpack[jax]', with jax[cuda13] for a GPU",
+    to_device=_to_device,
+    to_numpy=np.asarray,
+    has_cuda=jax_has_cuda,
+    stream=lambda jax: "XLA's own",
+    promoted=_promoted,
+    configuration=_configuration,
+)

@@ -1,0 +1,47 @@
+"""Numba."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from interop import _core
+from interop._core import Array
+from interop._libraries.base import Library, gpu, import_into
+
+__all__ = ["LIBRARY"]
+
+
+class _Shown:
+    """An object with this interface, which keeps the array alive."""
+
+    def __init__(self, array: Array, interface: dict[str, Any]) -> None:
+        self._array = array
+        self.__cuda_array_interface__ = interface
+
+
+def _take(cuda: Any, array: Array, stream: int | None) -> Any:
+    _, index = gpu("Numba", array, "copy it to the GPU with numba.cuda.to_device(x)")
+    if stream is None:
+        stream = 2 if importlib.import_module("numba.cuda.cudadrv.driver").config.CUDA_PER_THREAD_DEFAULT_STREAM else 1
+
+    def importer() -> Any:
+        shown = _Shown(array, _core.export_cai(array, stream))
+        with cuda.gpus[index]:
+            return cuda.as_cuda_array(shown, sync=False)  # bound to the stream on which it is ready
+
+    return import_into("Numba", array, importer)
+
+
+LIBRARY = Library(
+    name="numba",
+    module="numba.cuda",
+    owns=lambda cuda, x: getattr(type(x), "__cuda_ndarray__", False),
+    take=_take,
+    install="pip install 'numba-cuda[cu13]' (or [cu12])",
+    on_host=False,
+    to_device=lambda cuda, array, device: cuda.to_device(array),
+    to_numpy=lambda x: x.copy_to_host(),
+    has_cuda=lambda cuda: cuda.is_available(),
+    stream=lambda cuda: "the default stream",
+)

@@ -1,0 +1,35 @@
+"""NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from interop import _core
+from interop._core import Array
+from interop._libraries.base import FUNCTION, Library, describe
+
+__all__ = ["LIBRARY"]
+
+
+def _take(module: Any, array: Array, stream: int | None) -> Any:
+    if not _core.readable_by_host(array):
+        raise TypeError(
+            f"{FUNCTION}: NumPy has arrays in host memory only; {describe(array)}; copy it to the host with its own "
+            "library (x.cpu(), cupy.asnumpy(x), numpy.asarray(x) of a JAX array, x.copy_to_host() of Numba)"
+        )
+    return array.__array__()
+
+
+LIBRARY = Library(
+    name="numpy",
+    module="numpy",
+    owns=lambda numpy, x: isinstance(x, numpy.ndarray),
+    take=_take,
+    install="pip install numpy",
+    to_device=lambda numpy, array, device: array,
+    to_numpy=np.asarray,
+    has_cuda=lambda numpy: False,
+    stream=lambda numpy: "none",
+)

@@ -1,0 +1,66 @@
+"""PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from interop._core import Array
+from interop._libraries.base import Export, Library, host_or_gpu, import_into, refuse_layout
+
+__all__ = ["LIBRARY"]
+
+
+def _take(torch: Any, array: Array, stream: int | None) -> Any:
+    if any(step < 0 for step in array.strides):
+        remedy = "copy it first, with x.copy() of NumPy or CuPy"
+        refuse_layout("torch", "has no negative strides", array, remedy)
+    export = Export(array, host_or_gpu(array), stream)
+    return import_into("torch", array, lambda: torch.from_dlpack(export))
+
+
+# ---- promotion ----
+
+
+def _promoted(in_float: bool, *operands: Any) -> str:
+    """Do as `torch.result_type`, of which the tensors would be made where a mode of the caller's says."""
+    torch = sys.modules["torch"]
+    default = torch.get_default_dtype()
+    of_kinds = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": default, "c": default.to_complex()}
+    common: dict[int, Any] = {}  # of arrays, of 0-d ones, and of scalars
+    for x in operands:
+        dtype = getattr(torch, x[0]) if isinstance(x, tuple) else of_kinds[np.result_type(x).kind.replace("V", "f")]
+        rank = int(x[1]) if isinstance(x, tuple) else 2
+        common[rank] = torch.promote_types(common[rank], dtype) if rank in common else dtype
+    result, *weaker = (common[rank] for rank in sorted(common))
+    for lower in weaker:
+        result = _beside(torch, result, lower)
+    if in_float and not (result.is_floating_point or result.is_complex):
+        result = default
+    return str(result).removeprefix("torch.")
+
+
+def _beside(torch: Any, dtype: Any, weaker: Any) -> Any:
+    """Return what torch makes of a dtype beside one that takes part by its kind alone."""
+    if dtype.is_complex or dtype.is_floating_point:
+        return dtype.to_complex() if weaker.is_complex else dtype
+    if weaker.is_complex or weaker.is_floating_point:
+        return weaker
+    return torch.promote_types(dtype, weaker) if dtype == torch.bool else dtype
+
+
+LIBRARY = Library(
+    name="torch",
+    module="torch",
+    owns=lambda torch, x: isinstance(x, torch.Tensor),
+    take=_take,
+    install="pip install 'interop-dlpack[torch]'",
+    to_device=lambda torch, array, device: torch.from_numpy(array).to(device),
+    to_numpy=lambda x: x.cpu().numpy(),
+    has_cuda=lambda torch: torch.cuda.is_available(),
+    stream=lambda torch: f"torch's current stream, {torch.cuda.current_stream().cuda_stream:#x}",
+    promoted=_promoted,
+    configuration=lambda: sys.modules["torch"].get_default_dtype(),
+)
