@@ -24,7 +24,7 @@ class Operation:
     truths: int
     is_function: bool  #: of this package, such as `interop.add`
     numpy: str  #: NumPy's function
-    torch: str  #: torch's
+    torch: str | None  #: torch's; None where it has none
     derivatives: tuple[str | None, ...]  #: by each operand, as expressions of them; None where there is none
     identity: str | None  #: what changes no other operand: "0", "1", "largest", "least"
 

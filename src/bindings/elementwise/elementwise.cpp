@@ -495,7 +495,7 @@ nb::dict as_dict(const Operation& operation) {
   fields["truths"] = operation.truths;
   fields["is_function"] = is_function(operation);
   fields["numpy"] = operation.numpy;
-  fields["torch"] = operation.torch;
+  fields["torch"] = text_or_none(operation.torch);
   nb::list derivatives;
   for (int k = 0; k < operation.arity; ++k) derivatives.append(text_or_none(operation.derivatives[k]));
   fields["derivatives"] = nb::tuple(derivatives);
