@@ -142,18 +142,19 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
 def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
     found = _core.explain_matmul(a, b, options)
     if found is None:
-        from interop.jax._matmul import operands_of, refuse_backend_on_host, shape_of
+        from interop.jax._matmul import operands_of, refuse_backend_on_host
 
         elsewhere = ("precision", "backend", "autotune", "stream", "execution")
         terms = {name: value for name, value in options.items() if name not in elsewhere}
-        result, _ = operands_of(a, b, **terms)
-        shape = shape_of(a, b, result)
+        answer, _ = operands_of(a, b, **terms)
         kernels = f"the XLA FFI handler interop_matmul, backend {options.get('backend') or 'automatic'}"
         arrays = {"a": a, "b": b, "c": options.get("c"), "bias": options.get("bias")}
         arrays = {name: x for name, x in arrays.items() if x is not None}
         names = ("interop_matmul", kernels, "jax.numpy.matmul")
         stream, execution = options.get("stream"), options.get("execution")
-        explained = _explain_in_jax("interop.matmul", arrays, shape, result, *names, stream, execution)
+        explained = _explain_in_jax(
+            "interop.matmul", arrays, answer["shape"], answer["dtype"], *names, stream, execution
+        )
         if explained.device == "cpu":
             refuse_backend_on_host(options.get("backend"))
         return explained

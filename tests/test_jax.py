@@ -603,7 +603,7 @@ def batch_ndim(x, y):
     """Over how many strides the batch of a product of compact arrays runs; 0 where there is nothing to add up."""
     if x.size == 0 or y.size == 0:
         return 0
-    return interop._core.matmul_batch_ndim(x.shape, x.dtype.name, y.shape, y.dtype.name, x.dtype.name)
+    return interop._core.abstract_matmul((x.shape, x.dtype.name), (y.shape, y.dtype.name), x.dtype.name)["batch_ndim"]
 
 
 @pytest.mark.gpu
@@ -633,7 +633,7 @@ def test_xla_is_asked_for_the_workspace_that_plans_need(gpu, cupy, m, k, n, back
         return  # refused
     a, b = cupy.ones((m, k), "float32"), cupy.ones((k, n), "float32")
     needed = interop.explain(interop.matmul, a, b, backend=backend, precision=precision).workspace_bytes
-    asked = interop._core.matmul_workspace((m, k), "float32", (k, n), "float32", backend, precision, "float32")
+    asked = interop._core.matmul_workspace(((m, k), "float32"), ((k, n), "float32"), "float32", backend, precision)
     assert needed <= asked <= 32 << 20
     exact_tiled = backend == "tiled" and not precision and k < 2048
     if exact_tiled or 0 in (m, k, n) or (m == 16 and not backend):

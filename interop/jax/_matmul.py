@@ -120,7 +120,8 @@ def matmul(
         and execution is None
     ):  # the short way of most calls
         return _product(a, b, backend, precision)
-    result, operands = operands_of(a, b, out, dtype, c, alpha, beta, bias, epilogue, aux, scale_a, scale_b)
+    answer, operands = operands_of(a, b, out, dtype, c, alpha, beta, bias, epilogue, aux, scale_a, scale_b)
+    result = answer["dtype"]
     compiled = _compiled(tuple(operands), backend, precision, result, epilogue)
 
     def call() -> jax.Array:
@@ -146,15 +147,18 @@ def operands_of(
     aux: object = None,
     scale_a: Any = None,
     scale_b: Any = None,
-) -> tuple[str, dict[str, Any]]:
-    """Return the dtype of a product and what it is made of, by name, or raise what `matmul` does of these arguments."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a product is, and what it is made of, by name, or raise what `matmul` does of these arguments."""
     refuse_outputs("interop.matmul", out=out, aux=aux)
-    dtypes = _dtypes_of(a, b)
-    result = _core.matmul_dtype("jax", *dtypes, dtype)
+    arrays = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("bias", bias)) if x is not None}
+    check_operands("interop.matmul", {name: x.aval for name, x in arrays.items() if isinstance(x, _Tracer)})
+    known = dict(zip("ab", zip((a.shape, b.shape), _dtypes_of(a, b), strict=True), strict=True))
+    known |= {name: (arrays[name].shape, name_of(arrays[name].dtype)) for name in ("c", "bias") if name in arrays}
+    answer = _core.abstract_matmul(**known, dtype=dtype, library="jax", epilogue=epilogue)
     operands = {"a": a, "b": b}
     if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
-        operands |= _terms(result, a, b, dtypes, c, alpha, beta, bias, epilogue, scale_a, scale_b)
-    return result, operands
+        operands |= _terms(answer["dtype"], a, c, alpha, beta, bias, scale_a, scale_b)
+    return answer, operands
 
 
 def _dtypes_of(a: Any, b: Any) -> tuple[str, str]:
@@ -168,13 +172,6 @@ def _dtypes_of(a: Any, b: Any) -> tuple[str, str]:
     return first, second
 
 
-def shape_of(a: Any, b: Any, result: str) -> tuple[int, ...]:
-    """Return the shape of a product of that dtype, or raise what `matmul` does of the operands' shapes and dtypes."""
-    dtypes = _dtypes_of(a, b)
-    shape: tuple[int, ...] = _core.matmul_result(a.shape, dtypes[0], b.shape, dtypes[1], result)
-    return shape
-
-
 def matmul_of_arrays(a: jax.Array, b: jax.Array) -> jax.Array:
     """Compute `matmul(a, b)` of concrete arrays: most calls of `interop.matmul`, in fewer steps."""
     return _product(a, b, None, None) if a.dtype == b.dtype else matmul(a, b)
@@ -182,6 +179,11 @@ def matmul_of_arrays(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def _product(a: jax.Array, b: jax.Array, backend: str | None, precision: str | None) -> jax.Array:
     return run("interop.matmul", _plain(a.dtype, backend, precision), a, b)
+
+
+def _abstract(a: Any, b: Any, dtype: str) -> dict[str, Any]:
+    """Return what a product of that dtype is, or raise what `matmul` does of the operands' shapes and dtypes."""
+    return _core.abstract_matmul((a.shape, name_of(a.dtype)), (b.shape, name_of(b.dtype)), dtype)
 
 
 def _kind_of(result: str) -> Any:
@@ -199,26 +201,8 @@ def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Arr
         return call()
 
 
-def _terms(
-    result: str,
-    a: Any,
-    b: Any,
-    dtypes: tuple[str, str],
-    c: Any,
-    alpha: Any,
-    beta: Any,
-    bias: Any,
-    epilogue: str | None,
-    scale_a: Any,
-    scale_b: Any,
-) -> dict[str, Any]:
-    """Return what stands beside the operands, checked; factors and scales become operands of no dimension."""
-    _core.check_matmul_terms(
-        a.shape, dtypes[0], b.shape, dtypes[1], result,
-        None if c is None else (c.shape, name_of(c.dtype)),
-        None if bias is None else (bias.shape, name_of(bias.dtype)),
-        epilogue,
-    )  # fmt: skip
+def _terms(result: str, a: Any, c: Any, alpha: Any, beta: Any, bias: Any, scale_a: Any, scale_b: Any) -> dict[str, Any]:
+    """Return what stands beside the operands; factors and scales, checked, become operands of no dimension."""
     kind, dtype = _kind_of(result), numpy_dtype(result)
     terms = {name: x for name, x in (("c", c), ("bias", bias)) if x is not None}
     for name, factor in (("alpha", alpha), ("beta", beta)):
@@ -372,7 +356,7 @@ def _compiled(
     def interop_matmul(a: jax.Array, b: jax.Array, *rest: jax.Array) -> Any:
         plain = len(names) == 2 and epilogue is None
         product_dtype = dtype if plain else _kind_of(dtype).name
-        if not _core.reads_matmul(name_of(a.dtype), name_of(b.dtype), product_dtype):
+        if not _abstract(a, b, product_dtype)["reads"]:
             # float8 and 16-bit floats are read as they are for the wider dtype too; all else is converted.
             a, b = (x.astype(numpy_dtype(dtype)) for x in (a, b))
         product = matmul_p.bind(a, b, backend=backend, precision=precision, dtype=product_dtype)
@@ -385,7 +369,8 @@ def _compiled(
 def _plain(dtype: Any, backend: str | None, precision: str | None) -> Callable[..., jax.Array]:
     """Return what computes the plain product of two arrays of that dtype."""
     name = name_of(dtype)
-    return _compiled(("a", "b"), backend, precision, _core.matmul_dtype("jax", name, name, None), None)
+    result = _core.abstract_matmul(((1, 1), name), ((1, 1), name), library="jax")["dtype"]
+    return _compiled(("a", "b"), backend, precision, result, None)
 
 
 def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
@@ -394,7 +379,7 @@ def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: 
 
 def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None, dtype: str) -> _Aval:
     check_operands("interop.matmul", {"a": a, "b": b})
-    shape = _core.matmul_result(a.shape, name_of(a.dtype), b.shape, name_of(b.dtype), dtype)
+    shape = _abstract(a, b, dtype)["shape"]
     return a.update(shape=shape, dtype=numpy_dtype(dtype), weak_type=False, **placed_as(shape, a, b))
 
 
@@ -434,18 +419,15 @@ def _lower_cuda(
     require_target("interop.matmul", _TARGET)
     x, y = ctx.avals_in
     nothing = 0 in x.shape or 0 in y.shape  # which needs no backend
-    if (
-        backend == "cublas"
-        and not nothing
-        and _core.matmul_batch_ndim(x.shape, str(x.dtype), y.shape, str(y.dtype), dtype) > 1
-    ):
+    if backend == "cublas" and not nothing and _abstract(x, y, dtype)["batch_ndim"] > 1:
         # Said here, at the call: what the handler reports, JAX raises where the result is used.
         raise ValueError(
             'interop.matmul: backend="cublas" cannot take this product: its batch does not collapse to one dimension; '
             'use backend="tiled", or leave the choice to interop'
         )
-    _core.find_cublas()
-    workspace = _core.matmul_workspace(x.shape, str(x.dtype), y.shape, str(y.dtype), backend, precision, dtype)
+    workspace = _core.matmul_workspace(
+        (x.shape, name_of(x.dtype)), (y.shape, name_of(y.dtype)), dtype, backend, precision
+    )
     if workspace:
         # A result that nobody uses: XLA's own memory, which a CUDA graph of XLA's may go on using.
         spare = jax.core.ShapedArray((workspace + _WORKSPACE_ALIGNMENT,), jnp.uint8)

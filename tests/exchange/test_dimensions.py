@@ -214,7 +214,7 @@ def test_the_doors_of_the_compiled_half_count_dimensions():
     with pytest.raises(ValueError, match="65 dimensions"):
         core.elementwise_layout(many, many, [], [])
     with pytest.raises(ValueError, match="65 dimensions"):
-        core.matmul_result(many, "float32", (1, 1), "float32", "float32")
+        core.abstract_matmul((many, "float32"), ((1, 1), "float32"), "float32")
     with pytest.raises(ValueError, match="no such loop"):
         core.elementwise_layout((1,), (1,), [(1,)] * 17, [(1,)] * 17)
     assert core.broadcast_shapes("f", ["a", "b"], [(1,) * 64, (3,)]) == (1,) * 63 + (3,)

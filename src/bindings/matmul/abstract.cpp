@@ -1,0 +1,112 @@
+/// A product of arrays without memory: what is known of it from shapes and dtypes.
+#include "bindings/matmul/abstract.h"
+
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "bindings/functions/results.h"
+#include "bindings/matmul/device_product.h"
+#include "exchange/routes/numpy.h"
+#include "exchange/typestr.h"
+
+namespace interop::bindings {
+namespace {
+
+DLDataType operand_dtype(const char* name, const std::string& dtype) {
+  const auto known = exchange::dtype_from_name(dtype);
+  if (known) return *known;
+  throw TypeError(std::string(kMatmul) + ": " + name + " is " + dtype + "; accepted: " + ops::kMatmulDtypes);
+}
+
+/// A compact array of this shape and dtype, without memory: all that is known of JAX's tracers.
+class Compact {
+ public:
+  Compact(const char* name, nb::handle shape, const std::string& dtype)
+      : Compact(read_shape(name, shape), operand_dtype(name, dtype)) {}
+  explicit Compact(const ops::MatmulResult& result) : Compact(result.shape, result.dtype) {}
+  Compact(const Compact&) = delete;
+  Compact& operator=(const Compact&) = delete;
+  const DLTensor& operator*() const { return tensor_; }
+
+ private:
+  Compact(const Shape& shape, DLDataType dtype) : shape_(shape) {
+    compact_strides(shape_.sizes, shape_.ndim, strides_);
+    tensor_ = {nullptr, {kDLCPU, 0}, shape_.ndim, dtype, shape_.sizes, strides_, 0};
+  }
+  static Shape read_shape(const char* name, nb::handle sizes) {
+    Shape shape;
+    shape.ndim = read_sizes(kMatmul, name, sizes, shape.sizes);
+    return shape;
+  }
+
+  Shape shape_;
+  int64_t strides_[kMaxDims];
+  DLTensor tensor_{};
+};
+
+/// (shape, dtype) of Python as such an array; nothing for None.
+void read(std::optional<Compact>& array, const char* name, nb::handle given) {
+  if (!given.is_none()) array.emplace(name, nb::object(given[0]), nb::cast<std::string>(given[1]));
+}
+
+nb::dict abstract_matmul(nb::handle a_given, nb::handle b_given, nb::handle dtype, nb::handle library, nb::handle c,
+                         nb::handle bias, nb::handle epilogue) {
+  std::optional<Compact> a, b, addend, row;
+  read(a, "a", a_given);
+  read(b, "b", b_given);
+  const DLDataType result_dtype = library.is_none()
+                                      ? dtype_called(nb::cast<std::string>(dtype))
+                                      : product_dtype(nb::cast<const char*>(library), (**a).dtype, (**b).dtype, dtype);
+  const ops::MatmulResult result = ops::matmul_result(**a, **b, result_dtype);
+  ops::MatmulTerms terms;
+  terms.activation = read_epilogue(epilogue);
+  read(addend, "c", c);
+  read(row, "bias", bias);
+  if (addend) terms.c = &**addend;
+  if (row) terms.bias = &**row;
+  ops::check_terms(terms, result.shape, ((**a).ndim > 1) + ((**b).ndim > 1), result.dtype);
+  const Compact out(result);
+  nb::dict answer;
+  answer["shape"] = exchange::shape_tuple(result.shape);
+  answer["dtype"] = dtype_name(result.dtype);
+  answer["reads"] = ops::reads_matmul((**a).dtype, (**b).dtype, result.dtype);
+  answer["batch_ndim"] = ops::plan_matmul(**a, **b, *out).batch_ndim;
+  return answer;
+}
+
+std::size_t matmul_workspace(nb::handle a_given, nb::handle b_given, const std::string& dtype, nb::handle backend,
+                             nb::handle precision) {
+  std::optional<Compact> a, b;
+  read(a, "a", a_given);
+  read(b, "b", b_given);
+  const Compact out(ops::matmul_result(**a, **b, dtype_called(dtype)));
+  find_cublas();
+  return cuda::largest_workspace(ops::plan_matmul(**a, **b, *out), read_kernel_options(backend, precision));
+}
+
+}  // namespace
+
+void bind_abstract_matmul(nb::module_& m) {
+  m.def("abstract_matmul", &abstract_matmul, nb::arg("a"), nb::arg("b"), nb::arg("dtype").none() = nb::none(),
+        nb::kw_only(), nb::arg("library").none() = nb::none(), nb::arg("c").none() = nb::none(),
+        nb::arg("bias").none() = nb::none(), nb::arg("epilogue").none() = nb::none(),
+        nb::sig("def abstract_matmul(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], "
+                "dtype: typing.Any = None, *, library: str | None = None, "
+                "c: tuple[tuple[int, ...], str] | None = None, bias: tuple[tuple[int, ...], str] | None = None, "
+                "epilogue: str | None = None) -> dict[str, typing.Any]"),
+        "What a product of arrays of these (shape, dtype) is, or the error that interop.matmul raises: its shape and "
+        "dtype, whether kernels read the operands as they are, and over how many strides its batch runs. `dtype` is "
+        "the product's own, or with `library`, whose promotion decides, what the caller asked for.");
+  m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+        nb::sig("def matmul_workspace(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], dtype: str, "
+                "backend: str | None, precision: str | None, /) -> int"),
+        "The most bytes of workspace that a product of such arrays, compact, can need on a GPU.");
+  m.def(
+      "check_matmul_options", [](nb::handle backend, nb::handle precision) { read_kernel_options(backend, precision); },
+      nb::arg().none(), nb::arg().none(),
+      nb::sig("def check_matmul_options(backend: typing.Any, precision: typing.Any, /) -> None"),
+      "Raises what interop.matmul raises of these two.");
+}
+
+}  // namespace interop::bindings

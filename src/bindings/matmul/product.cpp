@@ -1,0 +1,116 @@
+/// One product of a call: its arrays, and what the rules of shapes and dtypes say of it.
+#include "bindings/matmul/product.h"
+
+#include <cstring>
+#include <tuple>
+
+#include "bindings/scalars.h"
+#include "exchange/python.h"
+#include "exchange/routes/numpy.h"
+#include "exchange/typestr.h"
+
+namespace interop::bindings {
+namespace {
+
+using exchange::Lookup;
+
+const Lookup kPromote("interop._operations.promotion", "promote");
+const Lookup kFactor("interop._operations.promotion", "factor_of");
+const Lookup kDtypeName("interop._operations.promotion", "dtype_name");
+
+DLDataType promote(const char* library, DLDataType a, DLDataType b) {
+  if (a == b) return a;
+  return dtype_called(nb::cast<std::string>(kPromote.get()(
+      kMatmul, library, false, nb::make_tuple(dtype_name(a), false), nb::make_tuple(dtype_name(b), false))));
+}
+
+}  // namespace
+
+DLDataType dtype_called(const std::string& name) {
+  const auto found = exchange::dtype_from_name(name);
+  if (!found) throw TypeError(std::string(kMatmul) + ": dtype is " + name + "; accepted: " + ops::kMatmulDtypes);
+  return *found;
+}
+
+DLDataType product_dtype(const char* library, DLDataType a, DLDataType b, nb::handle asked) {
+  ops::check_matmul_dtypes(a, b);
+  const bool of_float8 = ops::is_float8(a);
+  if (asked.is_none()) return of_float8 ? kBfloat16 : promote(library, a, b);
+  const DLDataType wanted = dtype_called(nb::cast<std::string>(kDtypeName.get()(kMatmul, asked)));
+  if (of_float8) return wanted;  // the rules of shapes and dtypes look at it
+  const DLDataType common = promote(library, a, b);
+  if (common == wanted || promote(library, common, wanted) == wanted) return wanted;
+  throw TypeError(std::string(kMatmul) + ": dtype is " + dtype_name(wanted) + ", and the operands are " +
+                  dtype_name(common) + "; accepted: a dtype that " + library + " promotes them to");
+}
+
+ScalarValue factor_value(const char* name, nb::handle factor, DLDataType result) {
+  const DLDataType dtype = factor_dtype(result);
+  ScalarValue value{};
+  const auto put = [&](const auto x) { std::memcpy(value.bytes, &x, sizeof x); };
+  if (PyFloat_CheckExact(factor.ptr()) || (PyLong_CheckExact(factor.ptr()) && dtype.code == kDLFloat)) {
+    const double number = PyFloat_AsDouble(factor.ptr());
+    if (PyErr_Occurred()) {
+      PyErr_Clear();  // an integer beyond every float: refused below, by name
+    } else if (dtype == kFloat32) {
+      put(static_cast<float>(number));
+      return value;
+    } else if (dtype == kFloat64) {
+      put(number);
+      return value;
+    }
+  }
+  return value_by_numpy(
+      kFactor.get()(kMatmul, name, factor, exchange::numpy_dtype(result), exchange::numpy_dtype(dtype)), dtype);
+}
+
+double scale_of(const char* name, nb::handle scale) {
+  if (scale.is_none() || !is_number(scale)) return 1;
+  const double value = PyFloat_AsDouble(scale.ptr());
+  if (!PyErr_Occurred()) return value;
+  const bool is_beyond = PyErr_ExceptionMatches(PyExc_OverflowError);
+  if (!is_beyond && !PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
+  PyErr_Clear();
+  if (is_beyond) {
+    PyErr_Format(PyExc_OverflowError,
+                 "%s: %s is an integer beyond every float; accepted: a real number, or one float32", kMatmul, name);
+    nb::raise_python_error();
+  }
+  throw TypeError(std::string(kMatmul) + ": " + name + " is " + exchange::shown(scale) + " (" +
+                  exchange::type_text(scale) + "); accepted: a real number, or one float32");
+}
+
+Product::Product(nb::handle a, nb::handle b, const Terms& given, bool only_looks)
+    : terms(given),
+      arrays(a, b, given),
+      call(kMatmul, arrays.arguments, arrays.count, {given.out, given.stream, given.execution, only_looks}) {
+  const DLTensor &left = call.tensor(0), &right = call.tensor(1);
+  const DLDataType dtype = product_dtype(call.library(), left.dtype, right.dtype, terms.dtype);
+  result = ops::matmul_result(left, right, dtype);
+  const auto tensor = [&](int place) { return place < 0 ? nullptr : &call.tensor(place); };
+  beside = {tensor(arrays.c), tensor(arrays.bias), tensor(arrays.aux), read_epilogue(terms.epilogue)};
+  ops::check_terms(beside, result.shape, (left.ndim > 1) + (right.ndim > 1), dtype);
+  check_scales();
+}
+
+void Product::check_scales() const {
+  for (const auto& [name, scale, place] :
+       {std::tuple{"scale_a", terms.scale_a, arrays.scale_a}, std::tuple{"scale_b", terms.scale_b, arrays.scale_b}}) {
+    if (scale.is_none()) continue;
+    if (!ops::is_float8(call.tensor(0).dtype)) {
+      throw ValueError(std::string(kMatmul) + ": " + name + " is given, and the operands are " +
+                       dtype_name(call.tensor(0).dtype) +
+                       "; accepted: None, or float8 operands (alpha= scales others)");
+    }
+    if (place < 0) {
+      scale_of(name, scale);
+      continue;
+    }
+    const DLTensor& tensor = call.tensor(place);
+    if (tensor.dtype == kFloat32 && element_count(tensor) == 1) continue;
+    throw ValueError(std::string(kMatmul) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " +
+                     shape_text(tensor) + "; accepted: a scalar, or one float32");
+  }
+}
+
+}  // namespace interop::bindings
