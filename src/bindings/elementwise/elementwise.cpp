@@ -320,41 +320,77 @@ size_t result_bytes(const Plan& plan) {
   return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.out_dtype));
 }
 
-void on_gpu(const Function& function, Plan& plan, const DLTensor& out, nb::handle where_zero) {
-  Call& call = *plan.call;
-  Elementwise work;
-  set_inputs(work, function, plan, where_zero);
-  set_loop(work, plan, out);
-  if (!needs_temporary(work, plan, out)) {
-    call.launch([&](cudaStream_t s) { cuda::launch_elementwise(work, s); });
-    return;
+/// What a call of a function is: all that is decided before anything is computed. `run` does it, `explain` says it.
+class Decision {
+ public:
+  Decision(const Function& function, const Operands& operands, const Options& options, bool only_looks)
+      : function_(function), where_zero_(options.where_zero) {
+    plan_.operands = operands;
+    plan_call(plan_, function, {options.out, options.stream, options.execution, only_looks, true, true});
+    out_ = &plan_.call->output(plan_.shape, plan_.out_dtype);
+    if (plan_.call->on_host()) return;
+    set_inputs(work_, function, plan_, where_zero_);
+    set_loop(work_, plan_, *out_);
+    needs_temporary_ = needs_temporary(work_, plan_, *out_);
   }
-  const Temporary temporary(plan.shape, plan.out_dtype, call.workspace(result_bytes(plan)));
-  set_loop(work, plan, *temporary);
-  const Elementwise copy = copy_of(*temporary, out);
-  call.launch([&](cudaStream_t s) {
-    cuda::launch_elementwise(work, s);
-    cuda::launch_elementwise(copy, s);
-  });
-}
+
+  nb::object run() {
+    Call& call = *plan_.call;
+    if (call.on_host()) {
+      on_host(function_, plan_.operands, call, plan_.dtype, where_zero_);
+    } else if (!needs_temporary_) {
+      call.launch([&](cudaStream_t s) { cuda::launch_elementwise(work_, s); });
+    } else {
+      const Temporary temporary(plan_.shape, plan_.out_dtype, call.workspace(result_bytes(plan_)));
+      set_loop(work_, plan_, *temporary);
+      const Elementwise copy = copy_of(*temporary, *out_);
+      call.launch([&](cudaStream_t s) {
+        cuda::launch_elementwise(work_, s);
+        cuda::launch_elementwise(copy, s);
+      });
+    }
+    return call.hand_over();
+  }
+
+  nb::dict explain() {
+    auto explained = nb::borrow<nb::dict>(plan_.call->explain());
+    explained["workspace_bytes"] = needs_temporary_ ? result_bytes(plan_) : 0;
+    if (plan_.call->on_host()) {
+      set_scalars(work_, function_, plan_, where_zero_);  // which NumPy's way finds out as it computes
+      explained["algorithm"] = "NumPy's " + std::string(function_.operation().name) + ", on views of the arrays, in " +
+                               dtype_name(plan_.dtype);
+    } else {
+      explained["algorithm"] =
+          cuda::describe(work_) +
+          (needs_temporary_ ? ", into a temporary that is copied to out, which overlaps an operand" : "");
+    }
+    return explained;
+  }
+
+  /// The seconds that one launch takes on the host, with everything before it done.
+  double time_launch() const {
+    if (plan_.call->on_host()) throw ValueError("interop: time_elementwise_launch is for device arrays");
+    const auto start = std::chrono::steady_clock::now();
+    cuda::launch_elementwise(work_, plan_.call->stream());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+ private:
+  const Function& function_;
+  nb::handle where_zero_;
+  Plan plan_;
+  const DLTensor* out_ = nullptr;
+  Elementwise work_;  // on a GPU
+  bool needs_temporary_ = false;
+};
 
 nb::object compute(const Function& function, nb::handle a, nb::handle b, const Options& options) {
-  const auto [out, stream, where_zero, execution] = options;
-  Plan plan;
-  plan.operands = read_operands(function, a, b);
-  check_where_zero(function, where_zero);
-  if (is_left_to_jax(function, plan.operands, execution)) {
-    return in_jax(function, plan.operands, a, b, out, stream, execution, where_zero);
+  const Operands operands = read_operands(function, a, b);
+  check_where_zero(function, options.where_zero);
+  if (is_left_to_jax(function, operands, options.execution)) {
+    return in_jax(function, operands, a, b, options.out, options.stream, options.execution, options.where_zero);
   }
-  plan_call(plan, function, {out, stream, execution, false, true, true});
-  Call& call = *plan.call;
-  const DLTensor& result = call.output(plan.shape, plan.out_dtype);
-  if (call.on_host()) {
-    on_host(function, plan.operands, call, plan.dtype, where_zero);
-  } else {
-    on_gpu(function, plan, result, where_zero);
-  }
-  return call.hand_over();
+  return Decision(function, operands, options, false).run();
 }
 
 nb::object elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict given) {
@@ -365,56 +401,23 @@ nb::object elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict giv
                            [&] { return compute(function, a, b, options); });
 }
 
-/// What a call would do; None for arrays of JAX alone, which JAX computes. As `elementwise`, without the launch.
+/// What a call would do; None for arrays of JAX alone, which JAX computes.
 nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
                                nb::handle execution, nb::handle where_zero) {
   const exchange::CallGuard guard;
   const Function& function = function_named(name);
-  Plan plan;
-  plan.operands = read_operands(function, a, b);
+  const Operands operands = read_operands(function, a, b);
   check_where_zero(function, where_zero);
-  if (is_left_to_jax(function, plan.operands, execution)) {
+  if (is_left_to_jax(function, operands, execution)) {
     if (!stream.is_none()) exchange::stream_argument(stream, function.name);
     return nb::none();
   }
-  plan_call(plan, function, {out, stream, execution, true, true, true});
-  Call& call = *plan.call;
-  const DLTensor& result = call.output(plan.shape, plan.out_dtype);
-  auto explained = nb::borrow<nb::dict>(call.explain());
-  explained["workspace_bytes"] = 0;
-  if (call.on_host()) {
-    Elementwise work;
-    set_scalars(work, function, plan, where_zero);
-    explained["algorithm"] =
-        "NumPy's " + std::string(function.operation().name) + ", on views of the arrays, in " + dtype_name(plan.dtype);
-    return explained;
-  }
-  Elementwise work;
-  set_inputs(work, function, plan, where_zero);
-  set_loop(work, plan, result);
-  std::string algorithm = cuda::describe(work);
-  if (needs_temporary(work, plan, result)) {
-    explained["workspace_bytes"] = result_bytes(plan);
-    algorithm += ", into a temporary that is copied to out, which overlaps an operand";
-  }
-  explained["algorithm"] = algorithm;
-  return explained;
+  return Decision(function, operands, {out, stream, where_zero, execution}, true).explain();
 }
 
-/// The seconds that one launch of `a + b` into `out` takes on the host, with everything before it done.
 double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
   const Function& function = function_named(nb::str("add"));
-  Plan plan;
-  plan.operands = read_operands(function, a, b);
-  plan_call(plan, function, {out, nb::none(), nb::none(), false, true, true});
-  if (plan.call->on_host()) throw ValueError("interop: time_elementwise_launch is for device arrays");
-  const DLTensor& result = plan.call->output(plan.shape, plan.out_dtype);
-  Elementwise work;
-  set_inputs(work, function, plan, nb::none());
-  set_loop(work, plan, result);
-  const auto start = std::chrono::steady_clock::now();
-  cuda::launch_elementwise(work, plan.call->stream());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return Decision(function, read_operands(function, a, b), {out, Py_None, Py_None, Py_None}, false).time_launch();
 }
 
 DLDataType named_dtype(const std::string& name) {

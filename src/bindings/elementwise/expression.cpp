@@ -409,28 +409,67 @@ cuda::Kernel& find_kernel(const Plan& plan, const cuda::ExpressionShape& shape) 
   return *kernel;
 }
 
-void on_gpu(const ExpressionCalls& self, Plan& plan, const DLTensor& out) {
-  Call& call = *plan.call;
-  Expression work;
-  set_values(work, self, plan);
-  set_loop(work, plan, out);
-  if (cuda::is_empty(work)) return;
-  if (!needs_temporary(work, plan, out)) {
-    const cuda::ExpressionShape shape = cuda::expression_shape(work);
-    cuda::Kernel& kernel = find_kernel(plan, shape);
-    call.launch([&](cudaStream_t s) { cuda::launch_expression(work, shape, kernel, s); });
-    return;
+/// What a call of an expression is: all that is decided before anything is computed. `run` does it, `explain` says it.
+class Decision {
+ public:
+  Decision(ExpressionCalls& self, const Arguments& arguments, const CallOptions& options) {
+    plan_.arguments = arguments;
+    plan_call(plan_, self, options);
+    out_ = &plan_.call->output(plan_.shape, plan_.typed->out_dtype);
+    if (plan_.call->on_host()) return;
+    set_values(work_, self, plan_);
+    set_loop(work_, plan_, *out_);
+    needs_temporary_ = needs_temporary(work_, plan_, *out_);
   }
-  const Temporary temporary(plan.shape, plan.typed->out_dtype, call.workspace(result_bytes(plan)));
-  set_loop(work, plan, *temporary);
-  const cuda::ExpressionShape shape = cuda::expression_shape(work);
-  cuda::Kernel& kernel = find_kernel(plan, shape);
-  const Elementwise copy = copy_of(*temporary, out);
-  call.launch([&](cudaStream_t s) {
-    cuda::launch_expression(work, shape, kernel, s);
-    cuda::launch_elementwise(copy, s);
-  });
-}
+
+  nb::object run() {
+    Call& call = *plan_.call;
+    if (call.on_host()) {
+      on_host(plan_);
+    } else if (!cuda::is_empty(work_)) {
+      launch();
+    }
+    return call.hand_over();
+  }
+
+  nb::dict explain() {
+    auto explained = nb::borrow<nb::dict>(plan_.call->explain());
+    explained["workspace_bytes"] = needs_temporary_ ? result_bytes(plan_) : 0;
+    if (plan_.call->on_host()) {
+      explained["algorithm"] = "NumPy's, operation by operation, on views of the arrays";
+    } else {
+      explained["algorithm"] =
+          "one kernel, compiled at run time: " + cuda::describe(work_) +
+          (needs_temporary_ ? ", into a temporary that is copied to out, which overlaps an operand" : "");
+    }
+    return explained;
+  }
+
+ private:
+  void launch() {
+    Call& call = *plan_.call;
+    if (!needs_temporary_) {
+      const cuda::ExpressionShape shape = cuda::expression_shape(work_);
+      cuda::Kernel& kernel = find_kernel(plan_, shape);
+      call.launch([&](cudaStream_t s) { cuda::launch_expression(work_, shape, kernel, s); });
+      return;
+    }
+    const Temporary temporary(plan_.shape, plan_.typed->out_dtype, call.workspace(result_bytes(plan_)));
+    set_loop(work_, plan_, *temporary);
+    const cuda::ExpressionShape shape = cuda::expression_shape(work_);
+    cuda::Kernel& kernel = find_kernel(plan_, shape);
+    const Elementwise copy = copy_of(*temporary, *out_);
+    call.launch([&](cudaStream_t s) {
+      cuda::launch_expression(work_, shape, kernel, s);
+      cuda::launch_elementwise(copy, s);
+    });
+  }
+
+  Plan plan_;
+  const DLTensor* out_ = nullptr;
+  Expression work_;  // on a GPU
+  bool needs_temporary_ = false;
+};
 
 nb::object in_jax(ExpressionCalls& self, const Arguments& arguments, nb::handle out, nb::handle stream,
                   nb::handle execution) {
@@ -446,19 +485,10 @@ nb::object in_jax(ExpressionCalls& self, const Arguments& arguments, nb::handle 
 nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle out, nb::handle stream,
                            nb::handle execution) {
   const exchange::CallGuard guard;
-  Plan plan;
-  plan.arguments = read_arguments(self, args, named);
-  if (is_left_to_jax(self, plan.arguments, execution)) return in_jax(self, plan.arguments, out, stream, execution);
+  const Arguments arguments = read_arguments(self, args, named);
+  if (is_left_to_jax(self, arguments, execution)) return in_jax(self, arguments, out, stream, execution);
   return exchange::as_call(self.function.c_str(), !execution.is_none(), [&] {
-    plan_call(plan, self, {out, stream, execution, false, true, true});
-    Call& call = *plan.call;
-    const DLTensor& result = call.output(plan.shape, plan.typed->out_dtype);
-    if (call.on_host()) {
-      on_host(plan);
-    } else {
-      on_gpu(self, plan, result);
-    }
-    return call.hand_over();
+    return Decision(self, arguments, {out, stream, execution, false, true, true}).run();
   });
 }
 
@@ -466,32 +496,12 @@ nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named
 nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle out, nb::handle stream,
                               nb::handle execution) {
   const exchange::CallGuard guard;
-  Plan plan;
-  plan.arguments = read_arguments(self, args, named);
-  if (is_left_to_jax(self, plan.arguments, execution)) {
+  const Arguments arguments = read_arguments(self, args, named);
+  if (is_left_to_jax(self, arguments, execution)) {
     if (!stream.is_none()) exchange::stream_argument(stream, self.function.c_str());
-    const Split& split = find_split(self, plan.arguments.scalars);
-    return nb::make_tuple(split.python, argument_tuple(self, plan.arguments));
+    return nb::make_tuple(find_split(self, arguments.scalars).python, argument_tuple(self, arguments));
   }
-  plan_call(plan, self, {out, stream, execution, true, true, true});
-  Call& call = *plan.call;
-  const DLTensor& result = call.output(plan.shape, plan.typed->out_dtype);
-  auto explained = nb::borrow<nb::dict>(call.explain());
-  explained["workspace_bytes"] = 0;
-  if (call.on_host()) {
-    explained["algorithm"] = "NumPy's, operation by operation, on views of the arrays";
-    return explained;
-  }
-  Expression work;
-  set_values(work, self, plan);
-  set_loop(work, plan, result);
-  std::string algorithm = "one kernel, compiled at run time: " + cuda::describe(work);
-  if (needs_temporary(work, plan, result)) {
-    explained["workspace_bytes"] = result_bytes(plan);
-    algorithm += ", into a temporary that is copied to out, which overlaps an operand";
-  }
-  explained["algorithm"] = algorithm;
-  return explained;
+  return Decision(self, arguments, {out, stream, execution, true, true, true}).explain();
 }
 
 nb::object broadcast_shapes(const std::string& function, const std::vector<std::string>& names, nb::list shapes) {
