@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,6 +16,8 @@ import pytest
 import interop
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_TESTS = "interop: no C++ tests: "
+EXTRA_HAS_GOOGLETEST = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 PROJECT = """
 cmake_minimum_required(VERSION 3.24)
 project(program LANGUAGES CXX)
@@ -45,18 +50,50 @@ def cmake(tmp_path_factory):
     return folder / "bin"
 
 
-def test_libraries_without_python(cmake, tmp_path):
-    build, installed, program = tmp_path / "build", tmp_path / "installed", tmp_path / "program"
-    options = ["-DINTEROP_PYTHON=OFF", "-DINTEROP_CUDA=OFF", "-DINTEROP_INSTALL_LIBRARIES=ON"]
-    options += [f"-DPython_EXECUTABLE={sys.executable}"]
+@pytest.fixture(scope="module")
+def options():
+    """Of a build without Python and CUDA."""
     header = Path(interop.get_include(), "dlpack/dlpack.h")
-    if header.is_file():  # in a build tree, that of tvm-ffi is found
-        options += [f"-DINTEROP_DLPACK_H={header}"]
-    run(cmake / "cmake", "-S", ROOT, "-B", build, *options)
-    run(cmake / "cmake", "--build", build)
-    assert "100% tests passed" in run(cmake / "ctest", "--test-dir", build, "-L", "host")
-    run(cmake / "cmake", "--install", build, "--prefix", installed)
+    if not header.is_file():  # in a build tree: that of tvm-ffi
+        header = Path(importlib.util.find_spec("tvm_ffi").submodule_search_locations[0], "include/dlpack/dlpack.h")
+    return ["-DINTEROP_PYTHON=OFF", "-DINTEROP_CUDA=OFF", f"-DINTEROP_DLPACK_H={header}"]
 
+
+@pytest.fixture(scope="module")
+def build(cmake, options, tmp_path_factory):
+    """The folder of a build, which takes GoogleTest from this environment, and what cmake said."""
+    folder = tmp_path_factory.mktemp("build")
+    options = [*options, "-DINTEROP_INSTALL_LIBRARIES=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    said = run(cmake / "cmake", "-S", ROOT, "-B", folder, *options)
+    run(cmake / "cmake", "--build", folder)
+    return folder, said
+
+
+def programs_of(cmake, build):
+    shown = run(cmake / "ctest", "--test-dir", build, "--show-only=json-v1")
+    return {test["name"] for test in json.loads(shown)["tests"] if not test["name"].startswith("build_")}
+
+
+def test_host_tests_pass(cmake, build):
+    folder, said = build
+    if NO_TESTS in said and not EXTRA_HAS_GOOGLETEST:
+        pytest.skip("no GoogleTest: the extra `test` has it for Linux on x86_64 alone")
+    files = [file for layer in ("base", "ops") for file in (ROOT / "tests" / layer).glob("*_test.cpp")]
+    assert programs_of(cmake, folder) == {f"{file.parent.name}_{file.stem}" for file in files}
+    assert "100% tests passed" in run(cmake / "ctest", "--test-dir", folder, "-L", "host")
+
+
+def test_without_googletest_a_build_has_no_tests_and_says_so(cmake, options, tmp_path):
+    venv.create(tmp_path / "bare", with_pip=False)
+    options = [*options, f"-DPython_EXECUTABLE={tmp_path / 'bare/bin/python'}", "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON"]
+    said = run(cmake / "cmake", "-S", ROOT, "-B", tmp_path / "build", *options)
+    assert said.count(NO_TESTS) == 1
+    assert programs_of(cmake, tmp_path / "build") == set()
+
+
+def test_libraries_serve_another_project(cmake, build, tmp_path):
+    installed, program = tmp_path / "installed", tmp_path / "program"
+    run(cmake / "cmake", "--install", build[0], "--prefix", installed)
     program.mkdir()
     (program / "CMakeLists.txt").write_text(PROJECT)
     (program / "main.cpp").write_text(MAIN)

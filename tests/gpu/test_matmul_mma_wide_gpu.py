@@ -77,7 +77,7 @@ def test_every_tile_is_chosen_for_some_shape(torch, dtype):
     for m, n, k in SHAPES:
         a, b = poisoned(torch, (m, k), dtype), poisoned(torch, (k, n), dtype)
         chosen.update(re.findall(r"tiled mma (\d+x\d+x\d+)", algorithm_of(a, b)))
-    # Which tiles of TF32 are quicker than sm_90's kernels depends on the card; wgmma_test has each compute everything.
+    # Which tiles of TF32 are quicker than sm_90's kernels depends on the card. mma_wide_test has each compute all.
     assert chosen == set(TILES[dtype]) or (dtype == "float32" and chosen and chosen <= set(TILES[dtype]))
 
 

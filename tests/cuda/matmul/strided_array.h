@@ -1,110 +1,75 @@
-/// A test driver without a framework: named checks, device arrays of exact size, a float64 reference.
+/// Strided float arrays in device memory, and a float64 reference on the host.
 #pragma once
 
 #include <interop/gemm.h>
-
-#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-namespace interop::testing {
+#include "cuda/device.h"
 
-inline int g_passed = 0, g_failed = 0;
-
-inline bool expect(bool ok, const std::string& what) {
-  ++(ok ? g_passed : g_failed);
-  if (!ok && g_failed <= 50) std::printf("FAILED  %s\n", what.c_str());
-  return ok;
-}
-
-/// Runs `call`; passes if it throws an Error whose text holds `part`.
-template <typename Error, typename Call>
-void expect_throw(const std::string& what, const char* part, Call call) {
-  try {
-    call();
-    expect(false, what + ": nothing was thrown");
-  } catch (const Error& error) {
-    expect(std::strstr(error.what(), part) != nullptr, what + ": threw \"" + error.what() + "\"");
-  } catch (const std::exception& error) {
-    expect(false, what + ": threw another type: " + error.what());
-  }
-}
-
-/// The tests' own calls of CUDA must not fail.
-inline void must(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::printf("STOPPED %s: %s\n", what, cudaGetErrorName(status));
-  std::exit(2);
-}
-#define MUST(call) ::interop::testing::must(call, #call)
+namespace interop::tests {
 
 struct Dim {
   int64_t size, stride;
 };
 
-/// A strided array in device memory, allocated to the last element and no further: compute-sanitizer then finds any
-/// access beyond it. All that lies between the elements is NaN, so that a kernel that reads it shows.
+/// Calls `visit` with the place of every element of an array that has some and starts at `first`. Elements at one place
+/// (stride 0) are visited again.
+template <typename Visit>
+void each_place(const std::vector<Dim>& dims, int64_t first, Visit visit) {
+  std::vector<int64_t> at(dims.size(), 0);
+  for (;;) {
+    int64_t place = first;
+    for (std::size_t i = 0; i < dims.size(); ++i) place += at[i] * dims[i].stride;
+    visit(place);
+    int i = static_cast<int>(dims.size()) - 1;
+    while (i >= 0 && ++at[i] == dims[i].size) at[i--] = 0;
+    if (i < 0) return;
+  }
+}
+
+/// An array in device memory of exactly its size. All that lies between the elements is NaN, so that a kernel that
+/// reads it shows.
 template <typename T>
-class DeviceArray {
+class StridedArray {
  public:
   /// Elements are uniform in [-1, 1], or `value` where that is given.
-  DeviceArray(std::vector<Dim> dims, std::mt19937& random, const T* value = nullptr) : dims_(std::move(dims)) {
+  StridedArray(const std::vector<Dim>& dims, std::mt19937& random, std::optional<T> value = std::nullopt) {
     int64_t low = 0, high = 0;
-    bool empty = false;
-    for (const Dim& dim : dims_) {
-      empty |= dim.size == 0;
+    bool is_empty = false;
+    for (const Dim& dim : dims) {
+      is_empty |= dim.size == 0;
       (dim.stride < 0 ? low : high) += (dim.size - 1) * dim.stride;
     }
-    if (empty) return;
+    if (is_empty) return;
     first_ = -low;
     host_.assign(high - low + 1, std::numeric_limits<T>::quiet_NaN());
     std::uniform_real_distribution<double> uniform(-1, 1);
-    each([&](int64_t at) { host_[at] = value ? *value : static_cast<T>(uniform(random)); });
-    MUST(cudaMalloc(&memory_, host_.size() * sizeof(T)));
-    upload();
+    each_place(dims, first_, [&](int64_t at) { host_[at] = value ? *value : static_cast<T>(uniform(random)); });
+    memory_.emplace(host_.size() * sizeof(T));
+    memory_->upload(host_.data());
   }
-  ~DeviceArray() { cudaFree(memory_); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
 
-  void upload() {
-    MUST(cudaMemcpy(memory_, host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice));
-    MUST(cudaDeviceSynchronize());  // the copy may return before the last of it has landed, and our streams do not wait
-  }
-  void download() { MUST(cudaMemcpy(host_.data(), memory_, host_.size() * sizeof(T), cudaMemcpyDeviceToHost)); }
-  T* data() const { return memory_ ? static_cast<T*>(memory_) + first_ : nullptr; }
+  void download() { memory_->download(host_.data()); }
+  /// The first element; null if there is none.
+  T* data() const { return memory_ ? reinterpret_cast<T*>(memory_->data()) + first_ : nullptr; }
   const T* host() const { return host_.data() + first_; }
   const std::vector<T>& all() const { return host_; }
 
-  /// Calls `visit` with the place of every element in all(). Elements at one place (stride 0) are visited again.
-  template <typename Visit>
-  void each(Visit visit) const {
-    std::vector<int64_t> at(dims_.size(), 0);
-    for (;;) {
-      int64_t place = first_;
-      for (std::size_t i = 0; i < dims_.size(); ++i) place += at[i] * dims_[i].stride;
-      visit(place);
-      int i = static_cast<int>(dims_.size()) - 1;
-      while (i >= 0 && ++at[i] == dims_[i].size) at[i--] = 0;
-      if (i < 0) return;
-    }
-  }
-
  private:
-  std::vector<Dim> dims_;
   std::vector<T> host_;
   int64_t first_ = 0;
-  void* memory_ = nullptr;
+  std::optional<DeviceMemory> memory_;
 };
 
 /// The most that c[i] may be off, over sum |a| |b|: k roundings of the sum and the products, each half a unit.
@@ -174,4 +139,4 @@ std::string compare(const Gemm& gemm, const T* a, const T* b, const T* c, double
   }
 }
 
-}  // namespace interop::testing
+}  // namespace interop::tests
