@@ -34,8 +34,7 @@ struct Operation {
   const char* torch;  ///< torch's; null where there is none
   /// The derivative by each operand, as an expression of the operands, of real numbers. Null: there is none.
   const char* derivatives[3] = {};
-  const char* identity =
-      nullptr;  ///< what leaves any other operand unchanged, if anything: "0", "1", "largest", "least"
+  const char* identity = nullptr;  ///< changes no other operand; null if nothing does: "0", "1", "largest", "least"
 };
 
 /// The operations that are functions of the package, and have kernels in it:

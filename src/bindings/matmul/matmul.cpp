@@ -76,7 +76,7 @@ cuda::MatmulOptions kernel_options(nb::handle backend, nb::handle precision) {
   return options;
 }
 
-// ---- what stands beside the operands ----
+// ---- the terms besides the operands ----
 
 /// The arguments with a name, each None where it is left out.
 struct Terms {
@@ -125,7 +125,7 @@ Activation read_epilogue(nb::handle epilogue) {
   bad_choice("epilogue", epilogue, "None, 'relu', 'gelu' (exact), 'gelu_tanh'");
 }
 
-/// Throws ValueError for what no arrays could make right.
+/// Throws ValueError for options that are wrong for any arrays.
 void check_terms(const Terms& terms) {
   if (!terms.beta.is_none() && terms.c.is_none()) {
     throw ValueError(std::string(kFunction) + ": beta is given, and there is no c for it to multiply; accepted: both");
@@ -266,7 +266,7 @@ struct Arrays {
   }
 };
 
-/// A call, and what the rules of shapes and dtypes say of it.
+/// A call, with the shape and dtype of its result.
 struct Product {
   Terms terms;
   Arrays arrays;
@@ -393,7 +393,7 @@ void refuse_backend(nb::handle backend) {
 constexpr size_t kAlignment = 256;  // of what a kernel's workspace is cut into
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// A copy of an operand in the dtype of the product, compact but for what is broadcast.
+/// A copy of an operand in the dtype of the product. It is compact, except that broadcast dimensions stay broadcast.
 class Converted {
  public:
   Converted(const DLTensor& operand, DLDataType dtype) : operand_(operand) {
@@ -416,7 +416,7 @@ class Converted {
   void place(void* memory) { tensor_.data = memory; }
   const DLTensor& operator*() const { return tensor_; }
 
-  /// What fills it.
+  /// The operation that fills it.
   Elementwise work() const {
     Elementwise copy;
     copy.dtype = copy.out_dtype = tensor_.dtype;
