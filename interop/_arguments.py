@@ -1,4 +1,4 @@
-"""What a call says of arguments that it cannot take: their number, their names, and their values cut short."""
+"""Error messages about the arguments of a call: their number, their names, and their values, cut short."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def named(name: str, *, method: bool = False) -> Callable[[FunctionT], FunctionT]:
-    """Make the errors of calls that do not fit a signature say the whole name, and which keyword was meant.
+    """Make errors of calls that do not fit a signature name the function in full, and the keyword that was meant.
 
-    For functions that are not called in a hurry: it costs a call. Others are declared, and read what is given in C++.
+    This adds a call, so it is for functions that are called seldom. The others are declared, and read their arguments
+    in C++.
     """
 
     def name_it(function: FunctionT) -> FunctionT:
@@ -82,7 +83,7 @@ def refuse_call(name: str, signature: inspect.Signature, args: Sequence[Any], kw
 
 
 def refuse_call_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
-    """Do that for a function of this package, by its name, such as "interop.add"."""
+    """Raise it for a function of this package, by its name, such as "interop.add"."""
     function = getattr(sys.modules["interop"], name.removeprefix("interop."))
     refuse_call(name, inspect.signature(function), args, kwargs)
 
@@ -95,7 +96,7 @@ def refuse_keyword(name: str, keyword: str, accepted: Iterable[str]) -> NoReturn
 
 
 def known_keywords(keyword: str, known: Sequence[str]) -> str:
-    """Say which keywords a call has, to somebody who gave another; first the one that was meant, if any is like it."""
+    """List the keywords of a call for an error about an unknown one; the one that was meant comes first, if any."""
     import difflib  # not before there is an error
 
     close = difflib.get_close_matches(keyword, known, 1)

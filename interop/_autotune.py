@@ -1,4 +1,4 @@
-"""Choosing the algorithms of products by measuring, and keeping the choices in a file."""
+"""Measure which algorithms are the quickest for products, and keep the choices in a file."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
     """Tune every matrix product inside a ``with`` block, and keep what was chosen.
 
     By default cuBLAS says which of its algorithms should be the quickest for a product. Tuning asks it for sixteen,
-    times each of them and our own kernel on the card, with a cold cache, and takes the quickest for every later
-    product of the same dtypes, shapes, strides, alignments and terms, in the whole process. The first such product
-    inside the block waits for the GPU, and needs a workspace of 32 MiB and twice the L2 cache beside the usual one;
-    later ones cost nothing. Products that are small, that a stream captures, of host arrays or of JAX arrays are not
-    tuned. The block holds for all threads.
+    times each of them and our own kernel on the card, with a cold cache, and takes the quickest for every later product
+    of the same dtypes, shapes, strides, alignments and terms, in the whole process. The first such product inside the
+    block waits for the GPU, and needs a workspace of 32 MiB and twice the L2 cache beside the usual one; later ones
+    cost nothing. Not tuned are small products, products in a captured stream, and those of host arrays or of JAX
+    arrays. The block holds for all threads.
 
     Parameters
     ----------
     path : str or path, optional
-        A JSON file: what it holds is loaded first, if it exists, and all choices are written to it at the end.
+        A JSON file. If it exists, its choices are loaded first. All choices are written to it at the end.
 
     Raises
     ------
@@ -51,7 +51,7 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
 
     Notes
     -----
-    Another algorithm adds up in another order: results are as exact as before, and may differ in their last bits. A
+    Another algorithm adds up in another order: results are as exact as before, but may differ in their last bits. A
     choice holds for the card and the version of cuBLAS that it was made with; a file keeps those of several.
 
     Threads and processes may use one file at once: each adds its choices to what the others have written, and whoever
@@ -112,7 +112,7 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
     def save(path: str | os.PathLike[str]) -> int:
         """Write all choices of this process to a file, and return how many there are.
 
-        Those in the file already, for other cards, another cuBLAS or other products, stay in it.
+        Choices that are in the file already, for other cards, another cuBLAS or other products, stay in it.
         """
         file = Path(os.path.realpath(_path(path)))
         mine = [
@@ -157,7 +157,7 @@ def _path(path: Any) -> Path:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep others that write in this folder, threads and processes, from writing meanwhile."""
+    """Keep other threads and processes from writing in this folder meanwhile."""
     with _writing:
         if fcntl is None:
             yield
@@ -179,7 +179,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    """Put another content in the place of a file in one step, with its permissions, or those of any new file."""
+    """Replace the content of a file in one step; it keeps its permissions, or gets those of a new file."""
     beside = file.with_name(f"{file.name[:50]}.{secrets.token_hex(8)}.tmp")
     try:
         with beside.open("xb") as opened:

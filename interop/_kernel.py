@@ -55,8 +55,8 @@ def kernel(
         The blocks along x, y, z, of all clusters together. A callable is called with the arguments of the call, in the
         declared order.
     threads : str, int, tuple of up to three, or callable, optional
-        In the place of `grid`: the threads to be launched in all, rounded up to whole blocks and clusters. The name of
-        a parameter stands for as many as its array has elements.
+        In place of `grid`: the number of threads in all, rounded up to whole blocks and clusters. The name of a
+        parameter means one thread for each element of its array.
     block : int or tuple of up to three, optional
         The threads of a block along x, y, z.
     shared : int, optional

@@ -39,10 +39,10 @@ def load(
         loader looks for.
     declarations : str
         The C declarations of the functions that are to be called, as in the library's header, without the
-        preprocessor's lines. What a header does not say stands before each pointer: ``device`` for memory that the GPU
-        uses, ``host`` for memory that the CPU does. A pointer that is not to ``const`` is written to.
+        preprocessor's lines. Each pointer has a word before it that the header lacks: ``device`` for memory that the
+        GPU uses, ``host`` for memory that the CPU uses. A pointer that is not to ``const`` is written to.
     memory : "device" or "host", optional
-        What all pointers without either word are.
+        The memory of all pointers without either word.
     streams : "default" or "own", optional
         Where functions with ``device`` pointers and no ``cudaStream_t`` put their work on the GPU. "default": on CUDA's
         default streams (legacy or per thread), or on streams of ``cudaStreamCreate``; the call's stream and they wait

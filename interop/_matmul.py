@@ -22,11 +22,11 @@ Epilogue = Literal["relu", "gelu", "gelu_tanh"]
 
 
 def _with_few_defaults(declared: FunctionT) -> FunctionT:
-    """Make `matmul` of its declaration.
+    """Make `matmul` from its declaration.
 
-    Python looks up the default of each keyword argument that a call leaves out, one by one: of so many that takes
-    longer than all else in Python. So the function itself takes what is given, which is read in C++, and what does not
-    fit the declaration is refused by the function's whole name.
+    Python looks up the default of each keyword argument that a call leaves out, one by one: so many look-ups take
+    longer than all else in Python. So the function itself takes any arguments. They are read in C++, which refuses
+    those that do not fit the declaration, with the function's whole name.
     """
 
     @functools.wraps(declared)
@@ -76,41 +76,42 @@ def matmul(
         Of any library too, on the same device. The leading dimensions broadcast, and 1-D operands are vectors, as in
         `numpy.matmul`. Two dtypes are promoted as the library of `a` does it; float8 goes with float8 alone.
     out : array, shape and dtype of the result, same device, optional
-        Written in place, whatever its strides, and returned. It may be `c`, and shares no other memory. Not for JAX,
-        whose arrays are immutable.
+        The array that the result is written to, whatever its strides; the call returns it. It may be `c`, but may share
+        no memory with other arguments. Not for JAX, whose arrays are immutable.
     dtype : dtype or its name, optional
-        Of the result: one that the operands' common dtype is promoted to, such as int32 for int8. The product is that
-        of operands of this dtype. For float8: bfloat16 (the default), float16 or float32.
+        The dtype of the result, to which the operands' common dtype can be promoted, such as int32 for int8. The
+        operands are multiplied as if they had this dtype. For float8 operands: bfloat16 (the default), float16 or
+        float32.
     c : array that broadcasts to the result, of its dtype, optional
         Added to the product.
     alpha : scalar of Python or NumPy, optional
-        What the product is multiplied by; an integer for products of integers. With 0 the operands are not read: no NaN
-        comes from them.
+        The factor of the product; an integer for products of integers. With 0 the operands are not read, so a NaN in
+        them does not reach the result.
     beta : scalar of Python or NumPy, optional
-        What `c` is multiplied by, alike; 1 by default.
+        The factor of `c`, likewise; 1 by default.
     bias : array, shape (n,) or (m, 1), dtype of the result, optional
         Added to every row, or to every column.
     epilogue : "relu", "gelu" or "gelu_tanh", optional
         Applied last, to a floating-point result: ``max(x, 0)``, where NaN stays; ``x * Phi(x)``, exact; its
         approximation by tanh.
     aux : array, shape and dtype of the result, optional
-        With an epilogue: gets what that is applied to, for a backward pass.
+        The array that the input of the epilogue is written to, for a backward pass.
     scale_a : scalar, or array of one float32, optional
-        What a float8 `a` stands for is its values times this.
+        The factor of a float8 `a`: the operand is its values times this.
     scale_b : scalar, or array of one float32, optional
         The same for `b`.
     precision : "tf32" or "tf32x3", optional
         Lets a GPU round float32 operands to TF32, of 11 significant bits; or to the sum of two such numbers, which is
         about as exact as float32 and on Hopper about twice as fast. By default float32 is exact: every product is
-        rounded to float32 or better. Computed exactly where no such kernel serves (host arrays, GPUs before compute
+        rounded to float32 or better. The product is exact where no such kernel serves (host arrays, GPUs before compute
         capability 8.0, another GPU than Hopper for "tf32x3", small products).
     backend : "tiled" or "cublas", optional
-        Our own kernel, or cuBLASLt. By default the faster one of those that are installed and can do it. For device
-        arrays.
+        The package's own kernel, or cuBLASLt. By default it is the faster one of those that are installed and take the
+        product. For device arrays.
     autotune : bool, optional
-        True times cuBLAS's algorithms, and our own kernel, for a product that has not been tuned yet, and keeps the
-        quickest: see `interop.autotune`. False passes over what was kept. Not for JAX's arrays; of host arrays nothing
-        is tuned.
+        True times cuBLAS's algorithms, and the package's own kernel, for a product that has not been tuned yet, and
+        keeps the quickest: see `interop.autotune`. False ignores the choices that were kept. Not for JAX's arrays; of
+        host arrays nothing is tuned.
     stream : int handle or stream object, optional
         Where the work is queued and the result is ready; by default the current stream of the library of `a`. Objects
         with ``__cuda_stream__``, ``.cuda_stream`` (torch) or ``.ptr`` (CuPy) are accepted. For device arrays.
@@ -143,9 +144,9 @@ def matmul(
     Notes
     -----
     Products are added up in their own dtype, 16-bit floats and float8 in float32 (and rounded once, after the
-    epilogue). Integers wrap around; of bool it is or-of-ands. The same call on the same card gives the same bits every
-    time, on any stream. On a GPU, an operand whose dtype is not the product's is converted into a workspace first,
-    unless both are 8 or 16 bits wide, and one that the quickest kernel cannot read as it lies is packed there;
+    epilogue). Integers wrap around; products of bool are or-of-ands. The same call on the same card gives the same bits
+    every time, on any stream. On a GPU, an operand whose dtype is not the product's is converted into a workspace
+    first, unless both are 8 or 16 bits wide. An operand that the quickest kernel cannot read directly is packed there;
     `interop.explain` says so. `interop.matmul` of host arrays is computed by NumPy on views of their memory.
 
     Examples

@@ -204,7 +204,7 @@ def _mistake(facts: dict[str, Any], values: np.ndarray, dtype: str) -> str:
 
 
 def _leak(array: Any, stream: int | None) -> str:
-    """Is the array held by more owners after a reading than before? On a device they may be held for a while."""
+    """Has the array more owners after a reading than before? On a device, the reaper may hold it for a while."""
     if _is_capsule(array) or _core.held_count():
         return ""
     before = sys.getrefcount(array)

@@ -1,4 +1,4 @@
-"""`interop conformance`: what interop makes of every array library, protocol, dtype and layout that is here."""
+"""`interop conformance`: how interop reads every array library, protocol, dtype and layout that is here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the functions of `interop.load` and the kernels of `interop.kernel` share: arguments, and results by rules."""
+"""What the functions of `interop.load` and the kernels of `interop.kernel` share: arguments, and rules for results."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ __all__ = ["ELEMENTS", "QUALIFIERS", "SCALARS", "Parameter", "parts_of", "withou
 
 
 class Parameter(NamedTuple):
-    """One parameter, of a kind that the module which parses it names."""
+    """One parameter; the module that parses it defines the kinds."""
 
     kind: str
     name: str
@@ -60,7 +60,7 @@ QUALIFIERS = {"const", "restrict", "__restrict", "__restrict__"}
 
 
 class Parts(NamedTuple):
-    """The words of a parameter: those of its type, whether it is a pointer, what stands behind the star, its name."""
+    """The parts of a parameter: the words of its type, whether it is a pointer, what follows the star, its name."""
 
     words: list[str]
     is_pointer: bool
@@ -69,7 +69,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(text: str, refuse: Callable[[str], ValueError]) -> Parts:
-    """Take "type name" or "type* qualifiers name" apart; anything else is what `refuse` makes of it."""
+    """Take "type name" or "type* qualifiers name" apart; anything else raises the error that `refuse` returns."""
     left, star, right = text.partition("*")
     words, after = (left.split(), right.split()) if star else (left.split()[:-1], left.split()[-1:])
     if not words or not after or not all(re.fullmatch(r"[A-Za-z_]\w*", word) for word in words + after):

@@ -35,8 +35,8 @@ def compute(
     """Write epilogue(alpha * a @ b + beta * c + bias) to `out`, and what the epilogue is given to `aux`.
 
     16-bit and float8 operands are added up in float32, and the result is rounded once. `conjugates`: which of the
-    operands' elements are the conjugates of what lies in memory. `scales`: further factors of the product. `warns`:
-    NumPy's floating-point warnings are the caller's own.
+    operands are lazily conjugated. `scales`: further factors of the product. `warns`: NumPy's floating-point warnings
+    are the caller's own.
     """
     work = np.dtype(np.float32) if dtype.itemsize < 4 and dtype.kind in "fV" else dtype
     with contextlib.nullcontext() if warns else np.errstate(all="ignore"):
@@ -69,7 +69,7 @@ def _relu(x: Any) -> Any:
     return np.maximum(x, 0)  # NaN stays
 
 
-# Each as the sum of two floats. The result is to be right to a few units in the last place also where it is small. exp
+# Each as the sum of two floats. The result is right to a few units in the last place, even where it is small. exp
 # and erfc of a rounded argument are not: what rounding takes from the argument is found, and given back.
 ROOT = (0.7071067811865476, -4.833646656726457e-17)  # sqrt(1/2)
 LINEAR = (1.5957691216057308, -9.96930880911092e-17)  # 2 sqrt(2/pi)
@@ -77,7 +77,7 @@ CUBIC = (0.07135481627260025, -6.175149918155315e-19)  # 0.044715 times that
 
 
 def _product(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return a product, and what its rounding took from it: Dekker's way, by halves of the numbers' bits."""
+    """Return a product, and its rounding error, by Dekker's algorithm: with halves of the numbers' bits."""
 
     def halves(z: Any) -> tuple[Any, Any]:
         scaled = 134217729.0 * z  # 2**27 + 1
@@ -101,7 +101,7 @@ def _gelu(x: Any) -> Any:
 
 
 def _gelu_tanh(x: Any) -> Any:
-    """Return x / (1 + exp(-t)): what x (1 + tanh(t/2)) / 2 is, without the sum, of which little is left below 0."""
+    """Return x / (1 + exp(-t)). It equals x (1 + tanh(t/2)) / 2, but has no sum that cancels below 0."""
     wide = np.asarray(x, np.float64)
     y = np.minimum(np.abs(wide), 40.0)  # beyond, exp(-t) is 0
     square, square_low = _product(y, y)

@@ -1,4 +1,4 @@
-"""What the calls of every primitive share: operands, one device, errors of JAX's as ours, and what is refused."""
+"""What the calls of all primitives share: checks of operands and devices, JAX's errors as ours, and refusals."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def compute(
     execution: str | None,
     call: Callable[[], jax.Array],
 ) -> jax.Array:
-    """Make a call with concrete arrays, checked before; its errors become ours, and `stream` waits for its result."""
+    """Make a call with concrete arrays after checks. Its errors become ours, and `stream` waits for its result."""
     check_concrete(function, arrays, stream, execution)
     try:
         result = call()
@@ -126,7 +126,7 @@ def compute(
 
 
 def check_concrete(function: str, arrays: dict[str, jax.Array], stream: object, execution: str | None) -> None:
-    """Refuse concrete arrays that one call cannot have together, or not where it is asked to run."""
+    """Refuse concrete arrays that cannot be in one call, or that are not where the call is asked to run."""
     first, *others = [x.sharding for x in arrays.values()]
     if any(other is not first and other.device_set != first.device_set for other in others):
         refuse_devices(function, arrays)

@@ -255,7 +255,7 @@ def _integer_remainder(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _integer_pow(base: jax.Array, exponent: jax.Array) -> jax.Array:
-    """By squaring, over all bits of the exponent: jnp.power stops at a few."""
+    """Compute by squaring, over all bits of the exponent: jnp.power uses only some of them."""
     base, exponent = jnp.broadcast_arrays(base, exponent)
 
     def step(i: Any, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -301,12 +301,12 @@ def _float_floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _complex_abs(x: jax.Array) -> jax.Array:
-    """Be infinite where a part is, also beside a NaN: XLA's is NaN there."""
+    """Return infinity where a part is infinite, even if the other is NaN: XLA returns NaN there."""
     return jnp.where(jnp.isinf(x.real) | jnp.isinf(x.imag), jnp.inf, jnp.abs(x))
 
 
 def _complex_pow(base: jax.Array, exponent: jax.Array) -> jax.Array:
-    """By repeated multiplication where the exponent is integral and below 100 either way, as NumPy's."""
+    """Multiply repeatedly, as NumPy does, where the exponent is integral and between -100 and 100."""
     base, exponent = jnp.broadcast_arrays(base, exponent)
     is_small = (exponent.imag == 0) & (jnp.abs(exponent.real) < 100)
     whole = jnp.where(is_small, exponent.real, 0).astype(jnp.int32)

@@ -153,7 +153,7 @@ def _apply(step: Step, operands: list[jax.Array]) -> jax.Array:
 
 
 def _shift(name: str, x: jax.Array, count: jax.Array) -> jax.Array:
-    """Shift as NumPy does: by all bits or more, or by a negative count, nothing is left but the sign."""
+    """Shift as NumPy does: a shift by all bits or more, or by a negative count, leaves only the sign."""
     bits = 8 * x.dtype.itemsize
     outside = (count < 0) | (count >= bits)
     inside = jnp.where(outside, 0, count).astype(count.dtype)

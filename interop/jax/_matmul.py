@@ -193,7 +193,7 @@ def _kind_of(result: str) -> Any:
 
 
 def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Array]) -> jax.Array:
-    """Compute; outside JAX's x64 mode, what is 64 bits wide would be narrowed on its way."""
+    """Compute in JAX's x64 mode if needed: outside it, 64-bit values would be narrowed on the way in."""
     if len(operands) == 2 and all(name_of(x.dtype) == result for x in operands.values()):
         return call()
     wide = numpy_dtype(result).itemsize >= 8 and result != "complex64"
@@ -202,7 +202,7 @@ def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Arr
 
 
 def _terms(result: str, a: Any, c: Any, alpha: Any, beta: Any, bias: Any, scale_a: Any, scale_b: Any) -> dict[str, Any]:
-    """Return what stands beside the operands; factors and scales, checked, become operands of no dimension."""
+    """Return the checked terms besides the operands; factors and scales become 0-d operands."""
     kind, dtype = _kind_of(result), numpy_dtype(result)
     terms = {name: x for name, x in (("c", c), ("bias", bias)) if x is not None}
     for name, factor in (("alpha", alpha), ("beta", beta)):
@@ -255,9 +255,9 @@ def _scale_of(name: str, scale: Any) -> Any:
 
 
 def _exact(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return a product, and what its rounding took from it, by halves of the numbers' bits.
+    """Return a product, and its rounding error, with halves of the numbers' bits.
 
-    The product of the high halves is exact, so that XLA may contract it with a sum, or not: nothing changes.
+    The product of the high halves is exact, so it makes no difference whether XLA contracts it with a sum.
     """
     integer, mask = (jnp.uint32, 2**32 - 2**12) if x.dtype == np.float32 else (jnp.uint64, 2**64 - 2**27)
 
@@ -281,7 +281,7 @@ def _pair(value: tuple[float, float], dtype: Any) -> tuple[Any, Any]:
 
 
 def _gelu(x: Any) -> Any:
-    """As that of host arrays, which says why, but for the tail of XLA's erfc."""
+    """Compute gelu as for host arrays (see there), except for the tail of XLA's erfc."""
     root, root_low = _pair(ROOT, x.dtype)
     y = jnp.clip(x, -60, 60)
     z, low = _exact(-y, root)
@@ -292,7 +292,7 @@ def _gelu(x: Any) -> Any:
 
 
 def _gelu_tanh(x: Any) -> Any:
-    """As that of host arrays, which says why."""
+    """Compute gelu_tanh as for host arrays (see there)."""
     (linear, linear_low), (cubic, cubic_low) = (_pair(value, x.dtype) for value in (LINEAR, CUBIC))
     y = jnp.minimum(jnp.abs(x), 40)
     square, square_low = _exact(y, y)

@@ -98,8 +98,8 @@ class Tensor {
   int64_t strides_[kMaxDims];
 };
 
-// What XLA promises of every buffer. Planned for that, a product is the same kernels at any addresses, as a CUDA graph
-// needs it whose addresses XLA exchanges; and cuBLASLt's fastest kernels ask for no more.
+// The alignment that XLA promises for every buffer. A product that is planned for it runs the same kernels at any
+// address, which a CUDA graph needs, as XLA exchanges its addresses. cuBLASLt's fastest kernels ask for no more.
 constexpr unsigned int kXlaAlignment = 16;
 
 cuda::MatmulOptions options_of(std::string_view backend, std::string_view precision) {
@@ -122,7 +122,7 @@ cuda::MatmulOptions options_of(std::string_view backend, std::string_view precis
   return options;
 }
 
-/// The shape that XLA allocated is what the module was compiled with; it may come from elsewhere than `interop.jax`.
+/// Checks the shape that XLA allocated: the module was compiled with it, and may not come from `interop.jax`.
 void check_result(const DLTensor& c, const Shape& shape) {
   if (c.ndim != shape.ndim || !std::equal(c.shape, c.shape + c.ndim, shape.sizes)) {
     throw ValueError("the product has shape " + shape_text(shape) + ", XLA's result has shape " + shape_text(c));

@@ -1,5 +1,5 @@
-/// The table of <interop/c_api.h>: each function runs a method of `exchange::Call`, and makes Python errors of C++
-/// ones.
+/// The table of <interop/c_api.h>: each function runs a method of `exchange::Call`, and turns C++ errors into Python
+/// errors.
 #include <interop/api.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ struct GiveBack {
   }
 };
 
-/// Runs `body`, whose result is `failed` where it throws: then the Python error is set.
+/// Runs `body` and returns its result. If it throws, sets the Python error and returns `failed`.
 template <class Result, class Body>
 Result as_c(Result failed, Body&& body) noexcept {
   try {
@@ -69,7 +69,7 @@ Result as_c(Result failed, Body&& body) noexcept {
     return failed;
   }
 }
-/// The same of a call: a CudaError says which one.
+/// The same for a call: a CudaError names it.
 template <class Result, class Body>
 Result as_c(Result failed, const char* function, bool has_execution, Body&& body) noexcept {
   return as_c(failed, [&] { return as_call(function, has_execution, body); });

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::atomic<int> calls{0};  // under way, of those that `enter_foreign` has counted
+std::atomic<int> calls{0};  // those that `enter_foreign` has counted, and that are running
 std::atomic<bool> closed{false};
 const std::thread::id importer = std::this_thread::get_id();  // mostly the main thread
 std::atomic<bool> others_called{false};
@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kDropping{20};
 std::thread::id closer;  // this and `end` are written before `closed`
 Clock::time_point end;
 
-/// What a thread is in. One object: each look at a thread's own memory is a call.
+/// The state of a thread. It is one object, as each access to thread-local memory is a function call.
 struct OfThread {
   int depth = 0;  // of calls
   bool counted = false;
@@ -42,7 +42,8 @@ bool is_others_after_close() { return closed.load() && std::this_thread::get_id(
 
 void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
 
-/// Most programs are gone at once. In some a handler at exit waits for this thread, or for a lock that it has.
+/// Sleeps until `end`, then throws. Most programs have ended by then; in some, a handler at exit waits for this thread,
+/// or for a lock that it holds.
 [[noreturn]] void refuse(const char* function, const char* library) {
   PyThreadState* const state = PyEval_SaveThread();
   while (Clock::now() < end && !interpreter_is_gone()) nap();
@@ -87,8 +88,8 @@ void close_calls(Clock::time_point until) {
   end = until;
   closed.store(true);
   while (calls.load() > 0 && Clock::now() < until) nap();
-  // A thread that has just left its call drops the result, for which torch lets go of the GIL and is ended where it
-  // takes it again. It comes to its next call, which is refused, instead.
+  // A thread that has just left its call drops the result. For that torch releases the GIL, and would be ended where it
+  // takes the GIL again. With this pause the thread reaches its next call, which is refused.
   if (others_called.load()) std::this_thread::sleep_until(std::min(until, Clock::now() + kDropping));
 }
 

@@ -5,12 +5,12 @@
 
 namespace interop::exchange {
 
-// Once the interpreter is gone, Python ends a thread at the next moment it asks for the GIL. Our own frames, and those
-// of NumPy, stop there (unwinding.cpp). A thread inside torch or JAX would abort the process, and one inside CUDA meets
-// a driver that is being unloaded. So at exit `close_calls` waits for the calls of these that are under way, and no
-// other thread begins one.
+// Once the interpreter is gone, Python ends a thread when it next asks for the GIL. Our own frames, and those of NumPy,
+// stop there (unwinding.cpp). A thread inside torch or JAX would abort the process, and one inside CUDA would meet a
+// driver that is being unloaded. So at exit `close_calls` waits for running calls into these libraries, and no other
+// thread begins one.
 
-/// Stands in every public function that enters such a library, as its first statement: a call lasts as long as it does.
+/// The first statement of every public function that enters such a library. A call lasts as long as this object.
 class CallGuard {
  public:
   CallGuard();
@@ -19,11 +19,12 @@ class CallGuard {
   CallGuard& operator=(const CallGuard&) = delete;
 };
 
-/// The call is about to enter torch, JAX, CUDA or the like: the exit waits for its end. In another thread than that of
-/// `close_calls` and after it, RuntimeError, once the end that was given there has come. Holds the GIL.
+/// Announces that the call enters torch, JAX, CUDA or the like, so that the exit waits for the call's end. After
+/// `close_calls`, it throws RuntimeError in every other thread, once the time that was given there is over. Holds the
+/// GIL.
 void enter_foreign(const char* function, const char* library);
 
-/// Within a call, around what may take long without the GIL: the exit does not wait for it.
+/// Within a call, surrounds what may take long without the GIL. The exit does not wait for that.
 class Unwaited {
  public:
   Unwaited();
@@ -32,10 +33,10 @@ class Unwaited {
   Unwaited& operator=(const Unwaited&) = delete;
 };
 
-/// Begins the end: waits for calls of other threads, until `until` at the latest. Without the GIL.
+/// Begins the exit: waits for calls of other threads, until `until` at the latest. Does not hold the GIL.
 void close_calls(std::chrono::steady_clock::time_point until);
 
-/// What a thread does that needs the GIL once there is no interpreter.
+/// For a thread that needs the GIL after the interpreter is gone.
 [[noreturn]] void sleep_for_ever();
 
 }  // namespace interop::exchange

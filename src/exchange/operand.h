@@ -17,11 +17,11 @@ class Route;
 /// Runs once, with the GIL, when an imported array is given back to its producer.
 using Release = std::unique_ptr<void, void (*)(void*)>;
 
-/// An array, of a library that counts writes, that interop has made a view of.
+/// An array that interop has made a view of, of a library that counts writes.
 struct Shown {
   const Route* route;
   nanobind::object array;
-  int64_t count = 0;  ///< of writes to it, before the call's
+  int64_t count = 0;  ///< the number of writes to it, before the call
 };
 
 /// An array of any library as the call sees it. Made and filled by its `exchange::Route`; never moves, since `tensor`
@@ -35,7 +35,7 @@ struct Operand {
   int64_t shape[kMaxDims];
   int64_t strides[kMaxDims];      ///< in elements, always filled
   bool is_output = false;         ///< the call writes to it
-  bool is_read = true;            ///< what it holds before the call matters
+  bool is_read = true;            ///< its values before the call matter
   bool may_be_out = false;        ///< `out` may be this very array, element for element
   bool takes_conjugated = false;  ///< a lazily conjugated view is read as it is
   bool conjugated = false;        ///< its elements are the conjugates of what lies in memory
@@ -50,9 +50,9 @@ struct Operand {
   const Route* exported_route = nullptr;  ///< how that is read
   bool temporary = false;                 ///< nobody but the operand holds `exported`
   nanobind::object resolved;              ///< what stands in for `object` where that itself cannot be read
-  std::vector<Shown> shown;               ///< what else its memory is of, where it is written to
+  std::vector<Shown> shown;               ///< other arrays on its memory, if it is written to
   nanobind::object view;                  ///< `interop.Array` on host memory, which has `release` from then on
-  const char* copied = nullptr;           ///< why `resolved` has other memory than `object`; null where it has not
+  const char* copied = nullptr;           ///< why `resolved` has other memory than `object`; null if it has the same
   Release release{nullptr, [](void*) {}};
 
   Operand() = default;

@@ -53,8 +53,8 @@ class Lookup {
   mutable PyObject* object_ = nullptr;
 };
 
-/// What the objects of a type written in C say of themselves, by a property or by a method without arguments
-/// ("torch", "Tensor", "is_neg"): found once, then asked for without Python's lookup by name.
+/// A property, or a method without arguments, of a type written in C ("torch", "Tensor", "is_neg"). It is found once,
+/// and then called without Python's lookup by name.
 class Fact {
  public:
   Fact(const char* module, const char* type, const char* name) : type_(module, type), name_(name) {}
@@ -73,23 +73,23 @@ class Fact {
 /// str(object).
 std::string text_of(nb::handle object);
 
-/// repr(object) for a message: one line, cut short. What has none is named by its type.
+/// repr(object) for a message: one line, cut short. An object without a repr is named by its type.
 std::string shown(nb::handle object);
 
 /// "numpy.ndarray", "list": a type as a message names it.
 std::string type_text(nb::handle object);
 
-/// The text of the Python error that is set now, as str(exception), its first line; the error is cleared. What is no
-/// refusal (KeyboardInterrupt, MemoryError) is thrown on as it is.
+/// The first line of str(exception) for the Python error that is set; the error is cleared. An error that is no refusal
+/// (KeyboardInterrupt, MemoryError) is thrown unchanged.
 std::string take_error_text();
 
 /// In a catch block of a C function that Python calls: sets the Python error that the C++ exception stands for.
 void set_python_error() noexcept;
 
-/// In a catch block: throws what was thrown again, a CudaError with the words of `of_call`.
+/// In a catch block: rethrows the exception; a CudaError gets the message of `of_call`.
 [[noreturn]] void throw_of_call(const char* function, bool has_execution);
 
-/// Runs the body of a call; a CudaError says which call it ended.
+/// Runs the body of a call; a CudaError is given the name of the call.
 template <class Body>
 auto as_call(const char* function, bool has_execution, Body&& body) -> decltype(body()) {
   try {

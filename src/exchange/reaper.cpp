@@ -66,8 +66,8 @@ std::optional<Entry> take_done(Reaper& state) {
   return entry;
 }
 
-/// Gives back this entry, and all that is done by then: a thread in a loop of calls lets go of the GIL a few hundred
-/// times a second, which would not do for one entry at a time. Returns how many owners that were.
+/// Gives back this entry, and all others that are done by then. One at a time would be too slow: a thread in a loop of
+/// calls releases the GIL only a few hundred times a second. Returns how many owners were given back.
 size_t give_back(Reaper& state, Entry entry) {
   const nb::gil_scoped_acquire gil;
   size_t owners = entry.held.size();
@@ -93,7 +93,7 @@ void run(Reaper& state) {
     try {
       if (entry.behind_known_streams) {
         entry.event = cuda::Event::of_known_streams(entry.device, entry.readers);
-        if (!entry.event) {  // a capture is in the way: the others first
+        if (!entry.event) {  // a capture prevents that: the others first
           lock.lock();
           state.entries.push_back(std::move(entry));
           state.changed.wait_for(lock, kCapturePoll);
@@ -120,7 +120,7 @@ void run(Reaper& state) {
   state.changed.notify_all();
 }
 
-/// Hands an entry to the thread, which is started if need be.
+/// Hands an entry to the thread, and starts it if needed.
 void enqueue(Entry entry) {
   Reaper& state = *reaper;
   const std::lock_guard<std::mutex> lock(state.mutex);
@@ -133,7 +133,7 @@ void enqueue(Entry entry) {
   state.changed.notify_all();
 }
 
-/// CUDA's last word on a graph, on a thread of its own: nothing of CUDA or Python may be called there.
+/// CUDA calls this when a graph is gone, on a thread of its own, where neither CUDA nor Python may be called.
 void graph_is_gone(void* data) {
   auto* held = static_cast<std::vector<Held>*>(data);
   give_back_later(std::move(*held));

@@ -20,9 +20,9 @@ struct Held {
 /// the graph is gone. Returns at once; one background thread waits.
 void hold_for(cudaStream_t stream, int device, std::vector<Held> held);
 
-/// The same for memory of which it is not known on what stream of `device` it is in use: behind the streams that are
-/// known to exist, and `readers`, which must (`cuda::Event::of_known_streams`). Makes no CUDA call itself; any thread,
-/// with or without the GIL.
+/// The same for memory that may be in use on any stream of `device`. It waits for the streams that are known to exist,
+/// and for `readers`, which must exist (`cuda::Event::of_known_streams`). Makes no CUDA call itself. Any thread may
+/// call it, with or without the GIL.
 void hold_behind_known_streams(int device, std::vector<Held> held, std::vector<cudaStream_t> readers);
 /// Gives `held` back soon, on the background thread: for threads without the GIL.
 void give_back_later(std::vector<Held> held);
@@ -30,7 +30,7 @@ void give_back_later(std::vector<Held> held);
 /// How many owners are still held. For tests.
 size_t held_count();
 
-/// Waits until `end`, no longer, for what is held, then stops the thread; what is left is leaked. Run at exit.
+/// Waits for what is held, until `end` at the latest, then stops the thread and leaks the rest. Run at exit.
 void stop_reaper(std::chrono::steady_clock::time_point end);
 
 }  // namespace interop::exchange

@@ -5,16 +5,17 @@
 
 namespace interop::exchange {
 
-/// Turns the operand's strides, filled in bytes, into elements; those of size-1 dimensions and empty arrays, which mean
-/// nothing, become those of the compact layout. Throws TypeError for one that is no multiple of the item size,
+/// Converts the operand's strides from bytes to elements. Strides of size-1 dimensions and of empty arrays mean nothing
+/// and become those of the compact layout. Throws TypeError for a stride that is no multiple of the item size,
 /// BufferError for a shape or strides beyond all memory.
 void strides_from_bytes(Operand& operand);
 
-/// A tuple of ints into `out`, which takes kMaxDims; returns its length. Throws ValueError for a longer one,
-/// BufferError for what is no such tuple.
+/// Reads a tuple of ints into `out`, which has room for kMaxDims; returns the length. Throws ValueError for a longer
+/// tuple, BufferError for anything else.
 int read_ints(const Operand& operand, nb::handle tuple, int64_t* out);
 
-/// A tuple of strides in bytes into the operand, whose shape is filled in, and from there as `strides_from_bytes`.
+/// Reads a tuple of strides in bytes into the operand, whose shape is filled in, then does what `strides_from_bytes`
+/// does.
 void read_strides(Operand& operand, nb::handle tuple);
 
 }  // namespace interop::exchange

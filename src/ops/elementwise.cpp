@@ -1,4 +1,4 @@
-/// Broadcasting, result dtypes, and the collapse of dimensions.
+/// Broadcasting, result dtypes, and the merging of dimensions.
 #include "ops/elementwise.h"
 
 #include <interop/error.h>
@@ -43,13 +43,13 @@ std::string in_words(const char* kinds) {
   return text.empty() ? last : text + " and " + last;
 }
 
-/// One dimension before the collapse: its size, and the step of every operand.
+/// One dimension before merging: its size, and the stride of every operand.
 struct Dim {
   int64_t size;
   int64_t strides[kMaxInputs + 1];
 };
 
-/// Makes the output's step positive: the loop begins at the other end.
+/// Makes the output's stride positive: the loop begins at the other end.
 void turn_around(Dim& dim, DLTensor& out, DLTensor* inputs, int count) {
   if (dim.strides[0] >= 0) return;
   for (int k = 0; k <= count; ++k) {
@@ -59,7 +59,7 @@ void turn_around(Dim& dim, DLTensor& out, DLTensor* inputs, int count) {
   }
 }
 
-/// Appends a dimension, or widens the last one where every operand steps through both alike.
+/// Appends a dimension, or merges it with the last one if the strides of every operand allow that.
 void append(Loop& loop, const Dim& dim) {
   if (loop.ndim > 0) {
     const int last = loop.ndim - 1;
@@ -76,7 +76,7 @@ void append(Loop& loop, const Dim& dim) {
   ++loop.ndim;
 }
 
-/// The dimension along which some input is compact where the last one takes long steps through it; -1 if none is.
+/// A dimension along which some input is compact, whose stride along the last one is long; -1 if there is none.
 int find_cross_dim(const Loop& loop) {
   const int last = loop.ndim - 1;
   constexpr int64_t kLeast = 8;  // elements each way, for a tile to be worth its trip through shared memory

@@ -18,12 +18,12 @@ struct NamedTensor {
 /// The shape of `inputs` broadcast against each other. Throws ValueError where they do not fit.
 Shape broadcast_shape(const char* function, const NamedTensor* inputs, int count);
 
-/// The dtype in which integers and bools of these dtypes are compared exactly. None holds uint64 beside signed
-/// integers: those are compared in uint64, where a signed operand keeps its sign.
+/// The dtype in which integers and bools of these dtypes are compared exactly. No dtype holds both uint64 and signed
+/// integers: these are compared in uint64, and a signed operand's sign is taken into account.
 DLDataType comparison_dtype(DLDataType a, DLDataType b);
 
 /// The dtype of the result of an operation computed in `dtype`. Throws TypeError where that has no meaning, such as the
-/// order of complex numbers. It names `function`, or if that is null the operation.
+/// order of complex numbers. The message names `function`, or the operation if that is null.
 DLDataType result_dtype(const char* function, const Operation& operation, DLDataType dtype);
 
 /// Fills `loop`, over `inputs` broadcast to `out`. Where its steps are negative, `out` and `inputs` get new pointers:

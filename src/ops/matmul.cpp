@@ -40,7 +40,7 @@ std::string both_shapes(const DLTensor& a, const DLTensor& b) {
   return "interop.matmul: a has shape " + shape_text(a) + " and b has shape " + shape_text(b) + ": ";
 }
 
-/// The step of `x` along batch dimension `i` of `batch_ndim`: 0 where x is broadcast.
+/// The stride of `x` along batch dimension `i` of `batch_ndim`: 0 where x is broadcast.
 int64_t batch_stride(const DLTensor& x, int own_batch_ndim, int batch_ndim, int i) {
   const int j = i - (batch_ndim - own_batch_ndim);
   return j < 0 || x.shape[j] == 1 ? 0 : x.strides[j];
@@ -51,7 +51,7 @@ int64_t batch_size(const DLTensor& x, int own_batch_ndim, int batch_ndim, int i)
   return j < 0 ? 1 : x.shape[j];
 }
 
-/// Appends one batch dimension, or widens the last one where all operands step through both alike.
+/// Appends one batch dimension, or merges it with the last one if the strides of all operands allow that.
 void append_batch(Gemm& gemm, const BatchDim& dim) {
   if (dim.size == 1) return;
   if (gemm.batch_ndim > 0) {
@@ -70,7 +70,7 @@ void append_batch(Gemm& gemm, const BatchDim& dim) {
 
 constexpr const char* kFunction = "interop.matmul: ";
 
-/// The step of a term along dimension `i` of the result: 0 where it is broadcast, or not there.
+/// The stride of a term along dimension `i` of the result: 0 where it is broadcast or absent.
 int64_t term_stride(const DLTensor* term, int result_ndim, int i) {
   if (!term) return 0;
   const int j = i - (result_ndim - term->ndim);
@@ -175,7 +175,7 @@ bool reads_matmul(DLDataType a, DLDataType b, DLDataType result) {
   if (is_float8(a) || (is_float(a) && a.bits == 16)) {
     return is_float8(a) == is_float8(b) && (is_float8(a) || is_float(b)) && is_float(result) && result.bits <= 32;
   }
-  // A sum that wraps has the same low bits whatever the width it is added up in; that of bool does not wrap.
+  // A sum that wraps has the same low bits in every width; a sum of bool does not wrap.
   return is_integral(a) && is_integral(b) && a.bits <= 16 && is_integral(result) && result.bits <= 32 &&
          result.code != kDLBool;
 }

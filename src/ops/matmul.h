@@ -15,21 +15,21 @@ bool is_float8(DLDataType dtype);
 /// Throws TypeError for operands of a dtype that is not served, and for float8 beside anything else.
 void check_matmul_dtypes(DLDataType a, DLDataType b);
 
-/// What `a @ b` is.
+/// The shape and dtype of `a @ b`.
 struct MatmulResult {
   Shape shape;
   DLDataType dtype{};
 };
 
 /// Applies NumPy's rules to the operands of a product that is to have this dtype. Throws TypeError for operands of a
-/// dtype that is not served, and for a result of float8, or of another dtype than float16, bfloat16 and float32 of two
-/// float8 operands; ValueError for shapes that do not fit.
+/// dtype that is not served, for a float8 result, and for float8 operands with a result other than float16, bfloat16
+/// and float32. Throws ValueError for shapes that do not fit.
 MatmulResult matmul_result(const DLTensor& a, const DLTensor& b, DLDataType dtype);
 
-/// Do the kernels read operands of these dtypes as they are, for a result of that one? All else is converted first.
+/// Do the kernels read operands of these dtypes directly, for a result of that dtype? Others are converted first.
 bool reads_matmul(DLDataType a, DLDataType b, DLDataType result);
 
-/// What stands beside the operands of a product; null for what is not there.
+/// The terms of a product besides its operands; null for an absent one.
 struct MatmulTerms {
   const DLTensor* c = nullptr;  ///< the addend
   const DLTensor* bias = nullptr;
@@ -39,7 +39,7 @@ struct MatmulTerms {
 
 /// Throws TypeError and ValueError for terms that do not fit a result of this shape and dtype: another dtype, a shape
 /// that does not broadcast to it, a bias that runs along more than rows or columns, an activation of integers. The last
-/// `matrix_ndim` dimensions of the shape are the product's own: 2, less the operands that are vectors.
+/// `matrix_ndim` dimensions of the shape are the product's own: 2, minus the number of operands that are vectors.
 void check_terms(const MatmulTerms& terms, const Shape& shape, int matrix_ndim, DLDataType dtype);
 
 /// The product to compute, of operands and terms that fit, into `out`, which has the result's shape and dtype, and any

@@ -38,10 +38,8 @@ TEST(ResultDtype, OfAComparisonIsBool) {
 
 TEST(ResultDtype, RefusesWhatHasNoMeaning) {
   const DLDataType complex64{kDLComplex, 64, 1};
-  EXPECT_TRUE(
-      throws<TypeError>("less", [&] { ops::elementwise_result_dtype("less", ElementwiseOp::less, complex64); }));
-  EXPECT_TRUE(
-      throws<TypeError>("subtract", [] { ops::elementwise_result_dtype("subtract", ElementwiseOp::subtract, kBool); }));
+  EXPECT_TRUE(throws<TypeError>("less", [&] { ops::result_dtype("less", *find_operation("less"), complex64); }));
+  EXPECT_TRUE(throws<TypeError>("subtract", [] { ops::result_dtype("subtract", *find_operation("subtract"), kBool); }));
 }
 
 TEST(ComparisonDtype, IsTheWiderOfAKind) {

@@ -52,7 +52,7 @@ def _elementwise_cases(torch: Any) -> Iterable[tuple[str, int, Callable[[], Pair
 def _copy_rate(torch: Any) -> float:
     """Return the GB/s, read and written, of a copy of 1 GiB: what a kernel can be measured against.
 
-    Of two ways the quicker: a graph's copy is done by other means than that of a stream.
+    It is the quicker of two copies: one in a graph and one on a stream, which CUDA does by other means.
     """
     source = torch.rand(1 << 28, device="cuda")
     target = torch.empty_like(source)

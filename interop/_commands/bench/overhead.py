@@ -219,7 +219,8 @@ def _breakdown(x: Any, synchronize: Callable[[], None]) -> Iterable[Row]:
 def _all_but_launch(call: Callable[[], Any], launch: Callable[[], float], synchronize: Callable[[], None]) -> float:
     """Return the microseconds of a call beside its launch: the median over pairs of one call and one raw launch.
 
-    What the clock itself and an empty call between its readings take is measured in turn with them, and left out.
+    The time of the clock itself, and of an empty call between its readings, is measured in turn with them and
+    subtracted.
     """
 
     def nothing() -> None:

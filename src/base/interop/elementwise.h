@@ -10,10 +10,10 @@ namespace interop {
 
 /// The most arrays that one loop reads.
 inline constexpr int kMaxInputs = 16;
-/// The most values that one expression takes beside them.
+/// The most values that one expression takes besides the arrays.
 inline constexpr int kMaxValues = 32;
 
-/// How a loop walks memory: what a launcher chooses a kernel by.
+/// How a loop walks memory; the launcher chooses the kernel by it.
 enum class LayoutClass : uint8_t {
   empty,       ///< nothing to do
   contiguous,  ///< one dimension at most; every operand is compact, or one element
@@ -24,17 +24,17 @@ enum class LayoutClass : uint8_t {
 
 /// Where the elements of an output and of its inputs lie, dimension by dimension, outermost first.
 ///
-/// Strides are in elements; operand 0 is the output. Dimensions of size 1 are dropped, those of the output run from
-/// long strides to short ones, none of them negative, and neighbours are one wherever every operand agrees. So a loop
-/// over compact arrays has one dimension, and one over a single element has none.
+/// Strides are in elements; operand 0 is the output. Dimensions of size 1 are dropped. The output's strides run from
+/// long to short, and none is negative. Neighbours are merged wherever the strides of every operand allow it. So a loop
+/// over compact arrays has one dimension, and a loop over a single element has none.
 struct Loop {
   int operand_count = 0;  ///< the inputs, and the output
   int ndim = 0;
   int64_t sizes[kMaxDims];
   int64_t strides[kMaxInputs + 1][kMaxDims];
   LayoutClass layout = LayoutClass::contiguous;
-  /// Of `transposed`: the dimension along which that input is compact, while the last one takes long steps through it.
-  /// A tile of both, read along one and written along the other, moves whole lines of memory.
+  /// If `transposed`: the dimension along which that input is compact; along the last one its stride is long. A tile of
+  /// both, read along one and written along the other, moves whole lines of memory.
   int cross_dim = -1;
 };
 
@@ -46,7 +46,7 @@ struct ElementwiseInput {
 };
 
 /// out = op(a, b) over `loop`, computed in `dtype`. Unary operations have one input. A comparison in uint64 is exact
-/// for signed inputs, too, which no dtype holds beside it.
+/// for signed inputs, too, although no dtype holds both.
 struct Elementwise {
   ElementwiseOp op = ElementwiseOp::copy;
   DLDataType dtype{};      ///< of both operands once read

@@ -26,8 +26,9 @@ struct CudaError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What a CudaError says, with the call that it ended: "interop: no GPU" becomes "interop.add: no GPU". It says, too,
-/// where `execution` was what asked for the GPU. Words that name a function already stay as they are.
+/// The message of a CudaError with the name of the call that failed: "interop: no GPU" becomes "interop.add: no GPU".
+/// With `has_execution`, it also says that `execution` asked for the GPU. A message that names a function already stays
+/// as it is.
 inline std::string of_call(const char* function, bool has_execution, const std::string& words) {
   const std::string of_none = "interop: ";
   if (words.compare(0, of_none.size(), of_none) != 0) return words;

@@ -15,7 +15,7 @@ struct MatrixStrides {
   int64_t column = 0;
 };
 
-/// One dimension of a batch: its length, and what one step along it moves in each operand, in elements.
+/// One dimension of a batch: its size, and its stride in each operand, in elements.
 struct BatchDim {
   int64_t size;
   int64_t a_stride;
@@ -25,21 +25,21 @@ struct BatchDim {
   int64_t aux_stride;
 };
 
-/// What a product is put through last.
+/// The function that is applied to a product last.
 enum class Activation : uint8_t {
   none,
   relu,      ///< max(x, 0); NaN stays NaN
-  gelu,      ///< x times the normal distribution's function at x, by erf
+  gelu,      ///< x times the normal distribution function of x, by erf
   gelu_tanh  ///< its well-known approximation by tanh
 };
 
 /// c[i] = activation(alpha * a[i] @ b[i] + beta * addend[i] + bias) for every i of the batch: a is (m, k), b is (k, n),
-/// c, addend and aux are (m, n). `aux`, if there is one, gets what the activation is applied to.
+/// c, addend and aux are (m, n). `aux`, if there is one, gets the input of the activation.
 ///
-/// Batch dimensions are outermost first, never of size 1, and already collapsed: two neighbours are one wherever all
-/// operands agree. A broadcast operand has stride 0. Where m, n or the batch is 0 there is nothing to do; where k is 0,
-/// the sum is zero. The pointers name the first element, every offset included. A factor of zero is not multiplied by:
-/// with alpha zero k is 0, with beta zero there is no addend.
+/// Batch dimensions are outermost first, never of size 1, and already merged wherever the strides of all operands allow
+/// it. A broadcast operand has stride 0. Where m, n or the batch is 0 there is nothing to do; where k is 0, the sum is
+/// zero. The pointers point to the first element, every offset included. Nothing is multiplied by a factor of zero: if
+/// alpha is zero, k is 0; if beta is zero, there is no addend.
 struct Gemm {
   DLDataType dtype{};      ///< of a
   DLDataType b_dtype{};    ///< as wide as a's: float16 beside bfloat16, int8 beside uint8, two of float8
@@ -57,9 +57,9 @@ struct Gemm {
   bool b_conjugated = false;
   bool scales = false;              ///< is alpha or beta anything but 1?
   ScalarValue alpha{};              ///< of `factor_dtype(out_dtype)`, if `scales`
-  ScalarValue beta{};               ///< alike; of no account without an addend
+  ScalarValue beta{};               ///< likewise; unused without an addend
   const float* factor_a = nullptr;  ///< one value in device memory that the product is multiplied by; null for 1
-  const float* factor_b = nullptr;  ///< alike
+  const float* factor_b = nullptr;  ///< likewise
   const void* addend = nullptr;
   MatrixStrides addend_strides;
   const void* bias = nullptr;
@@ -69,7 +69,7 @@ struct Gemm {
   Activation activation = Activation::none;
 
   int batch_ndim = 0;
-  BatchDim batch[kMaxDims];  // 2.5 KB, of which mostly nothing is used, and copied: last, and not initialised
+  BatchDim batch[kMaxDims];  // 2.5 KB, mostly unused: last, so that copies leave it out, and not initialised
 
   Gemm() {}
   Gemm(const Gemm& other) { *this = other; }
@@ -87,11 +87,11 @@ struct Gemm {
   }
 };
 
-/// The dtype in which alpha and beta are given, and a result of this dtype is added up: float32 for the narrower
-/// floats, int32 or uint32 for the narrower integers, else the dtype itself.
+/// The dtype of alpha and beta, in which a result of this dtype is accumulated, too: float32 for the narrower floats,
+/// int32 or uint32 for the narrower integers, otherwise the dtype itself.
 DLDataType factor_dtype(DLDataType out_dtype);
 
-/// Sets alpha and beta from values of `factor_dtype(gemm.out_dtype)`, and drops what a factor of zero multiplies.
+/// Sets alpha and beta from values of `factor_dtype(gemm.out_dtype)`, and drops the terms that have a factor of zero.
 void set_factors(Gemm& gemm, const ScalarValue& alpha, const ScalarValue& beta);
 
 }  // namespace interop

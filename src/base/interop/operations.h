@@ -1,4 +1,4 @@
-/// The operations on elements, a line for each: what the rules, the kernels, NumPy, JAX and the pages know of them.
+/// The table of operations on elements, for the rules, the kernels, NumPy, JAX and the pages.
 /// Python reads the table by `interop._core.operations()`. Knows neither Python nor CUDA.
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace interop {
 
-/// What an operation gives, of the dtype in which it is computed.
+/// The dtype of an operation's result, from the dtype in which it is computed.
 enum class Gives : uint8_t {
   same,   ///< that dtype
   truth,  ///< bool
-  part    ///< of a complex dtype that of its parts, else the same
+  part    ///< the dtype of the parts for a complex one, otherwise the same
 };
 
 /// Operations that one kernel switches between, since memory takes longer than the switch. `parts`: abs of complex
@@ -28,16 +28,16 @@ struct Operation {
   Gives gives;
   /// Integers and bools are computed in the default float of the array library.
   bool in_float;
-  /// How many operands, the first ones, are only asked whether they are zero. They take no part in promotion.
+  /// How many operands, the first ones, are only tested for zero. They take no part in promotion.
   int truths;
   const char* numpy;  ///< NumPy's function, by the name that it has in every version
   const char* torch;  ///< torch's; null where there is none
   /// The derivative by each operand, as an expression of the operands, of real numbers. Null: there is none.
   const char* derivatives[3] = {};
-  const char* identity = nullptr;  ///< what changes no other operand, if anything does: "0", "1", "largest", "least"
+  const char* identity = nullptr;  ///< changes no other operand; null if nothing does: "0", "1", "largest", "least"
 };
 
-/// Those that are functions of the package, and have kernels in it:
+/// The operations that are functions of the package, and have kernels in it:
 /// X(name, symbol, arity, functor, family, accepts, gives, in_float, numpy, torch, identity, derivatives).
 #define INTEROP_FUNCTIONS(X)                                                                                          \
   X(add, "+", 2, Add, simple, "biufc", same, false, "add", "add", "0", "1", "1")                                      \
@@ -84,7 +84,7 @@ inline constexpr bool is_comparison(ElementwiseOp op) {
 }
 
 // clang-format off
-/// Those that only expressions have.
+/// The operations that only expressions have.
 inline constexpr Operation kInExpressions[] = {
     {"copy", nullptr, 1, "Real", "biufc", Gives::same, false, 0, "copy", "clone", {"1"}},
     {"positive", "+", 1, "Real", "iufc", Gives::same, false, 0, "positive", "positive", {"1"}},

@@ -61,7 +61,7 @@ std::string device_text(DLDevice device);
 int64_t element_count(const int64_t* sizes, int ndim);
 inline int64_t element_count(const DLTensor& tensor) { return element_count(tensor.shape, tensor.ndim); }
 
-/// Would the count of its elements, or of their bytes, overflow? Broadcasting makes such shapes of little memory.
+/// Would the count of its elements, or of their bytes, overflow? Broadcasting makes such shapes from little memory.
 bool is_beyond_counting(const DLTensor& tensor);
 
 /// Fills `strides` (elements) for the compact row-major layout of a shape.

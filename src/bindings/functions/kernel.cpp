@@ -64,7 +64,7 @@ const char* kept(const std::string& text) {
 
 // ---- how it is launched ----
 
-/// What the caller said of the launch, at construction or in the call; None where nothing.
+/// The launch options that the caller gave, at construction or in the call; None for those left out.
 struct Options {
   nb::handle grid = Py_None, threads = Py_None, block = Py_None, shared = Py_None, cluster = Py_None,
              cooperative = Py_None;
@@ -163,7 +163,7 @@ int place_of_array(const Kernel& kernel, nb::handle name) {
   refuse(kernel, "threads", name, "the name of an array parameter (" + arrays + "), an int, or a tuple");
 }
 
-/// `plan` as these options change it.
+/// `plan`, changed by these options.
 void apply(const Kernel& kernel, Plan& plan, const Options& options) {
   cuda::Launch& launch = plan.launch;
   if (!options.grid.is_none() && !options.threads.is_none()) {
@@ -199,7 +199,7 @@ Options options_of(nb::handle tuple) {
           PyTuple_GET_ITEM(t, 3), PyTuple_GET_ITEM(t, 4), PyTuple_GET_ITEM(t, 5)};
 }
 
-/// Those of a call by their names; nothing where there is another name, or one is a function of the arguments.
+/// The options of a call, by their names; none if there is another name, or an option is a function of the arguments.
 std::optional<Options> options_of(const nb::dict& keywords) {
   Options options;
   PyObject *name, *value;

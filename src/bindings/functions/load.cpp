@@ -25,9 +25,9 @@ namespace {
 
 using Word = uint64_t;
 
-// Integers and floating-point numbers have registers of their own, in the order of the parameters among their kind;
-// what finds no register goes on the stack in 8 bytes. So one call with all registers filled stands for every
-// signature: what libffi does, too, at a quarter of its price.
+// Integers and floating-point numbers have registers of their own, in the order of the parameters among their kind; a
+// parameter without a register takes 8 bytes of the stack. So one call with all registers filled serves every
+// signature. libffi does the same, but takes four times as long.
 #if defined(__linux__) && defined(__x86_64__)
 constexpr int kIntegerRegisters = 6;  // System V AMD64
 #define INTEROP_INTEGER_REGISTERS(r) r[0], r[1], r[2], r[3], r[4], r[5]
@@ -162,8 +162,8 @@ Word word_of(const CFunction& function, const Parameter& parameter, nb::handle v
 
 // ---- the call ----
 
-/// Of one call of the exchange: where its arrays are among the parameters. Device and host pointers are two calls, as
-/// the arrays of one are all on a device, or all on the host.
+/// One call of the exchange, and where its arrays are among the parameters. Device and host pointers take two calls, as
+/// the arrays of one call are all on a device, or all on the host.
 struct Side {
   Kind kind;
   std::vector<Argument> arguments;

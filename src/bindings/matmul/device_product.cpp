@@ -32,7 +32,7 @@ void find_cublas() {
   cuda::set_cublas_paths(pointers.data(), static_cast<int>(pointers.size()));
 }
 
-/// A copy of an operand in the dtype of the product, compact but for what is broadcast.
+/// A copy of an operand in the dtype of the product. It is compact, except that broadcast dimensions stay broadcast.
 class Converted {
  public:
   Converted(const DLTensor& operand, DLDataType dtype) : operand_(operand) {
@@ -55,7 +55,7 @@ class Converted {
   void place(void* memory) { tensor_.data = memory; }
   const DLTensor& operator*() const { return tensor_; }
 
-  /// What fills it.
+  /// The operation that fills it.
   Elementwise work() const {
     Elementwise copy;
     copy.dtype = copy.out_dtype = tensor_.dtype;

@@ -46,7 +46,7 @@ struct Arrays {
   }
 };
 
-/// A call, and what the rules of shapes and dtypes say of it.
+/// A call, with the shape and dtype of its result.
 struct Product {
   Terms terms;
   Arrays arrays;

@@ -1,4 +1,4 @@
-/// What `interop.matmul` takes beside the operands.
+/// The terms of `interop.matmul` besides the operands.
 #include "bindings/matmul/terms.h"
 
 #include "bindings/arguments.h"

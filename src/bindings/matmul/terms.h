@@ -1,4 +1,4 @@
-/// What `interop.matmul` takes beside the operands.
+/// The terms of `interop.matmul` besides the operands.
 #pragma once
 
 #include <interop/cuda/matmul.h>
@@ -18,7 +18,7 @@ struct Terms {
 
 /// The keywords of a call by name. Throws the TypeError of a call that does not fit the signature.
 Terms read_terms(nanobind::handle a, nanobind::handle b, nanobind::dict given);
-/// Throws ValueError for what no arrays could make right.
+/// Throws ValueError for options that are wrong for any arrays.
 void check_terms(const Terms& terms);
 /// Those that are given, for `interop.jax.matmul`. Throws ValueError for what no products of JAX have.
 nanobind::dict jax_keywords(const Terms& terms);

@@ -309,7 +309,7 @@ int device_attribute(CUdevice_attribute name, int device) {
 
 namespace {
 
-/// What `read(device)` gives, which is never 0, kept for each device.
+/// Returns `read(device)`, which is never 0, and keeps it for each device.
 template <typename Read>
 int read_once(std::atomic<int> (&kept)[kMaxDevices], int device, Read read) {
   if (device < 0 || device >= kMaxDevices) check(CUDA_ERROR_INVALID_DEVICE, "selecting a device");
@@ -347,7 +347,7 @@ void require_driver() { driver(); }
 
 void throw_status(int status, const char* doing) {
   const std::string what = std::string("interop: ") + doing + ": ";
-  switch (status) {  // what only the runtime has; the other numbers are the driver's
+  switch (status) {  // statuses that only the runtime has; the others have the driver's numbers
     case 9:
       throw CudaError(what + "cudaErrorInvalidConfiguration (the grid, the block or the shared memory is too large)");
     case 35:
@@ -547,8 +547,8 @@ ReleaseQueue& release_queue(int device) {
   return (*queues)[device];
 }
 
-/// Makes `waiter` wait for what is queued on `stream`; false if a capture is in the way. Asks first: a refused record
-/// would invalidate the capture.
+/// Makes `waiter` wait for what is queued on `stream`; false if a capture prevents that. The capture is queried first:
+/// a refused record would invalidate it.
 bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream, CUevent event) {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult status = api.cuStreamGetCaptureInfo_v2(stream, &capture, nullptr, nullptr, nullptr, nullptr);
@@ -559,10 +559,10 @@ bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream
   return true;
 }
 
-/// Makes queue.stream wait for our own streams and the legacy stream; false if a capture is in the way. Those are
-/// streams that cannot have been destroyed, as the driver crashes on one that was. (An event of the whole context,
-/// cuCtxRecordEvent, would cover all streams, and invalidate every capture in the process: seen on driver 580 in each
-/// capture mode.) The queue is locked and the primary context is current.
+/// Makes queue.stream wait for our own streams and the legacy stream; false if a capture prevents that. These streams
+/// cannot have been destroyed; the driver crashes on one that was. (An event of the whole context, cuCtxRecordEvent,
+/// would cover all streams, but would invalidate every capture in the process: seen on driver 580 in each capture
+/// mode.) The queue is locked and the primary context is current.
 bool wait_for_known_streams(const DriverApi& api, ReleaseQueue& queue) {
   if (!queue.stream) {
     queue.event = new_event(api);
@@ -580,7 +580,7 @@ bool wait_for_known_streams(const DriverApi& api, ReleaseQueue& queue) {
   return true;
 }
 
-/// Frees queue.pending behind those streams and the readers that it names. As above.
+/// Frees queue.pending behind those streams and its readers. The queue is locked and the primary context is current.
 void drain(const DriverApi& api, ReleaseQueue& queue) {
   if (!wait_for_known_streams(api, queue)) return;
   for (; !queue.pending.empty(); queue.pending.pop_back()) {  // what is refused (not ours, context broken) is dropped
@@ -616,7 +616,7 @@ void* allocate(std::size_t bytes, cudaStream_t stream) {
   const int device = current_device("allocating device memory");
   if (release_queue(device).has_pending.load(std::memory_order_relaxed)) release_and_drain(api, device, {});
   RelaxedCapture relaxed(api);
-  // Memory allocated inside a capture would exist only while the graph runs: there, it comes from outside.
+  // Memory allocated inside a capture would exist only while the graph runs, so it is allocated on our own stream.
   const bool capturing = is_capturing(stream);
   if (capturing) stream = own_stream();
   CUdeviceptr pointer = 0;
@@ -644,7 +644,7 @@ void release(void* pointer, int device, cudaStream_t stream) noexcept {
     PrimaryContext current(*api, device);
     api->cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(pointer), stream);
   } catch (...) {
-    // As above.
+    // A driver that has shut down, or a broken context: the memory goes with them.
   }
 }
 

@@ -50,10 +50,11 @@ inline void check(CUresult status, const char* doing) {
   if (status != CUDA_SUCCESS) throw_status(status, doing);
 }
 
-/// Such an error names this kernel from here on, as the last one of a user's: a text that lives as long as the process.
+/// From here on, such an error names this kernel as the last one that a user launched. The text lives as long as the
+/// process.
 void note_launch(const char* kernel) noexcept;
 
-inline constexpr int kMaxDevices = 256;  // for what is kept by device
+inline constexpr int kMaxDevices = 256;  // for arrays with an entry for each device
 
 /// The id of the current context: never used twice in a process.
 std::uint64_t current_context_id(const char* doing);

@@ -24,18 +24,18 @@ struct Kernel {
 };
 
 /// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a
-/// launch that is being captured could not. `launching` and `loading` say what was being done in an error.
+/// launch that is being captured could not load it. `launching` and `loading` say in an error what was being done.
 CUfunction ready(Kernel& kernel, const char* launching, const char* loading);
 
 /// Is the device of compute capability 8.0 or later, and has this build code for it that is not the empty kernel of
 /// earlier ones?
 bool has_sm80_code(int device);
 
-/// The same of the code for sm_90a, which no other device runs.
+/// The same for the code for sm_90a, which no other device runs.
 bool has_sm90a_code(int device);
 bool is_built_for_sm90a();
 
-/// How many pieces of `y` are enough for `x`.
+/// x / y, rounded up.
 inline std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
 }  // namespace interop::cuda

@@ -1,5 +1,5 @@
-/// What every elementwise kernel is told in the same words. Includes nothing but its like: NVRTC compiles this text as
-/// it stands, with int64_t declared before it.
+/// What all elementwise kernels share of their arguments. Includes only such headers: NVRTC compiles this text as it
+/// stands, with int64_t declared before it.
 #pragma once
 
 #include "cuda/elementwise/divisor.h"
@@ -11,7 +11,7 @@ enum class Access : int {
   value,   ///< one value for the whole call, in the arguments
   splat,   ///< one element for a whole row
   unit,    ///< element after element
-  strided  ///< in steps
+  strided  ///< with a stride
 };
 
 constexpr int kOuterDims = 5;  // of one launch; further ones are walked by the launcher

@@ -1,4 +1,4 @@
-/// Which kernel an elementwise operation gets, and its launch.
+/// Chooses the kernel for an elementwise operation, and launches it.
 #include "cuda/elementwise/elementwise.h"
 
 #include <interop/cuda/elementwise.h>
@@ -64,7 +64,7 @@ ElementwiseOp kernel_op(ElementwiseOp op) {
   return op == ElementwiseOp::greater_equal ? ElementwiseOp::less_equal : op;
 }
 
-/// Which kernel runs, and over which dimension a tile stretches beside the last.
+/// The kernel that runs, and the dimension that a tile has besides the last one.
 struct Choice {
   Family family = Family::simple;
   bool same = false;
@@ -90,7 +90,7 @@ InputArgs input_args(const Grids& grids, int operand, const ElementwiseInput& in
     args.value = input.value;
     return args;
   }
-  InputArgs args;  // the rest is of each launch, or not read
+  InputArgs args;  // the rest is set for each launch, or not read
   const int64_t item = item_bytes(input.dtype);
   args.step = grids.step(operand);
   args.cross_step = grids.cross_step(operand);
@@ -176,7 +176,7 @@ class Launcher {
   Kernel* kernel_ = nullptr;
   int piece_ = 1, unroll_ = 0;
   int slots_[2] = {0, 1};
-  Args args_;  // 400 bytes, of which no more is set than the kernel reads
+  Args args_;  // 400 bytes, of which only those are set that the kernel reads
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-/// What the elementwise kernels are told, and where their instances are. Private to src/cuda.
+/// The arguments of the elementwise kernels, and their instances. Private to src/cuda.
 #pragma once
 
 #include <interop/elementwise.h>
@@ -10,9 +10,9 @@
 
 namespace interop::cuda::elementwise {
 
-// ---- what a kernel is told ----
+// ---- arguments ----
 
-/// The dtypes in memory, as a kernel that converts tells them apart.
+/// The dtypes in memory that a converting kernel distinguishes.
 enum class Stored : int { b8, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128 };
 
 struct InputArgs {
@@ -58,8 +58,8 @@ constexpr Family kFamilyOf[] = {
 /// The kernels of one dtype; null where there is none.
 struct KernelSet {
   int vector;                ///< elements of a vector of `same`
-  int unroll;                ///< vectors that a thread of `same` has on their way at a time; one of `mixed` has one
-  int mixed_vector;          ///< and of `mixed`
+  int unroll;                ///< vectors that a thread of `same` has in flight at a time; one of `mixed` has one
+  int mixed_vector;          ///< elements of a vector of `mixed`
   int tile;                  ///< elements along the side of a tile
   Kernel* same[kFamilies];   ///< every array has the operation's own dtype
   Kernel* mixed[kFamilies];  ///< each array has any dtype that converts to it

@@ -1,4 +1,4 @@
-/// Which kernel an expression gets, and its launch.
+/// Chooses the shape of an expression's kernel, and launches it.
 #include <interop/cuda/expression.h>
 
 #include <algorithm>
@@ -79,7 +79,7 @@ class Launcher {
       arrays_[k].data = grid.data[k];
       for (int d = 0; d < grid.outer_ndim; ++d) arrays_[k].outer[d] = grids.bytes_along(k, grid.outer_dims[d]);
     }
-    // The driver reads of each as much as the kernel declares.
+    // Of each parameter, the driver reads as many bytes as the kernel declares.
     void* parameters[] = {&loop_, arrays_, const_cast<ScalarValue*>(expression_.values)};
     launch_pieces(kernel_, grid.count, shape_.tile > 0 ? 0 : shape_.unroll, parameters, stream_);
   }
@@ -97,7 +97,7 @@ class Launcher {
 ExpressionShape expression_shape(const Expression& expression) {
   const int64_t item = widest_item(expression);
   const int count = input_count(expression);
-  // Registers bound what a thread has on its way: an element of each input, times these.
+  // Registers limit what a thread has in flight: an element of each input, times these.
   const int vector = static_cast<int>(std::max<int64_t>(kVectorBytes / item, 1));
   if (expression.loop.cross_dim >= 0) return {item <= 4 && count * item <= 12 ? 64 : 32, std::min(vector, 4), 1};
   return {0, vector, item > 2 && count <= 4 ? 2 : 1};

@@ -1,5 +1,4 @@
-/// What the kernel of an expression is told, beside its dtypes, which are compiled in. Includes nothing but its like,
-/// for NVRTC.
+/// The arguments of an expression's kernel; its dtypes are compiled in. Includes only such headers, for NVRTC.
 #pragma once
 
 #include "cuda/elementwise/args.h"
@@ -33,7 +32,7 @@ struct alignas(16) ValueArgs {
   unsigned char bytes[16];
 };
 
-/// So many of something as one parameter of a kernel.
+/// `Count` objects as one parameter of a kernel.
 template <typename T, int Count>
 struct Several {
   T at[Count];

@@ -1,12 +1,12 @@
-// The functions of an expression that are no operations of their own: on one element, as functors.cuh has
-// them. 16-bit floats are computed in float and rounded once.
+// The functions that only expressions have, on one element, like those of functors.cuh. 16-bit floats are computed in
+// float and rounded once.
 #pragma once
 
 #include "cuda/elementwise/functors.cuh"
 
 namespace interop::device {
 
-/// A dtype's zero test: what is true.
+/// Is an element true, that is, not zero?
 struct Truth {
   template <typename T>
   INTEROP_DEVICE bool operator()(T x) const {
@@ -18,7 +18,7 @@ struct Truth {
   }
 };
 
-/// Converts a value of a step to what the next step is computed in.
+/// Converts the value of a step to the type in which the next step is computed.
 template <typename To, typename From>
 INTEROP_DEVICE To as(From x) {
   if constexpr (Facts<To>::is_bool) {
@@ -30,7 +30,7 @@ INTEROP_DEVICE To as(From x) {
 
 // ---- functions of floats ----
 
-// Inlined, as a kernel has few of them: calls would keep the elements of a vector one behind the other.
+// These are inlined, as a kernel has few of them: calls would compute the elements of a vector one after the other.
 #define INTEROP_UNARY(Name, of_float, of_double)                            \
   struct Name {                                                             \
     INTEROP_DEVICE static float compute(float x) { return of_float(x); }    \
@@ -80,7 +80,7 @@ struct Copysign {
   }
 };
 
-// ---- rounding to integers, which integers are ----
+// ---- rounding to integers, which leaves integers as they are ----
 
 #define INTEROP_ROUNDING(Name, of_float, of_double)                         \
   struct Name {                                                             \
@@ -243,7 +243,7 @@ struct BitwiseInvert {
   }
 };
 
-/// NumPy's: by all bits or more, or by a negative count, nothing is left but the sign.
+/// NumPy's shifts: a shift by all bits or more, or by a negative count, leaves only the sign.
 struct LeftShift {
   template <typename T>
   INTEROP_DEVICE T operator()(T x, T count) const {

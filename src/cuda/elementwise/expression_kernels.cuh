@@ -19,7 +19,7 @@ INTEROP_DEVICE T value_of(const ValueArgs& value) {
   return convert<T, T>(*reinterpret_cast<const Memory<T>*>(value.bytes));
 }
 
-/// What the place of a row in the outer dimensions adds to the pointers of the output and the inputs.
+/// The offsets of a row in the output and the inputs, from its place in the outer dimensions.
 template <int Count>
 INTEROP_DEVICE void find_row(const LoopArgs& loop, const ArrayArgs* arrays, unsigned row, int64_t (&offsets)[Count]) {
 #pragma unroll
@@ -113,7 +113,7 @@ struct TileThread {
   INTEROP_DEVICE static constexpr int pack() {
     return smaller(sizeof(M) < 4 ? 4 / static_cast<int>(sizeof(M)) : 1, smaller(N, kSteps));
   }
-  // Of all inputs alike, as their elements meet.
+  // The same for all inputs, as their elements meet in one thread.
   static constexpr int kLines = smaller(4, smaller(N, kSteps));
   INTEROP_DEVICE int line(int s) const { return (s / kLines * (kThreads / kAcross) + down) * kLines + s % kLines; }
 };
@@ -162,9 +162,9 @@ struct TileVectors<Tile, N, T, Rest...> {
     }
     rest.read(loop, array + 1, offset + 1, thread);
   }
-  /// Turns round, in shared memory that the inputs use one after the other, what was read along its own dimension.
+  /// Transposes an input that was read along its own dimension, through shared memory that the inputs use in turn.
   INTEROP_DEVICE void turn(const ArrayArgs* array, const Thread& thread, unsigned char* memory) {
-    if (array->tiled) {  // alike in all threads
+    if (array->tiled) {  // the same in all threads
       Word* const tile = reinterpret_cast<Word*>(memory);
       __syncthreads();  // the input before has been read
 #pragma unroll
@@ -203,7 +203,7 @@ struct TileVectors<Tile, N, T, Rest...> {
 template <typename E, int Tile, int N, typename... Inputs>
 INTEROP_DEVICE void run_tiles(const LoopArgs& loop, const ArrayArgs* arrays, const ValueArgs* values) {
   using O = typename E::Out;
-  // Packed or not, a row is as long as its elements and one more.
+  // A row has one word more than its elements take: at most 4 elements.
   constexpr int kRow = Tile + 4;
   __shared__ alignas(16) unsigned char memory[Tile * kRow * largest(1, static_cast<int>(sizeof(Inputs))...)];
 

@@ -9,7 +9,7 @@
 namespace interop::device {
 
 #define INTEROP_DEVICE __device__ __forceinline__
-#define INTEROP_CALLED static __device__ __noinline__  // long code, of which one copy does
+#define INTEROP_CALLED static __device__ __noinline__  // long code, of which one copy is enough
 
 // ---- dtypes ----
 
@@ -57,7 +57,7 @@ struct Round<BFloat16> {
   }
 };
 
-/// What an element is computed in, and the way there and back.
+/// The type in which an element is computed, and the conversions to it and back.
 template <typename T>
 struct Arithmetic {
   using Type = T;
@@ -103,7 +103,7 @@ struct Facts<Complex<T>> {
   static constexpr bool is_integer = false, is_complex = true, is_bool = false, is_signed = true;
 };
 
-/// Converts as an assignment does: integers wrap, floats round. From complex only to complex, to bool from bool alone.
+/// Converts as an assignment does: integers wrap, floats round. Complex converts to complex only; only bool, to bool.
 template <typename To, typename From>
 struct Convert {
   INTEROP_DEVICE static To from(From x) { return static_cast<To>(x); }
@@ -231,7 +231,7 @@ INTEROP_CALLED double length(double x, double y) { return hypot(x, y); }
 INTEROP_DEVICE float magnitude(float x) { return fabsf(x); }
 INTEROP_DEVICE double magnitude(double x) { return fabs(x); }
 
-/// Python's and NumPy's: of the divisor's sign, a zero too.
+/// Python's and NumPy's remainder: it has the divisor's sign, even if it is zero.
 template <typename F>
 INTEROP_CALLED F float_remainder(F a, F b) {
   const F rest = remainder_toward_zero(a, b);
@@ -240,7 +240,7 @@ INTEROP_CALLED F float_remainder(F a, F b) {
   return (b < 0) != (rest < 0) ? rest + b : rest;
 }
 
-/// NumPy's: the quotient that goes with the remainder, not the rounded quotient rounded down.
+/// NumPy's floor division: the quotient that belongs to the remainder, not the floor of the rounded quotient.
 template <typename F>
 INTEROP_CALLED F float_floor_divide(F a, F b) {
   if (b == 0) return a / b;
@@ -254,7 +254,7 @@ INTEROP_CALLED F float_floor_divide(F a, F b) {
 
 // ---- complex numbers ----
 
-/// Smith's way, which overflows only where the result does.
+/// Smith's algorithm, which overflows only where the result does.
 template <typename F>
 INTEROP_CALLED Complex<F> complex_divide(Complex<F> a, Complex<F> b) {
   const F re = magnitude(b.re), im = magnitude(b.im);
@@ -281,8 +281,9 @@ INTEROP_CALLED Complex<double> complex_pow_polar(Complex<double> a, Complex<doub
   return {scale * cosine, scale * sine};
 }
 
-/// A power other than 0, and below 100 either way, by repeated multiplication, of which 1, 2 and 3 take no detour by
-/// 1: the products, their order, and so the signs of zeros and what comes of infinities, are NumPy's.
+/// A power by repeated multiplication; the exponent is not 0, and between -100 and 100. Exponents 1, 2 and 3 do not
+/// begin with a product by 1. The products and their order are NumPy's, and so are the signs of zeros and the results
+/// for infinities.
 template <typename F>
 INTEROP_CALLED Complex<F> complex_integral_pow(Complex<F> a, int exponent) {
   if (exponent == 1) return a;

@@ -45,7 +45,7 @@ class Grids {
   /// Are the elements of the output's rows neighbours?
   bool vector_stores() const { return last_ < 0 || loop_.strides[0][last_] == 1; }
 
-  /// Calls `launch(grid)` for each.
+  /// Calls `launch(grid)` for each launch.
   template <class Launch>
   void each(Launch&& launch) {
     // Of the outer dimensions, a launch takes the innermost ones.
@@ -53,7 +53,7 @@ class Grids {
   }
 
  private:
-  static constexpr int64_t kMostPieces = (int64_t{1} << 31) - 1;  // that a Divisor is exact for
+  static constexpr int64_t kMostPieces = (int64_t{1} << 31) - 1;  // a Divisor is exact up to this
 
   void advance(int dim, int64_t steps) {
     for (int k = 0; k < loop_.operand_count; ++k) {
@@ -73,16 +73,16 @@ class Grids {
     advance(dim, -size);
   }
 
-  /// Elements between the last place where the output is aligned for vectors and the first of some row, at most.
+  /// The most elements between the start of a row and the last place before it where the output is aligned for vectors.
   int64_t most_before() const {
     int64_t all = 0;
     for (int i = 0; i < outer_ndim_; ++i) all |= loop_.strides[0][outer_[i]];
-    if (all % piece_ != 0) return piece_ - 1;  // of some row, any
+    if (all % piece_ != 0) return piece_ - 1;  // a row may begin anywhere
     return static_cast<int64_t>(reinterpret_cast<uintptr_t>(grid_.data[0]) / static_cast<uintptr_t>(items_[0]) %
                                 static_cast<uintptr_t>(piece_));
   }
 
-  /// The outer dimensions from `first` on, in halves where there are more pieces than a launch counts.
+  /// Launches the outer dimensions from `first` on, in halves if there are more pieces than a launch can count.
   template <class Launch>
   void cut(int first, Launch& launch) {
     const int64_t pieces = ceil_div(grid_.length + (cross_ < 0 && vector_stores() ? most_before() : 0), piece_);

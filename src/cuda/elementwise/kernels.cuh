@@ -74,7 +74,7 @@ INTEROP_DEVICE void with_stored(Stored stored, Visit visit) {
   }
 }
 
-// ---- families: which operations a kernel has, and what they give ----
+// ---- families: which operations a kernel has, and their results ----
 
 template <typename T, int N, typename O, typename F>
 INTEROP_DEVICE void map(F f, const T (&a)[N], const T (&b)[N], O (&out)[N]) {
@@ -219,7 +219,7 @@ INTEROP_DEVICE void write(const Args& args, bool vector_stores, char* row, int64
 
 // ---- where a row lies ----
 
-/// What a row's place in the outer dimensions adds to each pointer.
+/// The offset of a row in each array, from its place in the outer dimensions.
 struct Offsets {
   int64_t a = 0, b = 0, out = 0;
 };
@@ -245,7 +245,7 @@ template <typename T>
 constexpr int kVectorOf = kVectorBytes / sizeof(T);
 template <typename T>
 constexpr int kMixedVectorOf = kVectorOf<T> < 4 ? kVectorOf<T> : 4;
-/// Vectors that a thread has on their way at a time: more of them would take the registers of more threads.
+/// Vectors that a thread has in flight at a time. More of them would take registers, and so lower the occupancy.
 template <typename T>
 constexpr int kUnrollOf = sizeof(T) > 2 ? 2 : 1;
 

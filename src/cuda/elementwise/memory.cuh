@@ -54,7 +54,7 @@ INTEROP_DEVICE uint4 read_across(const uint4* low, unsigned offset) {
           __funnelshift_r(q3, q4, bits)};
 }
 
-/// Something of as many bytes as an element, for code that only moves it.
+/// An object with the size of an element, for code that only moves it.
 template <int Bytes>
 struct Raw {
   uint4 bytes;
@@ -85,7 +85,7 @@ INTEROP_DEVICE Inside inside(int64_t at, int64_t length) {
   return {at < 0 ? static_cast<int>(-at) : 0, at + N > length ? static_cast<int>(length - at) : N};
 }
 
-/// Elements in steps. One copy of the code for all dtypes of a size: the ends of rows, and strided arrays.
+/// Reads strided arrays and the ends of rows, element by element. All dtypes of a size share one copy of the code.
 template <int Bytes, int N>
 INTEROP_CALLED Vector<Raw<Bytes>, N> read_steps(const char* from, int64_t step, int begin, int end) {
   Vector<Raw<Bytes>, N> vector{};

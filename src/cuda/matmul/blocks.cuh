@@ -1,4 +1,4 @@
-/// What the kernels with one block a tile share: which tile a block has, its copies to shared memory, and the launch.
+/// What the kernels with one block per tile share: the block's tile, its copies to shared memory, and the launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@ namespace {
 
 // ---- device code ----
 
-/// Copies `bytes` (0 to Bytes) and writes zeros for the rest. Asynchronous; bypasses L1 where it can.
+/// Copies `bytes` (0 to Bytes) and writes zeros for the rest. The copy is asynchronous, and bypasses L1 if it can.
 template <int Bytes>
 __device__ __forceinline__ void copy_or_zero(uint32_t to, const char* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
@@ -33,10 +33,12 @@ struct BlockTile {
   int batch[kKernelBatchDims];
 };
 
-/// Blocks run down the columns of super-rows of 16 tiles: those that run at one time then share rows of a and columns
-/// of b in L2. Args: row_tiles, column_tiles, first_matrix and batch_size, all of whose dimensions are there.
+/// The tile of this block. Blocks run down the columns of super-rows of 16 tiles, so that those that run at the same
+/// time share rows of a and columns of b in L2. `Args` has row_tiles, column_tiles, first_matrix and batch_size, which
+/// is 1 for each unused dimension.
 ///
-/// Asked twice, it is computed twice: a kernel that keeps the answer while it multiplies has fewer registers for that.
+/// The `asm volatile` makes the compiler compute the tile anew at each call: keeping it through the main loop would
+/// take registers from the sums.
 template <int TileM, int TileN, typename Args>
 __device__ __forceinline__ BlockTile tile_of_block(const Args& args) {
   constexpr int kSuperRow = 16;
@@ -62,9 +64,9 @@ __device__ __forceinline__ BlockTile tile_of_block(const Args& args) {
 
 // ---- the launch ----
 
-/// Launches a block for each tile of the matrices of batch dimensions [first, batch_ndim), at most kKernelBatchDims of
-/// them, in as many grids as they need. Args: what `tile_of_block` wants and m, n, k, a, b, c and finish, of which
-/// sizes and batch strides are set here.
+/// Launches one block for each tile of the matrices of batch dimensions [first, batch_ndim), at most kKernelBatchDims
+/// of them, in as many grids as they need. `Args` has what `tile_of_block` reads, and m, n, k, a, b, c and finish.
+/// Sizes and batch strides are set here.
 template <typename Args>
 void launch_blocks(Args& args, const Gemm& gemm, int first, int tile_m, int tile_n, int threads, int shared_bytes,
                    CUfunction function, cudaStream_t stream) {

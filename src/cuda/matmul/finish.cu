@@ -1,4 +1,4 @@
-/// Products that lie in memory, finished in their place: bias and activation.
+/// The epilogue as a kernel of its own: bias and activation, for a product in memory, in place.
 #include "cuda/matmul/finish.h"
 
 #include <cuda_runtime.h>
@@ -82,7 +82,7 @@ Kernel& kernel_of() {
   return kernel;
 }
 
-/// Does an array of the result's shape lie as one row after another?
+/// Is an array of the result's shape compact in row order?
 bool is_compact(const Gemm& gemm, const MatrixStrides& strides, int64_t BatchDim::* batch_stride) {
   int64_t matrix = gemm.m * gemm.n;
   for (int i = gemm.batch_ndim - 1; i >= 0; --i) {

@@ -1,4 +1,4 @@
-/// Device code that all kernels of matrix products share: elements in memory, and what sums are put through.
+/// Device code that all kernels of matrix products share: loads and stores of elements, and the epilogue.
 #pragma once
 
 #include <interop/gemm.h>
@@ -49,13 +49,13 @@ __device__ __forceinline__ Complex<T> multiply(Complex<T> x, Complex<T> y) {
 
 // ---- elements in memory ----
 
-/// An element of memory as the arithmetic's type. Which format it has is the same for all of an operand's elements.
+/// Converts an element in memory to the arithmetic's type. All elements of an operand have the same format.
 __device__ __forceinline__ float widen(uint16_t bits, Format format, float) {
   return format == Format::float16 ? device::to_float(device::Half{bits}) : device::to_float(device::BFloat16{bits});
 }
 __device__ __forceinline__ float widen(uint8_t bits, Format format, float) {
   const unsigned wide = bits;
-  // As float16: the same bits for e5m2; of e4m3fn the exponent is a bit narrower, and its bias 8 less.
+  // Both convert to float16 first. e5m2 is its upper byte. e4m3fn's exponent has a bit less, and a bias that is 8 less.
   if (format == Format::float8_e5m2) return device::to_float(device::Half{static_cast<unsigned short>(wide << 8)});
   const auto half = static_cast<unsigned short>((wide & 0x80) << 8 | (wide & 0x7f) << 7);
   return (wide & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000u) : 256 * device::to_float(device::Half{half});
@@ -115,7 +115,7 @@ __device__ __forceinline__ void store_as(char* to, Format format, uint32_t value
   }
 }
 
-// ---- what becomes of the sums ----
+// ---- the epilogue ----
 
 /// Constants of gelu, each as the sum of two numbers of T: high, low.
 template <typename T>
@@ -133,9 +133,9 @@ struct GeluConstants<double> {
   static constexpr double kCubic = 0x1.2444f2a4d8b4bp-4, kCubicLow = -0x1.6c843a29d1c7p-61;
 };
 
-// The result is within a few units in the last place also where it is small, which exp and erfc of a rounded argument
-// are not: what rounding takes from an argument is found by fma, and given back to first order. A product is written
-// as fma(a, b, 0) where the compiler must not contract it.
+// The result is within a few units in the last place, even where it is small. exp or erfc of a rounded argument would
+// not be: fma finds the argument's rounding error, and a first-order term makes up for it. A product is written as
+// fma(a, b, 0) where the compiler must not contract it.
 
 /// x Phi(x).
 template <typename T>
@@ -144,14 +144,14 @@ __device__ __forceinline__ T gelu(T x) {
   const T root = Constants::kRoot, root_low = Constants::kRootLow;
   const T z = fma(x, -root, T(0));
   T twice = erfc(z);         // 2 Phi(x)
-  if (z > 0 && z < T(30)) {  // beyond, it is 0
+  if (z > 0 && z < T(30)) {  // beyond, erfc is 0
     const T low = fma(x, -root, -z) - x * root_low;
-    twice = fma(-twice, low * (z + sqrt(fma(z, z, T(1.5)))), twice);  // its logarithm's slope, nearly
+    twice = fma(-twice, low * (z + sqrt(fma(z, z, T(1.5)))), twice);  // about the slope of -log(erfc)
   }
   return T(0.5) * x * twice;
 }
 
-/// x / (1 + exp(-t)), where t is 2 sqrt(2/pi) (x + 0.044715 x^3): what x (1 + tanh(t/2)) / 2 is, without the sum.
+/// x / (1 + exp(-t)), where t is 2 sqrt(2/pi) (x + 0.044715 x^3). It equals x (1 + tanh(t/2)) / 2, whose sum cancels.
 template <typename T>
 __device__ __forceinline__ T gelu_tanh(T x) {
   using Constants = GeluConstants<T>;
@@ -168,10 +168,11 @@ __device__ __forceinline__ T gelu_tanh(T x) {
   return (x < 0 ? x * fixed : x) / (1 + fixed);
 }
 
-/// Both, of float32 sums that become 16 bits: right to some 17 bits, for a quarter of the instructions.
+/// gelu and gelu_tanh for float32 sums that are stored in 16 bits: right to about 17 bits, in a quarter of the
+/// instructions.
 ///
-/// Phi(-y) is exp(-y^2 / 2) times a rational function of y, which is a polynomial in t = 1 / (1 + y sqrt(1/8)), nearly:
-/// fitted by least squares that were weighted until the largest error, relative to Phi, was 1.2e-6 for y up to 13.6.
+/// Phi(-y) is nearly exp(-y^2 / 2) times a polynomial in t = 1 / (1 + y sqrt(1/8)). The polynomial is a least-squares
+/// fit, weighted so that the largest error relative to Phi is 1.2e-6 for y up to 13.6.
 __device__ __forceinline__ float narrow_gelu(float x) {
   constexpr float kHalfRoot = 0x1.6a09e6p-2f, kExponent = 0x1.715476p-1f;  // sqrt(1/8); log2(e) / 2
   constexpr float kPolynomial[] = {0x1.211efp-3f,  0x1.1c0f1ap-3f, 0x1.213f0cp-3f, 0x1.2166bcp-6f,
@@ -189,7 +190,7 @@ __device__ __forceinline__ float narrow_gelu_tanh(float x) {
   return __fdividef(x < 0 ? x * power : x, 1 + power);
 }
 
-/// `is_narrow`: the result is of 16 bits.
+/// `is_narrow`: the result has 16 bits.
 template <typename T>
 __device__ __forceinline__ T activate(T x, int activation, bool is_narrow) {
   if (activation == static_cast<int>(Activation::relu)) return x < 0 ? T(0) : x;  // NaN stays
@@ -200,7 +201,7 @@ __device__ __forceinline__ T activate(T x, int activation, bool is_narrow) {
   return is_exact ? gelu(x) : gelu_tanh(x);
 }
 
-/// Where matrix number `matrix` of a batch is, as an offset into an array with these strides.
+/// The offset of matrix number `matrix` of a batch in an array with these strides.
 __device__ __forceinline__ int64_t matrix_offset(int64_t matrix, int batch_ndim,
                                                  const int64_t (&sizes)[kKernelBatchDims],
                                                  const int64_t (&strides)[kKernelBatchDims]) {
@@ -216,7 +217,7 @@ __device__ __forceinline__ int64_t matrix_offset(int64_t matrix, int batch_ndim,
   return offset;
 }
 
-/// Where one output is in the arrays of the result's shape; null in those that are not there.
+/// Where one output is in each array of the result's shape; null for an absent array.
 struct OutputPlaces {
   char* c;
   const char* addend;
@@ -224,7 +225,7 @@ struct OutputPlaces {
   char* aux;
 };
 
-/// Finishes one sum and stores it. Called: one copy does for all kernels of an arithmetic.
+/// Finishes one sum and stores it. Not inlined, so that all kernels of an arithmetic share one copy.
 template <typename T>
 INTEROP_CALLED void finish_one(const FinishArgs& how, T value, OutputPlaces at) {
   if constexpr (IsComplex<T>::value) {

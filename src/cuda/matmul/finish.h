@@ -1,4 +1,4 @@
-/// Products that lie in memory, finished in their place: bias and activation. Private to src/cuda.
+/// The epilogue as a kernel of its own: bias and activation, for a product in memory, in place. Private to src/cuda.
 #pragma once
 
 #include <interop/gemm.h>
@@ -7,11 +7,11 @@ typedef struct CUstream_st* cudaStream_t;
 
 namespace interop::cuda {
 
-/// May bias, aux and activation be left to `launch_finish`? Of float32 and float64, which are not rounded once more by
-/// it, where c is compact, in the order of rows or of columns, and aux like it.
+/// May bias, aux and activation be left to `launch_finish`? The result is float32 or float64, so that storing the sums
+/// first rounds nothing twice; c is compact, in row or column order, and aux is laid out like c.
 bool can_finish(const Gemm& gemm);
 
-/// Does that to c, which holds the product with its factors and its addend.
+/// Applies bias, aux and activation to c, which holds the product with its factors and its addend.
 void launch_finish(const Gemm& gemm, cudaStream_t stream);
 
 }  // namespace interop::cuda

@@ -1,5 +1,5 @@
-/// Device code of the tensor core kernels: four neighbours of a row of sums are finished and stored as the general
-/// kernels do it. Of T: float16, bfloat16, or float.
+/// Device code of the tensor-core kernels: finishes and stores four neighbouring sums of a row, as the general kernels
+/// do one. T is float16, bfloat16 or float.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,12 +26,12 @@ __device__ __forceinline__ uint32_t rounded_pair(float x, float y) {
   }
 }
 
-/// Where four neighbours of a row of the result begin in an array of its shape; null if that is not there.
+/// Where four neighbours of a row begin in an array of the result's shape; null for an absent array.
 struct Place {
   char* data;
   int64_t step;  // in bytes
 
-  /// Are all four there, and one aligned vector?
+  /// Do all four exist, and form one aligned vector?
   __device__ __forceinline__ bool is_vector(int count, int item) const {
     return count == 4 && step == item && reinterpret_cast<uintptr_t>(data) % (4 * item) == 0;
   }
@@ -46,7 +46,7 @@ __device__ __forceinline__ Place place_in(const OutputArgs& array, const int (&b
   return {data, array.column_stride};
 }
 
-/// The first `count` of four values, of T or float32.
+/// Loads the first `count` of four values, of T or float32, and zeros for the others.
 template <typename T>
 __device__ __forceinline__ void load_four(float (&values)[4], const Place& from, int count, bool is_float32) {
   if (from.is_vector(count, is_float32 ? 4 : 2)) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ void store_four(const Place& to, const float (&values
   }
 }
 
-/// The factors of a product. Those that are not there are 1, which changes no bit.
+/// The factors of a product. An absent factor is 1, which changes no bit.
 struct Factors {
   float first, second, alpha, beta;
 

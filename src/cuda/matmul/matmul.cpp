@@ -20,20 +20,21 @@ bool is_empty(const Gemm& gemm) {
   return gemm.m == 0 || gemm.n == 0;
 }
 
-/// Of all its matrices, as if none were broadcast.
+/// The bytes of all its matrices, as if none were broadcast.
 double bytes(const Gemm& gemm) {
   const double count = multiplications(gemm);
   return (count / gemm.n + count / gemm.m + count / gemm.k) * item_bytes(gemm.dtype);
 }
 
-/// A product for which our kernel takes the GPU no longer than cuBLASLt takes the host: it is launched in less than
-/// half of that time. Measured on an H100, where float32 is as fast as cuBLASLt on the GPU, too, up to 512^3.
+/// Is the product so small that our kernel takes the GPU no longer than cuBLASLt takes the host? Launching ours takes
+/// the host less than half of that. Measured on an H100; in float32 our kernel also keeps up with cuBLASLt's on the GPU
+/// up to 512^3.
 bool is_small(const Gemm& gemm, MatmulPrecision precision) {
   const bool is_tf32 = gemm.dtype == kFloat32 && precision == MatmulPrecision::tf32;
   const bool is_float32 = gemm.dtype == kFloat32 && !is_tf32;
   const bool is_half = gemm.dtype.bits == 16 || is_tf32;
   const int64_t most = is_float32 ? 512 : is_half ? 256 : 128;
-  constexpr double kFewBytes = 4e6;  // more of them take the memory longer than all that
+  constexpr double kFewBytes = 4e6;  // reading more takes the memory longer than the launch takes the host
   return gemm.k <= most && multiplications(gemm) <= static_cast<double>(most * most * most) && bytes(gemm) <= kFewBytes;
 }
 
@@ -57,7 +58,7 @@ int alignment_of(const void* data, int64_t rows, int64_t columns, const MatrixSt
                  int64_t BatchDim::* stride) {
   const bool by_columns = rows == 1 ? strides.column != 1 : strides.row == 1;
   int64_t elements = by_columns ? strides.column : strides.row;
-  if ((by_columns ? columns : rows) == 1) elements = 0;  // nothing steps along a dimension of one
+  if ((by_columns ? columns : rows) == 1) elements = 0;  // the stride of a dimension of size 1 is not used
   for (int i = 0; i < gemm.batch_ndim; ++i) elements |= gemm.batch[i].*stride;
   const auto bits = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data)) |
                     static_cast<uint64_t>(elements * item_bytes(gemm.dtype)) | 16u;
@@ -71,8 +72,11 @@ int alignment_of(const Gemm& gemm) {
 
 bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { return strides.*k == 1; }
 
-/// Of products with few rows or columns: cuBLASLt reads at all of the memory's rate in 64 bits; in 16 where they are
-/// aligned, unless a vector meets a matrix along which a long k runs; and in float32 where k does not run so.
+/// Is our kernel quicker for a product with few rows or columns? Where it is not, cuBLASLt reaches the full memory
+/// bandwidth.
+///   float64        no
+///   16-bit floats  if rows are not 16-byte aligned, or a vector meets a matrix whose unit stride is a long k
+///   float32        unless a vector meets a matrix whose unit stride is not k
 bool is_quicker_if_skinny(const Gemm& gemm) {
   constexpr int64_t kLong = 256;
   const bool is_vector = gemm.m == 1 || gemm.n == 1;
@@ -82,20 +86,20 @@ bool is_quicker_if_skinny(const Gemm& gemm) {
   return gemm.dtype == kFloat32 && (!is_vector || along_k);
 }
 
-/// Are the outputs so few, and k so long, that it must be divided for tiles to occupy all SMs?
+/// Are the outputs so few, and k so long, that only split-k occupies all SMs?
 bool has_few_outputs(const Gemm& gemm) {
   return gemm.k > 1024 && multiplications(gemm) < 6e5 * static_cast<double>(gemm.k);
 }
 
-/// One kind of product, from how many multiplications on ours is the quicker kernel for it.
+/// A kind of product, and the number of multiplications from which our kernel is the quicker one for it.
 struct Row {
   const char* what;
   double from;
   bool (*is_it)(const Gemm&, const MatmulOptions&);
-  bool only_if_denied = false;  // cuBLASLt the division of k that it would make: its other kernels are slow for these
+  bool only_if_denied = false;  // only where cuBLASLt is denied its split-k: its other kernels are slow for these
 };
 
-/// Measured on H100 and H200 with cuBLASLt 13.1: `interop bench matmul`, of which docs/performance.md has figures.
+/// Measured by `interop bench matmul` on H100 and H200 with cuBLASLt 13.1; docs/performance.md has figures.
 constexpr Row kOurs[] = {
     {"16-bit floats in rows at odd addresses", 4e7,
      [](const Gemm& g, const MatmulOptions&) {
@@ -134,16 +138,16 @@ bool may_be_ours(const Gemm& gemm, const MatmulOptions& options, bool denied_div
   });
 }
 
-// ---- products of cuBLASLt that a kernel of ours finishes, in their place ----
+// ---- products of cuBLASLt that a kernel of ours finishes in place ----
 
-/// What is slow in a kernel of ours: gelu, which does not overlap with sums; and anything on float8, whose tensor cores
-/// cuBLASLt alone uses.
+/// Should cuBLASLt compute the sums, and a second kernel apply the epilogue? That pays where our own product is slow:
+/// for gelu, which does not overlap with the sums, and for float8, where only cuBLASLt uses the tensor cores.
 bool is_finished_after(const Gemm& gemm) {
   const bool has_gelu = gemm.activation == Activation::gelu || gemm.activation == Activation::gelu_tanh;
   return (has_gelu || gemm.dtype.bits == 8) && can_finish(gemm);
 }
 
-/// What cuBLASLt computes of it then.
+/// The part of such a product that cuBLASLt computes: all but bias, aux and activation.
 Gemm product_of(Gemm gemm) {
   gemm.bias = nullptr;
   gemm.aux = nullptr;
@@ -204,7 +208,7 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   }
   MatmulPlan plan{MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
   plan.finishes_after = finishes_after;
-  plan.tunable = !planned.tuned && !finishes_after;  // the choice is that of the product without the rest
+  plan.tunable = !planned.tuned && !finishes_after;  // a choice would be that of the product without its epilogue
   return plan;
 }
 
@@ -213,7 +217,7 @@ std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
     if (const char* why_not = cublas::why_not_dtypes(gemm, options)) refuse(why_not);
   }
   const std::size_t of_cublas = suits_cublas(gemm, options) ? cublas::kMaxWorkspace : 0;
-  // Of TF32 it takes all that is compact, but for a batch in two dimensions.
+  // cuBLASLt takes every compact TF32 product whose batch has at most one dimension.
   const bool takes_it =
       of_cublas > 0 && options.precision == MatmulPrecision::tf32 && gemm.batch_ndim <= 1 && cublas::installed();
   if (options.backend == MatmulBackend::cublas || takes_it || is_empty(gemm) || gemm.k == 0) return of_cublas;

@@ -1,4 +1,4 @@
-/// Operands made what the tensor-core kernels of sm_90 read: rows of k that start at multiples of 128 bytes.
+/// Packs operands into what the tensor-core kernels of sm_90 read: rows of k that start at multiples of 128 bytes.
 #include "cuda/matmul/pack.h"
 
 #include <interop/error.h>
@@ -26,9 +26,9 @@ struct PackArgs {
   int64_t first_of_second;  // the blocks before it are the first operand's
 };
 
-// ---- what becomes of an element: each writes the 16 bytes of every plane that elements x[0], x[1], ... fill ----
+// ---- packing elements: each `write` packs x[0], x[1], ... into 16 bytes of every plane ----
 
-constexpr uint32_t kInfinity = 0x7f800000u, kQuiet = 0x00400000u, kLower = 0x1fffu;  // what TF32 has not of a float
+constexpr uint32_t kInfinity = 0x7f800000u, kQuiet = 0x00400000u, kLower = 0x1fffu;  // kLower: the bits that TF32 drops
 
 /// x without its lower bits. NaN stays NaN.
 __device__ __forceinline__ float truncated(float x) {
@@ -36,15 +36,15 @@ __device__ __forceinline__ float truncated(float x) {
   return __uint_as_float((bits & 0x7fffffffu) > kInfinity ? bits | kQuiet : bits & ~kLower);
 }
 
-/// The nearest TF32, but no infinity for a number.
+/// The nearest TF32 number. A finite x never becomes infinity.
 __device__ __forceinline__ float rounded(float x) {
   const uint32_t bits = __float_as_uint(x);
   if ((bits & 0x7fffffffu) >= kInfinity - (kLower + 1) / 2) return truncated(x);
   return __uint_as_float((bits + (kLower + 1) / 2) & ~kLower);
 }
 
-/// What x is more than its high part, truncated(x). It has the sign of x and is zero only for zero, so that in
-/// high * low of two operands infinity times a number is the same infinity as in high * high.
+/// The low part of x: what its high part, truncated(x), leaves. It has the sign of x and is zero only for zero. So
+/// where one operand is infinite, high * low is the same infinity as high * high.
 __device__ __forceinline__ float low_part(float x) {
   const float high = truncated(x);
   if (isinf(x)) return x;
@@ -106,7 +106,7 @@ struct ToBytes {
 //   out     rows of planes of Packing::plane() packed elements, zeros beyond k
 //   launch  one block of kThreads per tile of 64 x 64, the second operand's after the first's
 //   traffic reads each element once, writes each of its planes once: bound by memory
-// A tile passes through shared memory, so that both sides are read and written in neighbours.
+// A tile passes through shared memory, so that both reads and writes are coalesced.
 template <typename To>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ PackArgs args) {
   using Element = typename To::Element;
@@ -179,7 +179,7 @@ Kernel& kernel_for(const Packing& packing) {
   }
 }
 
-/// Queues the copies of `count` operands, 1 or 2, alike but for their shapes.
+/// Queues one kernel that packs `count` operands, 1 or 2, of the same dtype and in the same way.
 void launch_packing(const Packing* operands, int count, cudaStream_t stream) {
   PackArgs args{};
   int64_t blocks = 0;
@@ -203,7 +203,7 @@ void launch_packing(const Packing* operands, int count, cudaStream_t stream) {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// Of an operand whose batch steps by `stride` of each dimension. Broadcast dimensions are packed once.
+/// The packing of an operand; `stride` is its stride of a BatchDim. Broadcast dimensions are packed once.
 Packing packing_of(const Gemm& gemm, const void* data, DLDataType dtype, int64_t mn, int64_t mn_stride,
                    int64_t k_stride, int64_t BatchDim::* stride, Packed as) {
   Packing x;
@@ -225,7 +225,7 @@ Packing packing_of(const Gemm& gemm, const void* data, DLDataType dtype, int64_t
   return x;
 }
 
-/// Takes the place of one operand in the workspace. The strides of its batch become those of what is packed.
+/// Gives an operand its place in the workspace, and `gemm` the batch strides of the packed copy.
 void place(Packing& x, char*& memory, Gemm& gemm, int64_t BatchDim::* stride) {
   x.to = memory;
   memory += aligned(x.bytes());

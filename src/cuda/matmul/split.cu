@@ -1,4 +1,4 @@
-/// The sums of the parts of k, added up and finished.
+/// Split-k: adds up the partial sums and finishes the product.
 #include "cuda/matmul/split.h"
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ namespace {
 struct SumArgs {
   const char* partials;
   int parts;
-  int m, n, outputs;  // of one matrix; of all
+  int m, n, outputs;  // `outputs` are those of all matrices
   OutputArgs c;
   FinishArgs finish;
   int batch_ndim;
@@ -24,7 +24,7 @@ struct SumArgs {
 
 constexpr int kThreads = 256;
 
-// sum_of_parts_kernel: c = what `finish` makes of the sums, over the parts and in their order.
+// sum_of_parts_kernel: adds up the partial sums in the order of the parts; c = what `finish` makes of that.
 //   in      partials (parts, matrices, m, n) of T, compact
 //   launch  one thread an output
 template <typename T>
@@ -86,7 +86,7 @@ void launch_sum_of_parts(const Gemm& gemm, const void* partials, int parts, cuda
   args.parts = parts;
   args.m = static_cast<int>(gemm.m);
   args.n = static_cast<int>(gemm.n);
-  args.outputs = static_cast<int>(count_outputs(gemm));  // kMostPartialBytes at most, in bytes
+  args.outputs = static_cast<int>(count_outputs(gemm));  // fits: the partial sums have at most kMostPartialBytes
   args.finish = finish_args(gemm, false);
   args.c = output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.batch_ndim = gemm.batch_ndim;

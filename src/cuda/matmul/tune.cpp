@@ -1,4 +1,4 @@
-/// Choosing what computes a product by measuring.
+/// Measures which kernel is the quickest for a product, and keeps that choice.
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kTuning = "timing a product";
 constexpr int kRuns = 5;
 
-/// Twice the L2 cache: what is written between two runs, so that neither finds its operands there.
+/// Twice the size of the L2 cache. So much is written before each run, so that no run finds its operands there.
 std::size_t flushed_bytes() {
   CUdevice device;
   check(driver().cuCtxGetDevice(&device), kTuning);
@@ -23,7 +23,7 @@ std::size_t flushed_bytes() {
   return 2 * static_cast<std::size_t>(bytes);
 }
 
-/// The bytes before and from the first element of c on that its matrices span.
+/// The bytes that c's matrices span before its first element, and from it on.
 struct Span {
   int64_t before = 0, after = 0;
 };
@@ -39,12 +39,12 @@ Span span_of_c(const Gemm& gemm) {
   return span;
 }
 
-/// A result that is also an addend cannot be computed twice in its place.
+/// Is the result also the addend? Then it cannot be computed twice in place.
 bool reads_its_result(const Gemm& gemm) { return gemm.addend == gemm.c; }
 
 std::size_t aligned(int64_t bytes) { return static_cast<std::size_t>(bytes + 255) / 256 * 256; }
 
-/// Of one of our plans and all of cuBLASLt's.
+/// The largest workspace that our plan or any of cuBLASLt's may need.
 std::size_t largest_workspace_of(const MatmulPlan& ours) {
   return std::max(cublas::kMaxWorkspace, aligned(static_cast<int64_t>(ours.workspace_bytes)));
 }
@@ -67,7 +67,7 @@ class Timer {
   Timer(cudaStream_t stream, CUdeviceptr flushed, std::size_t bytes)
       : stream_(stream), flushed_(flushed), bytes_(bytes) {}
 
-  /// The median microseconds; what is far slower than the best so far runs only once.
+  /// Returns the median in microseconds. A launch that is far slower than the best so far is timed only once.
   double operator()(const std::function<void()>& launch) {
     launch();  // loads the kernel
     std::vector<double> times;

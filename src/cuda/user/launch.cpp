@@ -1,4 +1,4 @@
-/// Launches of kernels that users wrote, and what was wrong with one that was refused.
+/// Launches kernels that users wrote, and explains why a launch was refused.
 #include <interop/error.h>
 
 #include <string>
@@ -17,7 +17,7 @@ std::string text(const unsigned (&sizes)[3]) {
 
 std::uint64_t product(const unsigned (&sizes)[3]) { return std::uint64_t{sizes[0]} * sizes[1] * sizes[2]; }
 
-/// One launch, and what the device and the kernel can have.
+/// One launch, and the limits of the device and the kernel.
 class Attempt {
  public:
   Attempt(Kernel& kernel, const Launch& launch, const char* name, int device)
@@ -49,11 +49,11 @@ class Attempt {
     return driver().cuLaunchKernelEx(&config, function, parameters, nullptr);
   }
 
-  /// Is it a launch that every device and kernel allows, within what they have?
+  /// Does the launch use only features that every device and kernel allows?
   bool is_plain() const { return shared_bytes() <= kAlwaysAllowed && launch_.cluster[0] == 0 && !launch_.cooperative; }
 
-  /// Allows the kernel all the shared memory that the device has for it, and large clusters: never less, as another
-  /// thread may be about to launch it with more.
+  /// Allows the kernel all the shared memory that the device has for it, and large clusters. It never allows less, as
+  /// another thread may be about to launch the kernel with more.
   void allow() const {
     if (shared_bytes() > kAlwaysAllowed) {
       const int own = kernel_.own_shared_bytes.load(std::memory_order_relaxed);
@@ -62,7 +62,7 @@ class Attempt {
     if (product(launch_.cluster) > kPortableCluster) set(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
   }
 
-  /// Throws for what this device cannot have, of what can be asked before the launch.
+  /// Throws for what this device does not support, as far as that can be queried before the launch.
   void check_device() const {
     if (launch_.cluster[0] != 0 && !of_device(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) {
       refuse("cluster is " + text(launch_.cluster), "None, as this device has no clusters of thread blocks");
@@ -78,7 +78,7 @@ class Attempt {
     }
   }
 
-  /// Throws for a launch that the driver refused: the limit that it is beyond, if that can be found.
+  /// Throws for a launch that the driver refused. The message names the limit that it exceeds, if that can be found.
   [[noreturn]] void explain(CUresult status) const {
     static constexpr CUdevice_attribute kMostThreads[] = {
         CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z};

@@ -20,7 +20,7 @@ namespace interop::exchange {
 /// the current stream of `producer`); consumers of the C exchange API, which work on the streams that it names
 /// (`lent`).
 ///
-/// Several threads may use one array. The GIL orders them, but for the time in which work is launched or waited for.
+/// Several threads may use one array. The GIL orders them, except while work is launched or waited for.
 struct Array {
   std::shared_ptr<void> memory;
   void* data = nullptr;
@@ -31,23 +31,23 @@ struct Array {
   bool read_only = false;
   int gpu = -1;                   ///< the CUDA device that may work on the memory; -1 for plain host memory
   cudaStream_t stream = nullptr;  ///< where it was last used; null if no stream ever did
-  /// Passed when that use, and all before it, is done; null if there was none. Shared, as a thread that waits for it
-  /// without the GIL keeps it.
+  /// The event that is passed when that use, and all before it, are done; null if there was none. It is shared, as a
+  /// thread that waits for it without the GIL keeps it.
   std::shared_ptr<const cuda::Event> last_use;
-  unsigned uses = 0;                ///< that have been noted
+  unsigned uses = 0;                ///< how many have been noted
   const Route* producer = nullptr;  ///< of a view: whose current stream is to be waited for
   cudaStream_t bound = nullptr;     ///< of a view: the stream that the producer's array itself names
   std::vector<cudaStream_t> lent;   ///< of interop's own, one for each thread that asked; they live for ever
   nb::handle owner;                 ///< of a view of a tensor: what keeps its memory, as long as `memory` is
   const Route* owner_route = nullptr;
-  std::shared_ptr<Readers> readers;  ///< whose streams `memory` outlives; null for plain host memory
+  std::shared_ptr<Readers> readers;  ///< the streams that `memory` outlives; null for plain host memory
   bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp
   int buffers = 0;                   ///< exported by the buffer protocol and not yet released; counted with the GIL
 
   DLTensor tensor() const;
   bool on_host() const { return device.device_type == kDLCPU; }
-  /// Host, pinned and managed memory (whatever its producer calls it): the host may read it, once `make_host_wait`
-  /// returns.
+  /// Is it host, pinned or managed memory (whatever its producer calls it)? The host may read it once `make_host_wait`
+  /// has returned.
   bool host_readable() const;
 
   /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
@@ -61,19 +61,19 @@ struct Array {
   /// Blocks the host until all work on the memory is done; the GIL is released meanwhile.
   void make_host_wait() const;
   /// Notes that work using the array was just queued on `used`, which has waited for the first `waited_for` uses. Makes
-  /// it wait for those that other threads have noted since: whoever waits for the last use waits for all.
+  /// `used` wait for those that other threads have noted since, so that whoever waits for the last use waits for all.
   void used_on(cudaStream_t used, unsigned waited_for);
-  /// Lets a consumer without further synchronisation work on interop's own stream of this thread and device.
+  /// Lets a consumer work on interop's own stream of this thread and device, without further synchronisation.
   void lend();
 };
 
 /// A new array: 64-byte aligned host memory, or device memory of the current device ordered on `stream`.
 /// Written by the caller before anybody else sees it.
 Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream);
-/// `bytes` > 0 of host memory, 64-byte aligned, which is what JAX needs to take it as it is.
+/// `bytes` > 0 of host memory, 64-byte aligned, so that JAX takes it without a copy.
 std::shared_ptr<void> host_memory(size_t bytes);
-/// `bytes` > 0 of memory of the current device, which is `gpu`, ordered on `stream`; freed behind what `readers` notes.
-/// Made during a capture of `stream` it lives as long as the graph, too.
+/// `bytes` > 0 of memory of the current device, which is `gpu`, ordered on `stream`; freed behind the streams in
+/// `readers`. If `stream` is being captured, the graph keeps the memory, too.
 std::shared_ptr<void> device_memory(size_t bytes, int gpu, cudaStream_t stream, std::shared_ptr<Readers> readers);
 /// The bytes of the elements themselves, without gaps between them.
 size_t byte_count(const Array& array);

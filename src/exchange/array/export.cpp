@@ -143,7 +143,7 @@ void order_export(const Array& array, DLDevice device, nb::handle stream) {
   const cudaStream_t reader = stream_from_handle(handle);
   array.make_wait(reader);
   if (array.readers) array.readers->note(reader, array.gpu);
-  // Who names no stream may well be about to read on the host, as NumPy is.
+  // A consumer that names no stream may be about to read on the host, as NumPy is.
   if (stream.is_none() && array.host_readable()) array.make_host_wait();
 }
 
@@ -278,7 +278,8 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
   }
   const cudaStream_t theirs = array.producer_stream();
   if (!stream && (array.last_use || !array.lent.empty() || theirs)) {
-    // One that outlives the array: its own stream may be the user's, and gone by then. In a capture there is no other.
+    // The stream must outlive the array. The array's own stream may be the user's, and destroyed by then; our own is
+    // not. In a capture there is no other.
     const cuda::DeviceGuard guard(gpu);
     stream = theirs && cuda::is_capturing(theirs) ? theirs : cuda::own_stream();
   }
@@ -295,8 +296,8 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
 
 namespace {
 
-/// The memory in the order that the consumer asks for, or the BufferError that it is in another. What asks for no
-/// strides takes the elements as row-major.
+/// Throws BufferError if the memory is not in the order that the consumer asks for. A consumer that asks for no strides
+/// takes the elements as row-major.
 void check_order(const Array& array, int flags) {
   const auto asks = [flags](int flag) { return (flags & flag) == flag; };
   const bool rows = is_compact(array.tensor()), columns = is_compact_backwards(array.tensor());

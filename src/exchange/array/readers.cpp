@@ -1,4 +1,4 @@
-/// Whose streams may still read memory of ours when its last owner lets it go.
+/// The streams that may still read memory of ours when its last owner releases it.
 #include "exchange/array/readers.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ bool Readers::has(cudaStream_t stream) const {
   return std::find(streams_.begin(), streams_.end(), stream) != streams_.end();
 }
 
-// The libraries' answers are asked for by Python, which lets other threads in: a lock held meanwhile would stop one
-// that holds the GIL, for good.
+// Asking the libraries calls Python, which lets other threads run. So no lock is held meanwhile: a thread that holds
+// the GIL would wait for it for ever.
 void Readers::note(cudaStream_t stream, int device) {
   if (stream == cuda::kLegacyStream || stream == cuda::kPerThreadStream) return;  // always waited for
   if (has(stream)) return;
@@ -58,7 +58,7 @@ void Readers::release(void* memory, int device) noexcept {
       held.emplace_back();
       held.back().object = std::move(object);
     } else {
-      object.release();  // a capture was in the way: the free comes later, and needs the streams then
+      object.release();  // a capture prevented that: the free comes later, and needs the streams then
     }
   }
   kept_.clear();

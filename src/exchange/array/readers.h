@@ -1,4 +1,4 @@
-/// Whose streams may still read memory of ours when its last owner lets it go.
+/// The streams that may still read memory of ours when its last owner releases it.
 #pragma once
 
 #include <interop/cuda/driver.h>
@@ -11,21 +11,21 @@
 namespace interop::exchange {
 
 /// The streams to which one block of device memory was exported. A consumer gives memory back as soon as its own object
-/// is gone, which is before its queued kernels are: so the memory is freed behind the streams noted here.
+/// is gone, which may be before its queued kernels are done. So the memory is freed behind the streams noted here.
 ///
 /// A stream can be waited for only while it exists; the driver crashes on one that was destroyed. So a stream is noted
 /// if it lives for ever (torch's pool), or if its library's object can be kept (CuPy's). Others cannot be covered.
 class Readers {
  public:
-  /// Notes `stream`, which a consumer named in `__dlpack__(stream=)`. Holds the GIL, which orders those who note; they
-  /// own a share of the memory.
+  /// Notes `stream`, which a consumer named in `__dlpack__(stream=)`. The caller holds the GIL, which serialises
+  /// callers, and owns a share of the memory.
   void note(cudaStream_t stream, int device);
-  /// Those noted, while this lives. Holds the GIL, too.
+  /// The noted streams; valid while this object lives. The caller holds the GIL.
   const std::vector<cudaStream_t>& streams() const { return streams_; }
-  /// Frees `memory` of `device` behind all that is noted, when its last owner lets go. Any thread, with or without the
-  /// GIL; never throws.
+  /// Frees `memory` of `device` behind the noted streams, when its last owner releases it. Any thread, with or without
+  /// the GIL; never throws.
   void release(void* memory, int device) noexcept;
-  /// Gives the owners of foreign memory on `device` back behind all that is noted. As `release`.
+  /// Gives the owners of foreign memory on `device` back behind the noted streams, like `release`.
   void hold(std::vector<Held> owners, int device);
 
  private:

@@ -1,5 +1,5 @@
-/// Arrays that interop has made views of, of libraries that count the writes to an array (torch's version counter): a
-/// write through such a view, or through whatever was made of it, counts as a write to the array.
+/// The arrays that interop has made views of, of libraries that count the writes to an array (torch's version counter).
+/// A write through such a view, or through whatever was made from it, counts as a write to the array.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace detail {
 extern std::atomic<size_t> shown_count;
 }
 
-/// Are there any at all? For paths that should cost nothing where there are none.
+/// Are there any such arrays? For paths that should cost nothing if there are none.
 inline bool any_shown() { return detail::shown_count.load(std::memory_order_relaxed) > 0; }
 
 /// Notes that `tensor` is memory of `array`, which lives at least until `forget_shown`. Returns the note's number.

@@ -41,7 +41,7 @@ Array describe(const Operand& operand) {
   return array;
 }
 
-/// The device that CUDA knows a pointer by; -1 if there is no such, or no CUDA.
+/// The device that a pointer belongs to; -1 if CUDA does not know the pointer, or there is no CUDA.
 int find_gpu(const void* pointer) {
   try {
     return pointer ? cuda::pointer_device(pointer).value_or(-1) : -1;
@@ -62,8 +62,8 @@ cudaStream_t acquire_on_gpu(Operand& operand, int gpu, cudaStream_t stream) {
   const cuda::DeviceGuard guard(gpu);
   const cudaStream_t theirs = producer_stream(operand, gpu);
   if (!stream) {
-    // Whoever exports for the stream that we name may as well have ours. What was read without a word on streams is
-    // ready on the legacy default stream, if anywhere.
+    // A producer that exports for the stream that we name may have our own. Memory that was read without a stream is
+    // ready on the legacy default stream, if on any.
     const bool exports = !operand.tensor.shape;
     stream = theirs ? theirs : exports ? cuda::own_stream() : cuda::kLegacyStream;
   }
@@ -217,7 +217,7 @@ void finish_reading(PyObject* self) {
   }
 }
 
-// What has the array's buffer (a memoryview, of the same cycle) is emptied itself, and then lets the array go.
+// A memoryview of the same cycle, which has the array's buffer, is emptied itself, and then releases the array.
 int let_owners_go(PyObject* self) {
   Array& array = nb::cast<Array&>(nb::handle(self));
   if (!array.is_view || array.buffers > 0) return 0;

@@ -7,16 +7,16 @@
 
 namespace interop::exchange {
 
-/// All that keeps an operand's memory: `owner`, which its route says does, and what was read to get there. Takes over
-/// the operand's `release`.
+/// All that keeps an operand's memory alive: `owner`, which its route names, and the objects that were read on the way.
+/// Takes over the operand's `release`.
 std::vector<Held> owners_of(Operand& operand, nb::handle owner);
 
-/// A view of an operand's memory, which keeps its owner alive: taken over from the operand, `release` included. The
-/// operand is complete. The owner is let go on any thread, with or without the GIL; if a GPU may use the memory, once
-/// all that its context had queued by then is done.
+/// A view of a complete operand's memory. The view keeps the owner alive, and takes it over from the operand, `release`
+/// included. Any thread may release the owner, with or without the GIL. If a GPU may use the memory, that happens once
+/// all that its context has queued by then is done.
 Array take_view(Operand& operand);
-/// An `interop.Array` on the memory of an operand that stays in use: the same for each time that it is asked for. It
-/// keeps the memory, and the producer's release with it, past the end of the call. Host memory only.
+/// An `interop.Array` on the memory of an operand that stays in use: the same object each time. It keeps the memory,
+/// and the producer's release with it, past the end of the call. Host memory only.
 nb::object view_of(Operand& operand);
 
 /// `interop.asarray` for messages of `function`: the array itself, or a view of it, never a copy. Device memory is

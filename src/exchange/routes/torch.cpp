@@ -50,8 +50,8 @@ const Name kNumpy("numpy");
 
 const char* const kNoBuffer = " has no memory of its own to work on";
 
-// Found before the route is given to anybody. Not in a static's initialiser: its lock would be held across calls of
-// Python, and stop a thread that holds the GIL, for good.
+// Found before the route is given to anybody. It is not found in a static's initialiser: the lock of that would be held
+// across calls of Python, and a thread that holds the GIL would wait for it for ever.
 const DLPackExchangeAPI* found_api = nullptr;
 
 const DLPackExchangeAPI* find_api() {

@@ -1,4 +1,4 @@
-/// What the two ways to torch's memory share: every check, and allocation under torch's own guard.
+/// What the two ways to torch's memory share: all checks, and allocation under torch's own guard.
 #pragma once
 
 #include "exchange/routes/dlpack.h"
@@ -13,15 +13,15 @@ class TorchRoute : public Route {
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override;
   std::string allocator() const override;
   nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
-  /// torch's own functions count, too: a backward pass that kept the old values is then an error.
+  /// torch's own functions count writes, too: a backward pass that has saved the old values then raises an error.
   bool counts_writes() const override { return true; }
   void count_write(nb::handle tensor) const override;
   int64_t write_count(nb::handle tensor) const override;
   void check_write(const Operand& operand, nb::handle tensor) const override;
-  /// Another tensor on the same storage, which counts with this one: the storage of this one can be taken from under
-  /// it.
+  /// Another tensor on the same storage, which shares the version counter. The tensor itself can be given another
+  /// storage.
   nb::object owner(nb::handle tensor) const override;
-  /// Moreover, storage in host memory cannot be resized from then on, as after `Tensor.numpy`.
+  /// Also makes storage in host memory impossible to resize, as `Tensor.numpy` does.
   nb::object view_owner(nb::handle tensor) const override;
   void check_kept(nb::handle owner, const void* data) const override;
 
@@ -32,9 +32,9 @@ class TorchRoute : public Route {
 
   /// Lets torch compute the plain values of a lazy view, on its own stream.
   static void resolve(Operand& operand, const Lookup& function);
-  /// The same for a lazily conjugated view, if the tensor is one. Returns whether it was.
+  /// The same for a lazily conjugated view. Returns whether the tensor was one.
   static bool resolve_conjugation(Operand& operand);
-  /// For a null pointer that is not empty: resolves lazy zeros, and refuses the rest.
+  /// For a tensor with elements but a null pointer: resolves lazy zeros, and refuses the rest.
   static void check_memory(Operand& operand);
   /// torch exports its integers of 1 to 7 bits as if they were whole bytes, of the dtype `exported`: TypeError.
   static void check_bytes(const Operand& operand, DLDataType exported);

@@ -82,7 +82,7 @@ bool is_tested(int minor) {
   return false;
 }
 
-/// False where this torch has not all of them, or not been tested.
+/// False if this torch has not all of the functions, or was not tested.
 bool find_shim(Shim& shim, int minor) {
   const Loaded cpu("libtorch_cpu.so"), python("libtorch_python.so"), c10("libc10.so");
   int32_t (*cpu_type)() = nullptr;
@@ -129,7 +129,7 @@ Way choose_way() {
   return way;
 }
 
-/// Decided once. Not by a static object's initialisation, in which a thread that waits would keep the GIL.
+/// Decided once, but not by a static's initialiser: a thread that waits for that would keep the GIL.
 const Way& way() {
   static std::atomic<const Way*> chosen{nullptr};
   const Way* known = chosen.load(std::memory_order_acquire);
@@ -216,8 +216,7 @@ int32_t dtype_code(DLDataType dtype) {
   return entry.code;
 }
 
-/// Nothing of torch's is logged below what ends the process, for the life of this object, or of several. Made and ended
-/// with the GIL.
+/// While such an object lives, torch logs only what ends the process. Made and destroyed with the GIL.
 class Quiet {
  public:
   explicit Quiet(int* level) : level_(level) {

@@ -19,7 +19,7 @@ extern "C" {
 
 /* PyCapsule_Import(INTEROP_API_CAPSULE, 0) is the table, an InteropApi that lives as long as the process. */
 #define INTEROP_API_CAPSULE "interop._core._c_api"
-/* Raised by a change that breaks modules; a module refuses another one. */
+/* Raised by a change that breaks modules; a module refuses a table of another version. */
 #define INTEROP_API_VERSION 1
 
 /* One array of a call. */
@@ -33,7 +33,7 @@ typedef struct InteropArgument {
 #define INTEROP_MAY_BE_OUT 4u       /* `out` may be this very array, element for element */
 #define INTEROP_TAKES_CONJUGATED 8u /* a lazily conjugated view is left as it is: is_conjugated tells */
 
-/* What the caller said beside the arrays: NULL is None. */
+/* What the caller gave besides the arrays: NULL is None. */
 typedef struct InteropOptions {
   PyObject* out;       /* an array to write the first result to */
   PyObject* stream;    /* where to queue the work */
@@ -44,7 +44,7 @@ typedef struct InteropOptions {
 #define INTEROP_MAY_OVERLAP 2u   /* what is written may share memory with an argument */
 #define INTEROP_TAKES_SCALARS 4u /* a 0-d host array may join device arrays, and stays where it is */
 
-/* A call under way, to be read. */
+/* A call, to be read between `call` and `release`. */
 typedef struct InteropCall {
   const DLTensor* const* arguments; /* in the order given, then `out` if there is one; strides are filled in */
   const DLTensor* out;              /* NULL if there is none */
@@ -74,7 +74,7 @@ typedef enum InteropError {
 
 typedef struct InteropApi {
   uint32_t version; /* INTEROP_API_VERSION */
-  uint32_t bytes;   /* of the table: what lies beyond is not there */
+  uint32_t bytes;   /* the size of the table: functions beyond it are absent */
 
   /* Reads the arguments, of which there is at least one, and orders the call's stream behind them. `function` is the
    * public name, for messages: "package.row_sum". */
@@ -89,15 +89,16 @@ typedef struct InteropApi {
   /* The next result: `out` after checks if it is given and this is the first, else a new array of the call's library.
    * Compact and row-major unless it is `out`. Valid until the release. */
   const DLTensor* (*output)(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype);
-  /* Memory where the call computes, for it alone, from the caller's allocator; NULL in `memory` for 0 bytes. */
+  /* Memory on the call's device, for this call alone, from the allocator of the caller's library; NULL in `memory` for
+   * 0 bytes. */
   int (*workspace)(InteropCall* call, size_t bytes, void** memory);
   /* Argument `i`, or result `i`, of a host call as a NumPy array on the same memory. New references. */
   PyObject* (*numpy)(InteropCall* call, int32_t i);
   PyObject* (*numpy_output)(InteropCall* call, int32_t i);
   /* What the call would do, as a dict; for INTEROP_ONLY_LOOKS, once the output has been asked for. */
   PyObject* (*explain)(InteropCall* call);
-  /* Once the work is queued: orders the other libraries behind it, keeps what must be kept until it is done, and
-   * returns the result; a tuple of several, None for none. */
+  /* Once the work is queued: orders the other libraries behind it, keeps alive what it uses until it is done, and
+   * returns the result: a tuple if there are several, None if there is none. */
   PyObject* (*hand_over)(InteropCall* call);
   /* Sets the Python error of a kind. */
   void (*set_error)(InteropError kind, const char* message);

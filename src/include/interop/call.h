@@ -1,5 +1,5 @@
-/// One call of an operation on arrays: the arrays, the device they are on, the stream the work goes on, the library
-/// that gets the result. Everything else is a function of it. Header-only, for nanobind modules.
+/// One call of an operation on arrays: its arrays, their device, the stream that the work goes on, and the library that
+/// gets the result. Header-only, for nanobind modules.
 #pragma once
 
 #include <interop/api.h>
@@ -33,17 +33,17 @@ struct Argument : InteropArgument {
 };
 static_assert(sizeof(Argument) == sizeof(InteropArgument), "an array of the one is an array of the other");
 
-/// What the caller said beside the arrays; each may be None.
+/// What the caller gave besides the arrays; each object may be None.
 struct CallOptions {
   nanobind::handle out;        ///< an array to write the result to
   nanobind::handle stream;     ///< where to queue the work
   nanobind::handle execution;  ///< "cuda" or "cuda:N": compute host arrays on that GPU
   bool only_looks = false;     ///< for `explain`: decide all, but copy, allocate and queue nothing
-  bool may_overlap = false;    ///< what is written may share memory with an argument: the operation sees to that
-  bool takes_scalars = false;  ///< a 0-d host array may join device arrays, and is left where it is: its value is read
+  bool may_overlap = false;    ///< the operation allows that its results share memory with an argument
+  bool takes_scalars = false;  ///< a 0-d host array may join device arrays: its value is read on the host
 };
 
-/// A call reads every argument, decides, makes the result, launches, and hands over:
+/// A call reads every argument, decides on device and stream, makes the result, launches, and hands over:
 ///
 ///     using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::device::cuda>;
 ///     using Vector = nb::ndarray<float, nb::ndim<1>, nb::device::cuda>;
@@ -54,13 +54,14 @@ struct CallOptions {
 ///     call.launch([&](cudaStream_t s) { row_sum(matrix.data(), ..., s); });
 ///     return call.hand_over();
 ///
-/// An error before `launch` leaves every array as it was: at most a stream waits for an event. The GIL is held, except
-/// inside `launch`. A failure is thrown as `nanobind::python_error`: TypeError, ValueError, BufferError or
-/// interop.CudaError, with a message that names the function and the argument.
+/// An error before `launch` leaves every array as it was; at most, a stream has been made to wait for an event. The GIL
+/// is held, except inside `launch`. A failure is thrown as `nanobind::python_error`: TypeError, ValueError, BufferError
+/// or interop.CudaError, with a message that names the function and the argument.
 class Call {
  public:
-  /// Reads the arguments, of which there is at least one, and orders the call's stream behind them (if it `only_looks`,
-  /// not: what shows itself only when it is exported, is). `function` and the names outlive the call.
+  /// Reads the arguments, of which there is at least one, and orders the call's stream behind them. With `only_looks`
+  /// it orders nothing, and exports an argument only if it can be read in no other way. `function` and the names
+  /// outlive the call.
   Call(const char* function, std::initializer_list<Argument> arguments, const CallOptions& options = {})
       : Call(function, arguments.begin(), static_cast<int>(arguments.size()), options) {}
   Call(const char* function, const Argument* arguments, int count, const CallOptions& options) {
@@ -75,7 +76,7 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  /// Host arrays: there is no stream, and the result is ready on return.
+  /// Are the arrays on the host? Then there is no stream, and the result is ready on return.
   bool on_host() const { return call_->device < 0; }
   /// The CUDA device of the call, current for its lifetime.
   int device() const { return call_->device; }
@@ -83,7 +84,7 @@ class Call {
   /// The library of the first argument, whose arrays the results are: "numpy", "torch".
   const char* library() const { return call_->library; }
   bool has_out() const { return call_->out != nullptr; }
-  /// Host arrays, computed on the GPU because `execution` asks for it.
+  /// Are these host arrays that are computed on the GPU because `execution` asks for it?
   bool staged() const { return call_->staged != 0; }
 
   /// Argument `i`, in the order given; `out` comes after the last. Its strides are filled in, its offset is 0.
@@ -92,23 +93,23 @@ class Call {
   /// Are the values of argument `i`, which has `Access::takes_conjugated`, the conjugates of what lies in memory?
   bool conjugated(int i) const { return api().is_conjugated(call_, i) != 0; }
 
-  /// Argument `i` as an `nb::ndarray`, valid until the call ends. What its template says of dtype, shape, order and
-  /// device is required: TypeError or ValueError. `nb::device::cuda` is any memory that the GPU of this call can use,
-  /// managed and pinned memory included. An array that is not of `const` elements must have
+  /// Argument `i` as an `nb::ndarray`, valid until the call ends. Throws TypeError or ValueError if it has not the
+  /// dtype, shape, order and device of the template. `nb::device::cuda` is any memory that the GPU of this call can
+  /// use, managed and pinned memory included. An argument that is viewed with elements that are not `const` must have
   /// `Access::write` or `Access::update`.
   template <class Array>
   Array view(int i) const {
     check<Array>(i);
     return as_ndarray<Array>(tensor(i));
   }
-  /// The same check, with what is known at run time only.
+  /// The same check, of a constraint that is known only at run time.
   void check(int i, const InteropConstraint& constraint) const {
     if (api().check(call_, i, &constraint) != 0) nanobind::raise_python_error();
   }
 
   /// The array to write: `out` after checks (where this is the first result), or a new one of the caller's library.
-  /// Throws ValueError for a shape beyond all memory, for an `out` of another shape, or one that overlaps itself or
-  /// (unless `may_overlap` was said) an argument; TypeError for another dtype or a read-only one.
+  /// Throws ValueError for a shape beyond all memory, and for an `out` of another shape, or one that overlaps itself or
+  /// (without `may_overlap`) an argument. Throws TypeError for an `out` of another dtype or a read-only one.
   const DLTensor& output(const int64_t* shape, int ndim, DLDataType dtype) {
     ++outputs_;
     return *required(api().output(call_, shape, ndim, dtype));
@@ -117,8 +118,8 @@ class Call {
   const DLTensor& output(const Shape& shape, DLDataType dtype) {
     return output(shape.sizes, shape.ndim, dtype);
   }
-  /// The same as an `nb::ndarray`, of the dtype and with the constraints of its template: those on the order hold for
-  /// `out`, too, as a new array is compact and row-major.
+  /// The same as an `nb::ndarray`, with the dtype and the constraints of its template. `out` must meet these, too; a
+  /// new array is compact and row-major.
   template <class Array>
   Array output(std::initializer_list<size_t> shape) {
     static_assert(!Array::ReadOnly, "a result is written");
@@ -134,7 +135,7 @@ class Call {
     return as_ndarray<Array>(tensor);
   }
 
-  /// Memory where the call computes, for it alone, from the caller's allocator; null for 0 bytes.
+  /// Memory on the call's device, for this call alone, from the allocator of the caller's library; null for 0 bytes.
   void* workspace(std::size_t bytes) {
     void* memory = nullptr;
     if (api().workspace(call_, bytes, &memory) != 0) nanobind::raise_python_error();
@@ -146,7 +147,7 @@ class Call {
   nanobind::object numpy_output(int i = 0) const { return nanobind::steal(required(api().numpy_output(call_, i))); }
 
   /// Runs `queue(stream)` without the GIL; it must queue its work on the stream and return. In a host call it computes,
-  /// and the stream is null. A CudaError that `queue` throws says which call it ended.
+  /// and the stream is null. A CudaError that `queue` throws is given the name of the call.
   template <class Queue>
   void launch(Queue&& queue) {
     const WithoutGil no_gil;
@@ -160,8 +161,8 @@ class Call {
   /// What the call would do, for `interop.explain`; once the output has been asked for.
   nanobind::object explain() const { return nanobind::steal(required(api().explain(call_))); }
 
-  /// Orders the other libraries behind the work, keeps what must be kept until it is done, and returns the result; a
-  /// tuple of several, None where there is none.
+  /// Orders the other libraries behind the work, keeps alive what the work uses until it is done, and returns the
+  /// result: a tuple if there are several, None if there is none.
   nanobind::object hand_over() { return nanobind::steal(required(api().hand_over(call_))); }
 
  private:

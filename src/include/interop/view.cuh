@@ -1,5 +1,5 @@
-/// An array as a kernel of `interop.kernel` takes it, with any strides: pointer, sizes, strides. Includes nothing, so
-/// that NVRTC compiles it as it is.
+/// An array as a kernel of `interop.kernel` takes it: pointer, sizes, and any strides. Includes nothing, so that NVRTC
+/// compiles it as it is.
 ///
 ///     #include <interop/view.cuh>
 ///
@@ -11,7 +11,7 @@
 
 namespace interop {
 
-/// `T` is const where the kernel reads alone; `ndim` is at least 1.
+/// `T` is const if the kernel only reads; `ndim` is at least 1.
 template <typename T, int ndim>
 struct View {
   T* data;  ///< the first element

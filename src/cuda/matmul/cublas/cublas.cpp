@@ -1,7 +1,7 @@
-/// Matrix products by cuBLASLt, opened at run time: which layouts it can take, how they are put to it, and the plans.
+/// Matrix products by cuBLASLt, opened at run time: the layouts that it takes, their translation, and the plans.
 ///
-/// Caches: the library, opened once and kept; one handle per device, kept; and the plans. A plan is found by all that
-/// cuBLASLt's choice depends on (`Key`), and the cache holds at most kShards * kPlansPerShard of them. A full shard is
+/// Three things are cached: the library and one handle per device, for good, and the plans. A plan's key is all that
+/// cuBLASLt's choice depends on (`Key`). The cache holds at most kShards * kPlansPerShard plans. A full shard is
 /// emptied; a plan in use lives on through its shared_ptr.
 #include <interop/error.h>
 
@@ -65,7 +65,7 @@ bool resolve_all(void* handle, lt::Api& api) {
 #undef RESOLVE
 }
 
-/// Tries one name; notes in library.why_not what stood in the way.
+/// Tries to open the library by one name; if that fails, `library.why_not` says why.
 bool try_open(const std::string& name, Library& library) {
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
@@ -111,7 +111,7 @@ void check_lt(lt::Status status, const char* doing) {
   if (status != lt::kSuccess) throw_lt(status, doing);
 }
 
-/// The handle of a device: it holds neither stream nor workspace, so one serves every thread.
+/// The handle of a device. It holds neither stream nor workspace, so one handle serves every thread.
 lt::Handle handle_of(int device) {
   static std::atomic<lt::Handle> handles[kMaxDevices];
   if (device < 0 || device >= kMaxDevices) check(CUDA_ERROR_INVALID_DEVICE, "selecting a device");
@@ -130,14 +130,14 @@ lt::Handle handle_of(int device) {
 
 // ---- layouts ----
 
-/// A matrix as BLAS can take it: one unit stride, and a leading dimension that no row or column outgrows.
+/// A matrix in BLAS's terms: one unit stride, and a leading dimension that is at least the length of a row (or column).
 struct BlasLayout {
   bool possible = false;
   bool row_major = true;
   int64_t ld = 0;
 };
 
-/// A dimension of size 1 has no stride to respect, so that its leading dimension is ours to choose.
+/// The stride of a dimension of size 1 does not matter, so the leading dimension is then ours to choose.
 BlasLayout row_major_layout(int64_t rows, int64_t columns, const MatrixStrides& strides) {
   const int64_t ld = rows == 1 ? columns : strides.row;
   return {(strides.column == 1 || columns == 1) && ld >= columns, true, ld};
@@ -163,12 +163,12 @@ uint64_t alignment_of(const void* pointer, int64_t batch_stride, std::size_t ite
 
 // ---- dtypes ----
 
-/// What a product of some dtypes is to cuBLASLt.
+/// cuBLASLt's types for a product of some dtypes.
 struct Types {
   lt::DataType a, b, result;
   lt::ComputeType compute;
   lt::DataType scale;  // of alpha and beta
-  uint64_t allowed;    // the implementations, as a mask
+  uint64_t allowed;    // a mask of implementations
 };
 
 std::optional<lt::DataType> lt_type(DLDataType dtype) {
@@ -192,13 +192,13 @@ std::optional<lt::DataType> lt_type(DLDataType dtype) {
   }
 }
 
-/// How products of these dtypes are computed; none where cuBLASLt has none that are as exact as ours.
+/// How products of these dtypes are computed; none where cuBLASLt has no product that is as exact as ours.
 ///
-/// The mask holds whatever the environment says. A float32 product is exact unless the caller allows TF32: the compute
-/// type asks for that, and the mask sees to it where NVIDIA_TF32_OVERRIDE=1 is set. No float64 product is emulated on
+/// The mask overrides the environment. A float32 product is exact unless the caller allows TF32: the compute type asks
+/// for that, and the mask enforces it even where NVIDIA_TF32_OVERRIDE=1 is set. No float64 product is emulated on
 /// integer units, no 16-bit float is added up in 16 bits, and no complex product takes three real ones (Gauss).
 std::optional<Types> types_of(const Gemm& gemm, MatmulPrecision precision) {
-  const bool allow_tf32 = precision == MatmulPrecision::tf32;  // of tf32x3 it has nothing: exact
+  const bool allow_tf32 = precision == MatmulPrecision::tf32;  // cuBLASLt has no tf32x3: such products are exact
   const auto a = lt_type(gemm.dtype), b = lt_type(gemm.b_dtype), result = lt_type(gemm.out_dtype);
   if (!a || !b || !result) return std::nullopt;
   const auto types = [&](lt::ComputeType compute, lt::DataType scale, uint64_t allowed) {
@@ -238,7 +238,7 @@ struct Key {
   int64_t lda, ldb, ldc;
   int64_t batch, a_stride, b_stride, c_stride;
   int64_t ld_addend, addend_stride, ld_aux, aux_stride;
-  uint64_t flags;         // device, and what follows below
+  uint64_t flags;         // the device, and the bits below
   uint64_t types;         // of a, b, the result
   uint64_t alignments;    // of a, b, c, the addend
   uint64_t alignments_2;  // of the bias, aux
@@ -277,12 +277,13 @@ struct StoredHash {
   std::size_t operator()(const HashedKey& key) const { return key.hash; }
 };
 
-/// Can cuBLASLt, which computes c^T where c is row-major, conjugate this operand? Only one that it also transposes.
+/// Can cuBLASLt conjugate this operand? It conjugates only operands that it transposes, and it computes c^T where c is
+/// row-major.
 bool can_conjugate(bool conjugated, bool row_major, const BlasLayout& c) {
   return !conjugated || row_major != c.row_major;
 }
 
-/// Adds what the product is finished by to the key; returns why cuBLASLt cannot, or null.
+/// Adds the epilogue to the key; returns why cuBLASLt cannot compute it, or null.
 const char* add_finish(const Gemm& gemm, const MatmulOptions& options, const BlasLayout& c, Key& key) {
   const std::size_t item = item_bytes(gemm.out_dtype);
   const BatchDim batch = gemm.batch_ndim == 1 ? gemm.batch[0] : BatchDim{};
@@ -312,7 +313,7 @@ const char* add_finish(const Gemm& gemm, const MatmulOptions& options, const Bla
   if (gemm.activation == Activation::gelu) return "it has no exact gelu (but 'gelu_tanh')";
   if (gemm.activation == Activation::relu) key.flags |= kHasRelu;
   if (gemm.activation == Activation::gelu_tanh) {
-    // Its tanh is the hardware's, of 11 bits, and 1 + tanh of less: more than float8 operands are worth.
+    // It uses the hardware's tanh, of 11 bits, and 1 + tanh has fewer: enough for float8 operands only.
     if (gemm.dtype.bits != 8) return "its gelu is not as exact as the result's dtype";
     key.flags |= kHasGelu;
   }
@@ -330,7 +331,7 @@ const char* add_finish(const Gemm& gemm, const MatmulOptions& options, const Bla
   return nullptr;
 }
 
-/// Puts the product in BLAS's terms; returns why that cannot be, or null.
+/// Translates the product to BLAS's terms; returns why that is impossible, or null.
 const char* make_key(const Gemm& gemm, const MatmulOptions& options, const Types& types, int device, Key& key) {
   const BlasLayout c = blas_layout(gemm.m, gemm.n, gemm.c_strides);
   const BlasLayout a = blas_layout(gemm.m, gemm.k, gemm.a_strides);
@@ -365,20 +366,20 @@ const char* make_key(const Gemm& gemm, const MatmulOptions& options, const Types
 
 /// One product in cuBLASLt's terms, and the algorithm for it. Immutable, so that any thread may launch it.
 ///
-/// cuBLASLt is column-major: a row-major matrix is to it the transposed one. Where c is row-major we therefore ask for
-/// c^T = b^T a^T: `first` is b and `second` is a; where c is column-major, `first` is a.
+/// cuBLASLt is column-major and takes a row-major matrix for its transpose. So where c is row-major, we ask for
+/// c^T = b^T a^T: `first` is b and `second` is a. Where c is column-major, `first` is a.
 struct Plan {
   Key key{};
   Types types{};
-  lt::Operation operation = nullptr;  // null where it names pointers of the call: each launch makes its own
+  lt::Operation operation = nullptr;  // null where it holds pointers of the call: each launch makes its own
   lt::Layout first = nullptr, second = nullptr, addend = nullptr, result = nullptr;
   lt::Algorithm algorithm{};
   std::size_t workspace_bytes = 0;
   int device = 0;
   bool swapped = false;
-  std::string dtype;  // of a, for a person
+  std::string dtype;  // of a, for `describe`
   bool tuned = false, tiled_is_quicker = false, denied_division = false;
-  mutable std::atomic<uint64_t> loaded_in{0};  // the context that has run it
+  mutable std::atomic<uint64_t> loaded_in{0};  // the last context that ran it
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -408,7 +409,7 @@ lt::Layout make_layout(lt::DataType type, int64_t rows, int64_t columns, bool ro
   return layout;
 }
 
-/// What cuBLASLt calls the operation, with the pointers of `gemm` where it takes any.
+/// cuBLASLt's descriptor of the operation, with those pointers of `gemm` that it takes.
 class OwnedOperation {
  public:
   OwnedOperation(const Plan& plan, const Gemm& gemm) {
@@ -448,7 +449,7 @@ class OwnedOperation {
   void set(lt::OperationAttribute attribute, const Value& value) {
     check_lt(library().api.cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value), kPlanning);
   }
-  /// 0 for none.
+  /// 0 for no epilogue.
   static uint32_t epilogue_of(const Key& key) {
     uint32_t epilogue = 0;
     if (key.flags & kHasBias) epilogue |= lt::kBias;
@@ -459,7 +460,7 @@ class OwnedOperation {
   lt::Operation operation_ = nullptr;
 };
 
-/// Does the operation name pointers of the call?
+/// Does the operation hold pointers of the call?
 bool names_pointers(const Key& key) { return key.flags & (kHasBias | kHasAux | kHasFactorA | kHasFactorB); }
 
 enum class Division { allowed, forbidden };  // of k into parts
@@ -470,7 +471,7 @@ class PlanPreference {
     const Key& key = plan.key;
     check_lt(library().api.cublasLtMatmulPreferenceCreate(&preference_), kPlanning);
     set(lt::kMaxWorkspaceBytes, cublas::kMaxWorkspace);
-    // Added up in a fixed order, never in that of arrival (INPLACE): the same bits every run.
+    // Partial sums are added in a fixed order, never in that of arrival (INPLACE): every run gives the same bits.
     set(lt::kReductionSchemeMask,
         static_cast<uint32_t>(division == Division::allowed ? lt::kReduceInComputeType : lt::kNoReduction));
     set(lt::kImplementationMask, plan.types.allowed);
@@ -506,12 +507,12 @@ Value config(const lt::Algorithm& algorithm, lt::AlgorithmAttribute attribute) {
 
 int32_t parts_of_k(const lt::Algorithm& algorithm) { return std::max(1, config<int32_t>(algorithm, lt::kSplitK)); }
 
-/// Do the parts that an algorithm divides k into cover it?
+/// Do the parts of an algorithm's split-k cover all of k?
 ///
-/// In cuBLASLt 12.8.5, 13.1.1 and 13.2.2 they may not: a part is k / parts rounded down, then up to whole tiles, and
-/// what is left is in none. Of three million products of float16 on an H100 just those lost products where algorithm 66
-/// falls short so and k is not of whole tiles (facebookexperimental/triton, cublas_gemm_bug_reproduce.py). We hold it
-/// against every algorithm; one that does not say its tile may have any from 8 to 128.
+/// In cuBLASLt 12.8.5, 13.1.1 and 13.2.2 they may not: a part is k / parts, rounded down and then up to whole tiles,
+/// and the rest of k is in no part. Of three million float16 products on an H100, exactly those were wrong for which
+/// algorithm 66 falls short in this way and k is not a multiple of the tile (facebookexperimental/triton,
+/// cublas_gemm_bug_reproduce.py). We check every algorithm; one that does not say its tile may have any from 8 to 128.
 bool covers_k(int64_t k, const lt::Algorithm& algorithm) {
   const int64_t parts = parts_of_k(algorithm), tile = lt::tile_k(config<uint32_t>(algorithm, lt::kStagesId));
   if (parts == 1 || k % (tile ? tile : 128) == 0) return true;
@@ -521,9 +522,10 @@ bool covers_k(int64_t k, const lt::Algorithm& algorithm) {
 
 /// Is the sum rounded once, after the bias and the activation?
 ///
-/// Some algorithms round it to the 16 bits of the result before them, too, as a second kernel does that work: where a
-/// bias cancels the sum, what is left is that error. Of cuBLASLt 13.1 on an H200 those are all that divide k, but for
-/// 66; and for gelu 11, 16 and 56, where 21 and 66 do it in the one kernel. Wider results lose nothing on the way.
+/// Some algorithms apply these in a second kernel, and round the sum to the 16 bits of the result before it, too. Where
+/// a bias cancels the sum, that error is all that is left. In cuBLASLt 13.1 on an H200 these are all algorithms that
+/// split k, except 66, and for gelu also 11, 16 and 56; 21 and 66 compute gelu in the one kernel. Wider results lose
+/// nothing.
 bool rounds_once(const Key& key, const lt::Algorithm& algorithm) {
   const uint64_t result = key.types >> kResultTypeShift;
   const bool is_narrow = result == lt::kReal16F || result == lt::kReal16BF;
@@ -544,7 +546,7 @@ bool is_right(const Key& key, const lt::Algorithm& algorithm) {
   return covers_k(key.k, algorithm) && rounds_once(key, algorithm) && !spans_too_much(key, algorithm);
 }
 
-/// What a plan consists of but for the algorithm, and cuBLASLt's name of the operation, which `operation` owns.
+/// Makes a plan without its algorithm, and `operation`, cuBLASLt's descriptor of the operation.
 std::shared_ptr<Plan> describe_to_cublas(const Gemm& gemm, const Key& key, const Types& types, int device,
                                          std::optional<OwnedOperation>& operation) {
   auto plan = std::make_shared<Plan>();
@@ -571,11 +573,11 @@ std::shared_ptr<Plan> describe_to_cublas(const Gemm& gemm, const Key& key, const
 lt::Layout addend_of(const Plan& plan) { return plan.addend ? plan.addend : plan.result; }
 
 struct Candidates {
-  std::vector<lt::Heuristic> algorithms;  // which are right for the product, the quickest, as cuBLASLt thinks, first
-  bool denied_division = false;           // its quickest divides k, wrongly; the first of these does not divide it
+  std::vector<lt::Heuristic> algorithms;  // right for the product; the quickest by cuBLASLt's estimate first
+  bool denied_division = false;           // cuBLASLt's quickest splits k, wrongly; the first of these does not
 };
 
-/// Of `most` algorithms.
+/// The candidates among the first `most` algorithms that cuBLASLt proposes.
 Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int most,
                           Division division = Division::allowed) {
   const PlanPreference preference(plan, division);
@@ -584,7 +586,7 @@ Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int
   const lt::Status status = library().api.cublasLtMatmulAlgoGetHeuristic(
       handle_of(plan.device), operation.get(), plan.first, plan.second, addend_of(plan), plan.result, preference.get(),
       most, found.data(), &count);
-  // INVALID_VALUE: dtypes, layouts and epilogues that do not go together.
+  // INVALID_VALUE: dtypes, layouts and epilogue do not go together.
   if (status != lt::kSuccess && status != lt::kNotSupported && status != lt::kInvalidValue) throw_lt(status, kPlanning);
   if (status != lt::kSuccess || count == 0) return {};
   found.resize(static_cast<size_t>(count));
@@ -617,7 +619,7 @@ Choices& all_choices() {
   return *choices;
 }
 
-/// Plans the product as was chosen; false where nothing was, or this cuBLASLt does not take it.
+/// Plans the product by the choice kept for it; false if there is none, or this cuBLASLt does not take it.
 bool plan_as_chosen(Plan& plan, const OwnedOperation& operation) {
   if (plan.key.flags & kIgnoresChoices) return false;
   Choices& choices = all_choices();
@@ -638,9 +640,9 @@ bool plan_as_chosen(Plan& plan, const OwnedOperation& operation) {
   return true;
 }
 
-constexpr int kCandidates = 8;  // enough that one that divides k, and covers it, is mostly among them
+constexpr int kCandidates = 8;  // enough that mostly one of them splits k and covers it
 
-/// Takes the choice for the product, or asks cuBLASLt; null where it knows no algorithm.
+/// Plans the product by the choice kept for it, or asks cuBLASLt; null if that knows no algorithm.
 std::shared_ptr<const Plan> make_plan(const Gemm& gemm, const Key& key, const Types& types, int device) {
   RelaxedCapture relaxed(driver());
   std::optional<OwnedOperation> operation;
@@ -670,7 +672,7 @@ std::array<Shard, kShards>& shards() {
   return *all;
 }
 
-std::atomic<unsigned> g_choices{0};  // how many were kept: a plan that is as old as another count is not to be
+std::atomic<unsigned> g_choices{0};  // how many choices were kept; a plan made under an older count is not cached
 
 void forget_plans() {
   ++g_choices;
@@ -680,7 +682,7 @@ void forget_plans() {
   }
 }
 
-/// The plans made without it are forgotten.
+/// Keeps a choice, and forgets the plans made without it.
 void keep(const Key& key, Choice choice) {
   Choices& choices = all_choices();
   {
@@ -700,9 +702,9 @@ std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Ty
   }
   const unsigned before = g_choices.load();
   std::shared_ptr<const Plan> plan =
-      make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and agree
+      make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and get the same answer
   std::lock_guard<std::mutex> lock(shard.mutex);
-  if (g_choices.load() != before) return plan;  // perhaps made without what was chosen meanwhile
+  if (g_choices.load() != before) return plan;  // perhaps made without a choice kept meanwhile
   if (shard.plans.size() >= kPlansPerShard) shard.plans.clear();
   return shard.plans.emplace(hashed, std::move(plan)).first->second;
 }
@@ -777,7 +779,7 @@ void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream
     if (status == lt::kSuccess) plan.loaded_in.store(context, std::memory_order_relaxed);
   }
   if (status == lt::kSuccess) return;
-  // cuBLASLt's status does not tell our failure from an earlier one; the stream does.
+  // cuBLASLt's status does not distinguish this failure from an earlier one; the stream's status does.
   RelaxedCapture relaxed(driver());
   const CUresult earlier = driver().cuStreamQuery(stream);
   if (is_earlier_error(earlier)) throw_status(earlier, "launching a product");

@@ -1,5 +1,5 @@
-/// The part of cuBLASLt that we call, declared by us so that the build needs no cuBLAS. Where cublasLt.h is there,
-/// every value and size is checked against it. Private to src/cuda.
+/// The part of cuBLASLt that we call, declared here so that the build needs no cuBLAS. If the build finds cublasLt.h,
+/// it checks every value and size against it. Private to src/cuda.
 #pragma once
 
 #include <cuda.h>
@@ -45,7 +45,7 @@ enum OperationAttribute : int {
   kScaleAPointer = 17,
   kScaleBPointer = 18,
 };
-/// Or'ed together, but for the first.
+/// Flags to be or'ed, except the first.
 enum Epilogue : std::uint32_t { kNoEpilogue = 1, kRelu = 2, kBias = 4, kGelu = 32, kGeluAux = 32 | 128 };
 enum LayoutAttribute : int { kBatchCount = 5, kBatchStride = 6 };
 enum PreferenceAttribute : int {
@@ -60,7 +60,7 @@ enum PreferenceAttribute : int {
 enum AlgorithmAttribute : int { kAlgorithmId = 0, kTileId = 1, kSplitK = 2, kReductionScheme = 3, kStagesId = 6 };
 enum ReductionScheme : std::uint32_t { kNoReduction = 0, kReduceInComputeType = 2 };
 
-/// How long along k an algorithm's tile is, by its kStagesId; 0 where that does not say.
+/// The length of an algorithm's tile along k, by its kStagesId; 0 where that does not say it.
 constexpr int kTileK[] = {0,   16,  16,  16,  16,  16, 16, 32, 32, 32, 32, 32, 32, 64, 64, 64, 64,  64,  64, 128,
                           128, 128, 128, 128, 128, 32, 8,  16, 8,  0,  0,  8,  8,  16, 32, 64, 128, 256, 768};
 constexpr int tile_k(std::uint32_t stages) { return stages < std::size(kTileK) ? kTileK[stages] : 0; }

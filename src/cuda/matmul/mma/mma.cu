@@ -22,7 +22,7 @@ using tiled::kKernelBatchDims;
 using tiled::matrices;
 using tiled::OutputArgs;
 
-// ---- what the kernel is told ----
+// ---- the kernel's arguments ----
 
 /// One input as a (mn, k) matrix, where mn is m for a and n for b. One of the two has the unit stride: the fast one.
 struct OperandArgs {
@@ -30,7 +30,7 @@ struct OperandArgs {
   int64_t slow_stride;  // in bytes, as all strides here
   int64_t batch_stride[kKernelBatchDims];
   int k_fast;
-  int vectors;  // are all runs of 8 elements along the fast dimension 16-byte aligned? 4-byte aligned else
+  int vectors;  // are all runs of 8 elements along the fast dimension 16-byte aligned? Else 4-byte aligned
 };
 
 struct KernelArgs {
@@ -48,7 +48,7 @@ struct KernelArgs {
 constexpr int kThreads = 128, kK = 32, kStages = 3;
 constexpr int kChunk = 16;  // bytes that a thread copies at a time: 8 elements
 
-/// Four warps stand in a square, and each has a quarter of the tile's outputs.
+/// Four warps form a square, and each has a quarter of the tile's outputs.
 template <int Size>
 struct Shape {
   static constexpr int kSize = Size, kWarp = Size / 2;  // in rows and in columns
@@ -64,11 +64,12 @@ struct Shape {
 
 // ---- from global to shared memory ----
 
-// A stage of an operand is rows of the fast dimension: where that is k, of 32 elements for each mn, else of all mn of
-// the tile for each k. The 16-byte chunks of a row are exchanged, so that ldmatrix reads 8 chunks below one another
-// from different banks: chunk i of a row of 64 bytes is at i ^ row / 2 % 4, of a longer row at i ^ row % 8.
+// A stage of an operand consists of rows along the fast dimension. If that is k, there is a row of 32 elements for each
+// mn; otherwise there is a row of all mn of the tile for each k. The 16-byte chunks of a row are swizzled, so that
+// ldmatrix reads 8 chunks below one another from different banks: chunk i of a row of 64 bytes is at i ^ row / 2 % 4,
+// and of a longer row at i ^ row % 8.
 
-/// The copies of one operand by one thread: its chunks of a stage are equal numbers of rows apart.
+/// One thread's copies of one operand. The thread's chunks of a stage are a fixed number of rows apart.
 template <typename S>
 class Copies {
  public:
@@ -86,7 +87,7 @@ class Copies {
     to_ = row * row_chunks * kChunk + (chunk ^ (k_fast_ ? row / 2 % 4 : row % 8)) * kChunk;
   }
 
-  /// Copies the next k tile; zeros for what does not exist.
+  /// Copies the next k tile, with zeros beyond the matrix.
   __device__ __forceinline__ void next(uint32_t stage) {
     const int most = min(max(2 * min(fast_left_, 8), 0), kChunk);
 #pragma unroll
@@ -119,7 +120,8 @@ class Copies {
 
 // ---- from shared memory to registers ----
 
-/// Four 8 x 8 matrices, transposed where the rows of shared memory are k: then a register holds neighbours in k, too.
+/// Loads four 8 x 8 matrices. They are transposed where the rows of shared memory are k, so that a register holds
+/// neighbours in k there, too.
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t from, int k_fast) {
   asm volatile(
       "{\n"
@@ -133,8 +135,8 @@ __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t from, 
       : "memory");
 }
 
-/// The pieces of one operand that a warp multiplies: 16 of mn by 16 of k each, in four registers: those of (mn, k) in
-/// (low, low), (high, low), (low, high), (high, high) halves.
+/// The pieces of one operand that a warp multiplies. Each is 16 of mn by 16 of k, in four registers: the (low, low),
+/// (high, low), (low, high) and (high, high) halves of (mn, k).
 template <typename S>
 class Fragments {
  public:
@@ -156,7 +158,7 @@ class Fragments {
   __device__ __forceinline__ void load(uint32_t stage, int step) {
 #pragma unroll
     for (int i = 0; i < S::kPieces; ++i) {
-      // The chunks' exchange is an exclusive or, and so are steps along a row.
+      // The swizzle is an exclusive or, and so are steps along a row.
       const uint32_t place =
           k_fast_ ? (place_ ^ step * 2 * kChunk) + i * 16 * 64 : (place_ ^ i * 2 * kChunk) + step * 16 * S::kSize * 2;
       load_matrices(values[i], stage + place, k_fast_);
@@ -193,22 +195,22 @@ __device__ __forceinline__ const char* first_element(const OperandArgs& args, co
   return data;
 }
 
-/// A warp's quarter of the sums, finished and stored: 32 rows a time go through its shared memory, so that a thread
-/// then has four neighbours of a row, and neighbouring threads have neighbours.
+/// Finishes and stores a warp's quarter of the sums. 32 rows at a time go through its shared memory, so that a thread
+/// then has four neighbours of a row, and the stores are coalesced.
 template <typename S, typename T>
 __device__ __forceinline__ void store(const KernelArgs& args, float* buffer,
                                       const float (&sums)[S::kPieces][2 * S::kPieces][4], const BlockTile& tile) {
   constexpr int kVectors = S::kWarp / 4;  // in a row
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_row = tile.row + warp / 2 * S::kWarp, first_column = tile.column + warp % 2 * S::kWarp;
-  // Vectors of four are exchanged, so that the rows that a warp writes at a time are in different banks.
+  // Vectors of four are swizzled, so that the rows that a warp writes at a time are in different banks.
   const auto vector = [buffer](int row, int index) { return buffer + row * S::kWarp + (index ^ row % 4 * 2) * 4; };
   const tiled::Factors factors(args.finish);
 #pragma unroll 1
   for (int part = 0; part < S::kPieces / 2; ++part) {
     __syncwarp();  // all have read the part before
 #pragma unroll
-    for (int i = 0; i < S::kPieces; ++i) {  // registers have no index
+    for (int i = 0; i < S::kPieces; ++i) {  // registers cannot be indexed
       if (i / 2 != part) continue;
 #pragma unroll
       for (int j = 0; j < 2 * S::kPieces; ++j) {
@@ -239,7 +241,7 @@ __device__ __forceinline__ void store(const KernelArgs& args, float* buffer,
 //   out     c (m, n) T or float32, any strides, finished as `FinishArgs` says
 //   launch  one block of kThreads per tile of c, kShared dynamic shared memory; two blocks an SM
 //   maths   float32 sums in one fixed order
-// A ring of kStages k tiles in shared memory: kStages - 1 are on their way while one is multiplied.
+// Shared memory holds a ring of kStages k tiles: kStages - 1 are in flight while one is multiplied.
 template <typename S, typename T>
 __global__ void __launch_bounds__(kThreads, 2) mma_kernel(const __grid_constant__ KernelArgs args) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -264,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, 2) mma_kernel(const __grid_constant_
       b.next(free_stage + S::kBytes);
       --to_copy;
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");  // empty at the end, so that the count stays right
+    asm volatile("cp.async.commit_group;" ::: "memory");  // a group is counted even if it is empty, at the end
     free_stage = next_of(free_stage);
   };
 
@@ -287,11 +289,11 @@ __global__ void __launch_bounds__(kThreads, 2) mma_kernel(const __grid_constant_
   for (int k_tile = 1 - kStages; k_tile < k_tiles; ++k_tile) {
     if (k_tile >= 0) {
       asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-      __syncthreads();  // it has arrived, for all threads; and all have done with the one before, which is free now
+      __syncthreads();  // the tile has arrived for all threads, and all have finished the one before, which is free
       load(stage, 0);
     }
     copy_next();
-    if (k_tile < 0) continue;  // the first are on their way
+    if (k_tile < 0) continue;  // only the first tiles are in flight
     multiply();
 #pragma unroll
     for (int step = 1; step < kK / 16; ++step) {
@@ -308,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, 2) mma_kernel(const __grid_constant_
 
 // ---- the variants ----
 
-/// A shape, and the share of an SM's peak that its products reach, about.
+/// A shape, and about what share of an SM's peak its products reach.
 struct Variant {
   const char* name;
   int size, shared_bytes;
@@ -351,7 +353,7 @@ struct Layout {
 Layout layout_of(const Gemm& gemm, const void* data, int64_t mn, int64_t mn_stride, int64_t k_stride,
                  int64_t BatchDim::* batch_stride) {
   Layout layout;
-  if (gemm.k == 1) k_stride = mn_stride == 1 ? 0 : 1;  // nothing steps along a dimension of one
+  if (gemm.k == 1) k_stride = mn_stride == 1 ? 0 : 1;  // the stride of a dimension of size 1 is not used
   if (mn == 1) mn_stride = k_stride == 1 ? 0 : 1;
   layout.k_fast = k_stride == 1;
   layout.slow_stride = layout.k_fast ? mn_stride : k_stride;
@@ -371,7 +373,7 @@ Layout layout_b(const Gemm& gemm) {
 
 // ---- the launcher ----
 
-/// A variant, and when its busiest SM should be done.
+/// A variant, and the estimated time of its busiest SM.
 struct Choice {
   int variant;
   double us;

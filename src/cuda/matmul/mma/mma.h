@@ -7,13 +7,13 @@
 
 namespace interop::cuda::mma {
 
-/// Two operands of float16 or two of bfloat16, a result of their dtype or float32, on a device of compute
-/// capability 8.0 or more for which this build has such code. There is something to compute, and k >= 1. One unit
-/// stride in each of a and b; the addresses and all other strides are multiples of 4 bytes, of any sign, or 0. All that
-/// has the result's shape may lie as it likes.
+/// Do these kernels serve the product? Both operands are float16 or both bfloat16, and the result has their dtype or is
+/// float32. The device has compute capability 8.0 or more, and this build has code for it. There is something to
+/// compute, and k >= 1. Each of a and b has one unit stride; its address and other strides are multiples of 4 bytes,
+/// and the strides may be negative or 0. Arrays of the result's shape may have any strides.
 bool serves(const Gemm& gemm);
 
-/// `serves(gemm)` is true. Accumulates in float32, in one fixed order.
+/// Requires `serves(gemm)`. Accumulates in float32, in one fixed order.
 void launch(const Gemm& gemm, cudaStream_t stream);
 /// About how long that takes on an H100, in microseconds.
 double estimated_us(const Gemm& gemm);

@@ -27,10 +27,10 @@ using tiled::kKernelBatchDims;
 using tiled::matrices;
 using tiled::OutputArgs;
 
-// ---- what the kernel is told ----
+// ---- the kernel's arguments ----
 
 /// One input as a (mn, k) matrix, where mn is m for a and n for b. Neighbouring threads copy neighbours along the fast
-/// one of the two dimensions, which is that of the unit stride, if there is one.
+/// dimension, which is the one with the unit stride, if there is one.
 struct OperandArgs {
   const char* data;
   int64_t fast_stride, slow_stride;  // in bytes, as all strides here
@@ -46,7 +46,7 @@ struct KernelArgs {
   FinishArgs finish;
   int m, n, k;
   int row_tiles, column_tiles;
-  unsigned conjugates_a;  // the bit that turns the sign of a's imaginary parts, or 0
+  unsigned conjugates_a;  // the bit that flips the sign of a's imaginary parts, or 0
   int64_t first_matrix;   // of this launch
   int64_t batch_size[kKernelBatchDims];
 };
@@ -56,15 +56,15 @@ struct KernelArgs {
 constexpr int kChunk = 16;       // bytes: four neighbours of float32, two of float64, or one complex128
 constexpr int kTileBytes = 128;  // of k, in a k tile
 
-// A row of a stage is longer than what is in it, so that what lanes read at a time is in different banks: of float32 4
-// neighbours in k and 8 in mn, of float64 4 and 4, of complex128 4 and 2.
+// Rows of a stage are padded, so that the elements that lanes read at a time are in different banks. These are 4
+// neighbours in k and 8 in mn of float32, 4 and 4 of float64, and 4 and 2 of complex128.
 constexpr int kPad = 32;  // where mn is the fast dimension
 template <typename T>
 constexpr int pitch_of_k() {  // where k is
   return kTileBytes + 4 * sizeof(T);
 }
 
-/// What `size` rows (a) or columns (b) take of a stage, whichever dimension is the fast one.
+/// The bytes of a stage that `size` rows (a) or columns (b) take, whichever dimension is the fast one.
 template <typename T>
 constexpr int operand_bytes(int size) {
   const int item = sizeof(T);
@@ -92,7 +92,7 @@ struct Shape {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-/// threadIdx.x, asked anew, so that what follows from it does not keep registers all through the loop over k.
+/// Reads threadIdx.x anew, so that what is derived from it does not occupy registers through the loop over k.
 __device__ __forceinline__ int thread_index() {
   int index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
@@ -101,7 +101,7 @@ __device__ __forceinline__ int thread_index() {
 
 // ---- from global to shared memory ----
 
-/// How far neighbours in k and in mn are from one another in a stage, in bytes.
+/// The distances of neighbours in k and in mn in a stage, in bytes.
 template <typename S, int Size, bool KFast>
 struct Pitches {
   static constexpr int kItem = sizeof(typename S::T);
@@ -109,7 +109,7 @@ struct Pitches {
   static constexpr int kMN = KFast ? pitch_of_k<typename S::T>() : kItem;
 };
 
-/// The copies of one operand by one thread: its chunks of a stage are equal numbers of rows apart.
+/// One thread's copies of one operand. The thread's chunks of a stage are a fixed number of rows apart.
 template <typename S, int Size, bool KFast>
 class Copies {
  public:
@@ -122,7 +122,7 @@ class Copies {
     whole_ = (S::kComplex || args.vectors) && mn_left >= Size;
   }
 
-  /// Copies the next k tile; zeros for what does not exist, of mn and of the `k_left` from there on.
+  /// Copies the next k tile, with zeros beyond mn and beyond the `k_left` that are left of k.
   __device__ __forceinline__ void next(uint32_t stage, int k_left) {
     if (whole_ && k_left >= S::kK) {
       const char* from = from_;
@@ -248,7 +248,7 @@ __device__ __forceinline__ double with_sign_turned(double x, unsigned bit) {
   return __hiloint2double(__double2hiint(x) ^ bit, __double2loint(x));
 }
 
-/// What a warp multiplies at a time: its rows by 8 columns, for 8 k. Parts are the real and the imaginary one of
+/// What a warp multiplies at a time: its rows by 8 columns, for 8 k. Parts are the real and the imaginary part of a
 /// complex128.
 template <typename S>
 struct Step {
@@ -309,9 +309,9 @@ struct Step {
   }
 };
 
-// ---- what becomes of the sums ----
+// ---- the epilogue ----
 
-/// Of a block of outputs, what a lane has: rows g and g + 8, of columns 2t and 2t + 1.
+/// One of a lane's outputs of a block: the lane has rows g and g + 8 of columns 2t and 2t + 1.
 template <typename S>
 __device__ __forceinline__ typename S::T output(const typename Step<S>::Sums& sums, int i, int j, int row, int column) {
   if constexpr (S::kComplex) {
@@ -321,12 +321,12 @@ __device__ __forceinline__ typename S::T output(const typename Step<S>::Sums& su
   }
 }
 
-/// Where a matrix's output is in an array of the result's shape; null if that is not there.
+/// Where an output is in an array of the result's shape; null for an absent array.
 __device__ __forceinline__ char* place_in(const OutputArgs& array, const BlockTile& tile, int row, int column) {
   return tiled::place_in(array, tile.batch, row, column).data;
 }
 
-/// Stores the sums as they are, a lane's two columns as vectors where they are adjacent and aligned. `row` and `column`
+/// Stores the sums unchanged; a lane's two columns are a vector where they are adjacent and aligned. `row` and `column`
 /// are the lane's first.
 template <typename S>
 __device__ __forceinline__ void store(const KernelArgs& args, const typename Step<S>::Sums& sums, const BlockTile& tile,
@@ -356,8 +356,8 @@ __device__ __forceinline__ void store(const KernelArgs& args, const typename Ste
   }
 }
 
-/// Finishes and stores sums that are not stored as they are, one by one: from local memory, since registers have no
-/// index, and unrolled this would be a lot of code.
+/// Finishes and stores sums that have an epilogue, one by one. They go through local memory: registers cannot be
+/// indexed, and unrolled this would be a lot of code.
 template <typename S>
 __device__ __forceinline__ void finish(const KernelArgs& args, const typename Step<S>::Sums& sums,
                                        const BlockTile& tile, int first_row, int first_column) {
@@ -397,11 +397,11 @@ __device__ __forceinline__ const char* first_element(const OperandArgs& args, co
 //   out     c (m, n) T, any strides, finished as `FinishArgs` says
 //   launch  one block of S::kThreads per tile of c, S::kShared dynamic shared memory
 //   traffic reads a and b n / kN and m / kM times, mostly from L2; writes c once. Compute-bound, so judge it in FLOP/s
-//   maths   sums of T in one fixed order, that of k's eights; of complex128 four real products each; of float32 as TF32
-// A ring of kStages k tiles in shared memory: kStages - 1 are on their way while one is multiplied; and of that, the
-// next step's columns are on their way to registers. An instruction of float64 holds up its warp for 32 cycles, and a
-// register that it reads for some more: 16 warps an SM hide that, 8 do not. E.g. m = n = k = 4096 of float64: 2048
-// blocks of 256 threads, two an SM, each 256 k tiles of 16.
+//   maths   sums of T in one fixed order, 8 k at a time; complex128 takes four real products; float32 is read as TF32
+// Shared memory holds a ring of kStages k tiles: kStages - 1 are in flight while one is multiplied, and the columns of
+// that one's next step are in flight to registers. A float64 instruction holds up its warp for 32 cycles, and a
+// register that it reads for some more: 16 warps per SM hide that, 8 do not. E.g. m = n = k = 4096 of float64: 2048
+// blocks of 256 threads, two per SM, each 256 k tiles of 16.
 template <typename S, bool KFastA, bool KFastB>
 __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) mma_wide_kernel(const __grid_constant__ KernelArgs args) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -426,9 +426,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) mma_wide_kernel(co
       copies_a.next(to, k_left);
       copies_b.next(to + S::kBytesA, k_left);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");  // empty at the end, so that the count stays right
+    asm volatile("cp.async.commit_group;" ::: "memory");  // a group is counted even if it is empty, at the end
   };
-  const auto wait_for_tile = [&] {  // it has arrived, for all threads; and all have done with the one before
+  const auto wait_for_tile = [&] {  // the tile has arrived for all threads, and all have finished the one before
     asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 2) : "memory");
     __syncthreads();
   };
@@ -478,8 +478,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) mma_wide_kernel(co
 
 // ---- the variants ----
 
-/// A shape, and how fast it is: n blocks of it on one SM take as long as (n + start) / rate times its multiplications
-/// at the SM's peak. Fitted to an H200, with squares of 256 to 2048; of TF32 estimated.
+/// A shape and its speed. `blocks` blocks on one SM take as long as (blocks + start) / rate times the multiplications
+/// of one block do at the SM's peak. Fitted to an H200, with squares of 256 to 2048; estimated for TF32.
 struct Variant {
   const char* name;
   int m, n, threads, shared_bytes;
@@ -525,7 +525,7 @@ Variants variants(DLDataType dtype) {
       variant_of<Shape<Wide, 32, 32,  16, 16,  3,  4>>("32x32x8", 1.0, 1.2),
   };
   // clang-format on
-  // What bounds these is the loads from shared memory, and the rounding: 24 and 72 instructions for 16 products of a
+  // These are bound by the loads from shared memory and by the rounding: 24 and 72 instructions for 16 products of a
   // warp of 64 x 32. On an H200 they reach 120 and 100 TFLOP/s.
   static const Variant tf32[] = {
       variant_of<Shape<float, 128, 128, 64, 32, 2, 2>>("128x128x32", 0.26, 0.3),
@@ -544,7 +544,7 @@ int64_t tiles_of(const Gemm& gemm, const Variant& variant) {
 
 // ---- the launcher ----
 
-/// A variant, and when its busiest SM should be done.
+/// A variant, and the estimated time of its busiest SM.
 struct Choice {
   int variant;
   double us;
@@ -572,7 +572,7 @@ OperandArgs operand_args(const Gemm& gemm, const void* data, int64_t mn, int64_t
                          int64_t BatchDim::* batch_stride, int size, int threads) {
   OperandArgs args{};
   const int64_t item = item_bytes(gemm.dtype);
-  // Nothing steps along a dimension of one, and its stride may be anything.
+  // The stride of a dimension of size 1 is not used, and may be anything.
   if (gemm.k == 1) k_stride = mn_stride == 1 ? 0 : 1;
   if (mn == 1) mn_stride = k_stride == 1 ? 0 : 1;
   args.data = static_cast<const char*>(data);
@@ -596,7 +596,7 @@ OperandArgs operand_b(const Gemm& gemm, const Variant& variant) {
                       variant.threads);
 }
 
-/// Could the sums be stored as vectors, if as they are?
+/// May sums without an epilogue be stored as vectors?
 bool stores_vectors(const Gemm& gemm) {
   int64_t strides = gemm.c_strides.row;
   for (int i = 0; i < gemm.batch_ndim; ++i) strides |= gemm.batch[i].c_stride;
@@ -612,7 +612,8 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
   args.b = operand_b(gemm, variant);
   args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.finish = tiled::finish_args(gemm, stores_vectors(gemm));
-  // Of both conjugates the product is the conjugate of the product: what is left is at most a's sign.
+  // If b is lazily conjugated, the epilogue conjugates the result: a @ conj(b) = conj(conj(a) @ b). So only the sign of
+  // a's imaginary parts may have to change here.
   args.conjugates_a = gemm.a_conjugated != gemm.b_conjugated ? kSignBit : 0;
   const CUfunction function =
       ready(*variant.kernels[args.a.k_fast][args.b.k_fast], "launching a product", "loading the matmul kernel");

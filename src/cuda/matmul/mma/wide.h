@@ -7,13 +7,13 @@
 
 namespace interop::cuda::mma_wide {
 
-/// Two operands of float64 or two of complex128, for `exact`; two of float32, for `tf32`. On a device of compute
-/// capability 8.0 or more for which this build has such code. There is something to compute, and k >= 1. All arrays may
-/// lie as they like.
+/// Do these kernels serve the product? For `exact`, both operands are float64 or both complex128; for `tf32`, both are
+/// float32. The device has compute capability 8.0 or more, and this build has code for it. There is something to
+/// compute, and k >= 1. All arrays may have any strides.
 bool serves(const Gemm& gemm, MatmulPrecision precision);
 
-/// `serves(gemm, precision)` is true; float32 is rounded to TF32. Sums of the result's dtype, in one fixed order; each
-/// product of float64 is added, and rounded, as fma does it.
+/// Requires `serves(gemm, precision)`. float32 is rounded to TF32. Sums have the result's dtype and one fixed order;
+/// each product of float64 is added, and rounded, as fma does it.
 void launch(const Gemm& gemm, cudaStream_t stream);
 /// About how long that takes on an H100, in microseconds.
 double estimated_us(const Gemm& gemm);

@@ -1,4 +1,5 @@
-/// Products of the fewest rows, where k runs along the larger operand: dot products, read as a copy reads.
+/// Products of the fewest rows, where k is the larger operand's unit stride. They are dot products, and read as a copy
+/// does.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 namespace interop::cuda::skinny {
 namespace {
 
-/// A warp adds up M x kColumns outputs. Of each column it reads kChunks times 512 bytes along k, all on their way at
-/// once: long runs of few columns, which is how memory is quickest (64 bytes of each of many took up to twice as long
-/// on an H200). A `Short` k does not fill two chunks: twice the columns have one.
+/// A warp adds up M x kColumns outputs. Of each column it reads kChunks chunks of 512 bytes along k, all in flight at
+/// once. Long runs of few columns give the best bandwidth: 64 bytes of each of many columns took up to twice as long on
+/// an H200. A `Short` k does not fill two chunks, so there are twice as many columns with one chunk each.
 template <typename E, int M, bool Short>
 struct Shape {
   using Element = E;
@@ -21,12 +22,12 @@ struct Shape {
   static constexpr int kChunks = sizeof(E) == 2 || Short ? 1 : 2;
   static constexpr int kChunkK = 32 * kVector, kStageK = kChunks * kChunkK;
   static constexpr int kWarpsLog = 3, kWarps = 1 << kWarpsLog, kThreads = 32 * kWarps;
-  static constexpr int kMinBlocks = M == 1 ? 4 : 3;  // 64 or 48 KB are on their way on an SM
+  static constexpr int kMinBlocks = M == 1 ? 4 : 3;  // 64 or 48 KB are in flight per SM
   static constexpr int kWarpSums = M * kColumns;
   static_assert(kWarpSums <= 16, "each is added up over all lanes");
 };
 
-#if __CUDA_ARCH__ >= 800  // others get an empty kernel, which nothing launches
+#if __CUDA_ARCH__ >= 800  // other architectures get an empty kernel, which nothing launches
 
 __device__ __forceinline__ void unpack(const uint4& v, float (&to)[4], float) {
   to[0] = __uint_as_float(v.x), to[1] = __uint_as_float(v.y);
@@ -42,7 +43,7 @@ template <typename S>
 struct Sums {
   float of[S::kColumns][S::kRows] = {};
 
-  /// Adds what the products of one chunk come to.
+  /// Adds the products of one chunk.
   __device__ __forceinline__ void add(const uint4 (&b)[S::kColumns], const uint4 (&a)[S::kRows]) {
     float of_a[S::kRows][S::kVector];
 #pragma unroll
@@ -62,9 +63,9 @@ struct Sums {
 
 #endif  // __CUDA_ARCH__ >= 800
 
-// dots_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the sums of the parts of k.
+// dots_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the partial sums of split-k.
 //   in      a (m, k) of any strides; b (k, n), whose vectors of 16 bytes along k are aligned
-//   launch  one block for kColumns columns (times the groups of warps that do not share out k) of a part of a matrix
+//   launch  one block for kColumns columns (times the groups of warps that do not share k) of a part of a matrix
 //   traffic b once, a once for every block, mostly from L1; in flight 2 KB of b a warp, 24 warps an SM or more
 //   maths   a thread's sums, then a warp's, then a block's, each in a fixed order
 // E.g. 1 x 4096 @ 4096 x 4096 of float32: 2048 blocks of 8 warps, each 2 stages of 256 k of 2 columns.
@@ -73,7 +74,7 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void dots_kernel(const 
 #if __CUDA_ARCH__ >= 800
   using E = typename S::Element;
   __shared__ float shared[S::kWarps][S::kWarpSums];
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is the warp's
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is uniform in a warp
   const int lane = threadIdx.x % 32;
   const int k_warps = 1 << args.k_warps_log;
   const int columns_log = S::kColumnsLog + S::kWarpsLog - args.k_warps_log;  // of the block
@@ -86,7 +87,7 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void dots_kernel(const 
     const int end = min(begin + args.part_k, args.whole_k);
     const char* b[S::kColumns];
 #pragma unroll
-    for (int i = 0; i < S::kColumns; ++i) {  // beyond the last column that one again, for sums that are not stored
+    for (int i = 0; i < S::kColumns; ++i) {  // beyond the last column, that one again: the sums are not stored
       b[i] = place.b + min(first + i, args.n - 1) * args.b.mn_stride;
     }
     const auto add_all = [&](auto a_vectors) {

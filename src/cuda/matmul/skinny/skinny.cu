@@ -1,4 +1,4 @@
-/// Products of few rows: the larger operand is read once, in vectors, by warps that share out k among them.
+/// Products of few rows: warps that share k among them read the larger operand once, in vectors.
 #include "cuda/matmul/skinny/skinny.h"
 
 #include <cuda_runtime.h>
@@ -23,10 +23,10 @@ using tiled::matrices;
 
 // ---- the shapes ----
 
-/// A warp adds up kRows x kColumns outputs. Lane 4 g + t of it reads, of every step of 4 vectors of k, b's vectors at k
-/// = t * kVector: of rows g + 8 i of b^T along k where KFast, else of rows k of b along n; and of a row g's (and row g
-/// + 8's). That is how the tensor cores want them, up to the order of k and of n; float32 takes a's through shared
-/// memory.
+/// A warp adds up kRows x kColumns outputs. A step is 4 vectors of k, of which lane 4 g + t reads the one at
+/// k = t * kVector. Of b, it reads rows g + 8 i of b^T along k if KFast, and otherwise rows k of b along n. Of a, it
+/// reads row g (and row g + 8). The tensor cores take the elements like that, up to the order of k and of n; for
+/// float32, a's vectors go through shared memory.
 template <typename E, int M, bool KFast>
 struct Shape {
   using Element = E;
@@ -37,12 +37,12 @@ struct Shape {
   static constexpr int kVector = 16 / sizeof(E);
   static constexpr int kBlocksM = (M + 7) / 8;  // of 8 rows
   static constexpr bool k16Bits = sizeof(E) == 2;
-  // Of b, in a step. Few columns, of which 128 bytes along k are read at once: of 64, memory would be slower.
+  // Vectors of b in a step. 128 bytes along k of few columns are read at once: with 64, the bandwidth would be lower.
   static constexpr int kLoads = !kKFast ? kVector : k16Bits ? 2 : 2 * kBlocksM;
   static constexpr int kColumns = KFast ? 8 * kLoads : 8 * kVector;
   static constexpr int kColumnsLog = kColumns == 16 ? 4 : kColumns == 32 ? 5 : 6;
   static constexpr int kStepK = 4 * kVector;
-  static constexpr int kSteps = kLoads < 4 ? 2 : 1;  // of a stage: its 4 vectors of b or more are on their way at once
+  static constexpr int kSteps = kLoads < 4 ? 2 : 1;  // of a stage: at least 4 vectors of b are in flight at once
   static constexpr int kStageK = kSteps * kStepK;
   static constexpr int kWarpSums = M * kColumns;
   static constexpr int kWarps =
@@ -57,7 +57,7 @@ struct Shape {
   static_assert(kShared <= 48 * 1024);
 };
 
-#if __CUDA_ARCH__ >= 800  // others get an empty kernel, which nothing launches
+#if __CUDA_ARCH__ >= 800  // other architectures get an empty kernel, which nothing launches
 
 // ---- loading ----
 
@@ -73,7 +73,7 @@ struct Stage {
   uint4 a[S::kSteps][S::kBlocksM];
 };
 
-/// Where a thread reads, a in vectors or by elements.
+/// Where a thread reads a, in vectors or by elements, and b.
 template <typename S, bool AVectors>
 class Reader {
  public:
@@ -91,7 +91,7 @@ class Reader {
     a_ = a + g * args.a.mn_stride;
   }
 
-  /// Reads the stage whose first k is `k`. Beyond the end, zeros.
+  /// Reads the stage whose first k is `k`, with zeros beyond the end.
   __device__ __forceinline__ void read(Stage<S>& to, int k) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -143,8 +143,8 @@ __device__ __forceinline__ void multiply_8x8x4(double (&sum)[2], double a, doubl
       : "d"(a), "d"(b));
 }
 
-/// A warp's sums of 16-bit floats. For the tensor cores the columns of b are the rows, 16 at a time; a thread has the
-/// columns of its g among them, and of every 8 rows of a those at 2 t and 2 t + 1.
+/// A warp's sums of 16-bit floats. The tensor cores' rows are columns of b, 16 at a time, and their columns are rows of
+/// a, 8 at a time. A thread has their rows g and g + 8, and of these columns 2 t and 2 t + 1.
 template <typename S>
 class Sums16 {
  public:
@@ -152,7 +152,7 @@ class Sums16 {
 #pragma unroll
     for (int step = 0; step < S::kSteps; ++step) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // of the vector: 4 k of it are the thread's share of 16
+      for (int half = 0; half < 2; ++half) {  // half of the vector: its 4 k are the thread's share of 16
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
           const uint4* const b = stage.b[step];
@@ -203,7 +203,7 @@ class Sums16 {
   float sums_[kGroups][S::kBlocksM][4] = {};
 };
 
-/// A warp's sums of float64, alike: 8 columns at a time.
+/// A warp's sums of float64, likewise, but 8 columns of b at a time.
 template <typename S>
 class Sums64 {
  public:
@@ -241,8 +241,8 @@ class Sums64 {
   double sums_[kGroups][S::kBlocksM][2] = {};
 };
 
-/// A warp's sums of float32. A thread has all rows of a for its columns of b and its k; `exchange` is where the threads
-/// of a warp show one another their vectors of a.
+/// A warp's sums of float32. A thread has all rows of a for its columns of b and its k. The threads of a warp exchange
+/// their vectors of a through `exchange`, in shared memory.
 template <typename S>
 class Sums32 {
  public:
@@ -302,18 +302,18 @@ using SumsOf =
 
 #endif  // __CUDA_ARCH__ >= 800
 
-// skinny_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the sums of the parts of k.
+// skinny_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the partial sums of split-k.
 //   in      a (m, k) of any strides; b (k, n), whose vectors of 16 bytes along k (KFast) or n are aligned
-//   launch  one block for kColumns columns (times the groups of warps that do not share out k) of a part of a matrix
+//   launch  one block for kColumns columns (times the groups of warps that do not share k) of a part of a matrix
 //   traffic b once, a once for every block; in flight 4 to 8 KB a warp
-//   maths   a thread's, then a warp's, then a block's sums, each in a fixed order; tensor cores but for float32
+//   maths   a thread's, then a warp's, then a block's sums, each in a fixed order; on tensor cores, except float32
 // E.g. 8 x 4096 @ 4096 x 4096 of bfloat16, k adjacent: 256 blocks of 8 warps, each 8 stages of 64 k of 16 columns.
 template <typename S>
 __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(const __grid_constant__ KernelArgs args) {
 #if __CUDA_ARCH__ >= 800
   using Sum = typename S::Sum;
   __shared__ __align__(16) char shared[S::kShared];
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is the warp's
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is uniform in a warp
   const int k_warps = 1 << args.k_warps_log;
   const int columns_log = S::kColumnsLog + S::kWarpsLog - args.k_warps_log;  // of the block
 
@@ -328,7 +328,7 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(cons
     char* const exchange = shared + warp * S::kExchangeBytes;
     const int stride = k_warps * S::kStageK;
     int k = begin + (warp & (k_warps - 1)) * S::kStageK;
-    constexpr bool kReadsAhead = S::kTensor || S::kBlocksM == 1;  // the next stage, while one is multiplied
+    constexpr bool kReadsAhead = S::kTensor || S::kBlocksM == 1;  // reads the next stage while one is multiplied
     Stage<S> now;
     if constexpr (kReadsAhead) {
       Stage<S> next;
@@ -342,7 +342,7 @@ __global__ __launch_bounds__(S::kThreads, S::kMinBlocks) void skinny_kernel(cons
         sums.add_stage(next, exchange);
         k += stride;
       }
-    } else {  // for want of registers
+    } else {  // too few registers to read ahead
       for (; k < end; k += stride) {
         reader.read(now, k);
         sums.add_stage(now, exchange);
@@ -392,8 +392,8 @@ Variant variant_for(int64_t m, bool k_fast) {
   return k_fast ? variant_for_rows<E, true>(m) : variant_for_rows<E, false>(m);
 }
 
-/// Is the product computed as dot products? From a few rows on, and where k does not fill a warp's stage, others are as
-/// quick; measured on an H200. `gemm` is oriented.
+/// Is the product computed as dot products? With more rows, or where k does not fill a warp's stage, the other kernels
+/// are as quick; measured on an H200. `gemm` is oriented.
 bool are_dots(const Gemm& gemm, bool k_fast) {
   const int bits = gemm.dtype.bits;
   if (!k_fast || bits == 64 || gemm.m > (bits == 16 ? 2 : 4)) return false;
@@ -419,7 +419,7 @@ CUlaunchAttribute cluster_of(int blocks) {
   return attribute;
 }
 
-/// Of so many blocks, in clusters as `cluster` says; it is for the streamed kernel.
+/// The launch of `blocks` blocks. Only the streamed kernel, which has dynamic shared memory, has clusters.
 CUlaunchConfig launch_config(const Variant& variant, int64_t blocks, CUlaunchAttribute& cluster, cudaStream_t stream) {
   return {static_cast<unsigned>(blocks),
           1,
@@ -458,7 +458,7 @@ bool reads_a_in_vectors(const Gemm& gemm) {
   return gemm.a_strides.column == 1 && is_aligned(gemm.a, strides, item_bytes(gemm.dtype));
 }
 
-/// The product with its few rows in a, as it is or in `flipped`; null if it is not served.
+/// The product with its few rows in a: `gemm`, or its transpose in `flipped`; null if it is not served.
 const Gemm* oriented(const Gemm& gemm, Gemm& flipped, bool& k_fast) {
   const bool few_columns = gemm.n <= kMostRows && gemm.n < gemm.m;
   if (!few_columns) return gemm.m <= kMostRows && reads_b(gemm, k_fast) ? &gemm : nullptr;
@@ -480,7 +480,7 @@ bool may_stream_oriented(const Gemm& gemm) {
 bool streams(const Gemm& gemm, bool k_fast, Way way) {
   constexpr double kMuch = 32e6;  // bytes
   if (way != Way::chosen) return way == Way::shared_memory && may_stream_oriented(gemm);
-  // Measured on an H200: of fewer rows the others are as quick, or quicker where little is read.
+  // Measured on an H200: with fewer rows the other kernels are as quick, or quicker where little is read.
   const int fewest_rows = k_fast ? 5 : bytes_of_b(gemm) < kMuch ? 3 : 1;
   if (gemm.m < fewest_rows || !may_stream_oriented(gemm)) return false;
   const int columns = streamed_variant(gemm.m, k_fast).columns;
@@ -517,14 +517,14 @@ Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts) {
   Grid grid = divided(gemm, variant_for(gemm, k_fast), parts, 1);
   const Variant& variant = grid.variant;
   const int sms = multiprocessors(current_device("launching a product"));
-  // Warps take columns instead of k where half of them would have none of it; and where they would have less than two
-  // stages each, as long as there are blocks for all SMs.
+  // Warps take columns instead of k where half of them would have no k. They also do where each would have less than
+  // two stages, as long as there are blocks for all SMs.
   for (int log = variant.warps_log;; --log) {
     set_k_warps(grid, gemm, log);
     if (log == 0 || grid.part_k >= 2 * variant.stage_k << log) break;
     if (2 * grid.part_k > variant.stage_k << log && grid.blocks < 4 * sms) break;
   }
-  // By the rates of an H100, in bytes a microsecond: of one warp, of an SM, of memory.
+  // The rates of an H100, in bytes per microsecond: of one warp, of an SM, of memory.
   constexpr double kWarpRate = 3e3, kSmRate = 60e3, kRate = 2.8e6;
   const double bytes = bytes_of_b(gemm), of_block = bytes / grid.blocks;
   const double busiest = std::ceil(static_cast<double>(grid.blocks) / sms) * of_block;
@@ -532,8 +532,8 @@ Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts) {
   return grid;
 }
 
-/// How many blocks of the streamed kernel the device holds at once, in clusters of so many; negative where it has none
-/// of that size. Clusters do not cross its GPCs, of which some have fewer SMs.
+/// How many blocks of the streamed kernel the device holds at once, in clusters of `cluster`; negative if it takes no
+/// clusters of that size. A cluster lies in one GPC, and some GPCs have fewer SMs.
 int resident_blocks(const Variant& variant, int cluster, int device) {
   static std::atomic<int> kept[kMaxDevices][kMostBlocks];  // the same for all variants
   std::atomic<int>& blocks = kept[device][cluster - 1];
@@ -552,7 +552,7 @@ Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
   const Variant variant = streamed_variant(gemm.m, k_fast);
   const int device = current_device("launching a product");
   const int sms = multiprocessors(device);
-  // Measured on an H200, in microseconds: of an SM's stage; of a block's, alone; of a block's start and end.
+  // Measured on an H200, in microseconds: a stage on a busy SM; a stage of a block alone; a block's start and end.
   const double stage_us = 0.08 + 0.021 * variant.rows;
   constexpr double kAloneUs = 0.6, kBlockUs = 1.5;
   const double memory_us = bytes_of_b(gemm) / kFastestMemory;
@@ -563,15 +563,15 @@ Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
     const int64_t resident = std::max(held, 1);
     Grid grid = divided(gemm, variant, parts, cluster);
     set_k_warps(grid, gemm, variant.warps_log);
-    const auto time_of = [&](int64_t blocks) {  // that are there at once
-      // Clusters are not shared out evenly.
+    const auto time_of = [&](int64_t blocks) {  // for so many resident blocks
+      // Clusters do not spread evenly over SMs.
       const double of_an_sm = static_cast<double>(blocks) / sms * (cluster > 1 ? 1.15 : 1);
       const double busiest = std::min(std::ceil(of_an_sm), double{kStreamedBlocks});
       return grid.part_k / variant.stage_k * std::max(busiest * stage_us, kAloneUs) + kBlockUs;
     };
     const int64_t rounds = grid.blocks / resident, left = grid.blocks % resident;
     const double busy = rounds * time_of(resident) + (left > 0 ? time_of(left) : 0);
-    // What is computed while nothing is on its way, at the start and the end, is a share of it.
+    // A share of the computation, at the start and the end, overlaps with no loads.
     grid.us = std::max(busy, memory_us) + 0.2 * busy;
     if (best.blocks == 0 || grid.us < best.us) best = grid;
   }
@@ -597,7 +597,7 @@ bool serves(const Gemm& gemm) {
   bool k_fast;
   const Gemm* const found = oriented(gemm, flipped, k_fast);
   if (!found) return false;
-  // Many small matrices are the tiles': a block here has no more than one. Measured on an H200.
+  // Many small matrices go to the tiled kernels: a block here has at most one. Measured on an H200.
   const bool is_cheap = found->m <= 8 && (k_fast || gemm.dtype.bits != 16);
   if (of_matrix < (is_cheap ? kSmall / 8 : kSmall)) return false;
   return has_sm80_code(current_device("launching a product"));
@@ -615,7 +615,7 @@ int parts(const Gemm& asked, std::size_t most_bytes, Way way) {
   bool k_fast;
   const Gemm& gemm = *oriented(asked, flipped, k_fast);
   constexpr double kRate = 2.8e6;  // of an H100's memory, in bytes a microsecond
-  constexpr double kSumUs = 2.5;   // what the kernel that adds up the parts takes at least
+  constexpr double kSumUs = 2.5;   // the least that the kernel that adds up the partial sums takes
   const auto time = [&](const Grid& grid) {
     return grid.us + (grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(gemm, grid.parts) / kRate);
   };

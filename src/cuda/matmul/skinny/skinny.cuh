@@ -1,5 +1,5 @@
-/// What the kernels of products of few rows share: what they are told, and what becomes of an output's sum. For one
-/// source file each: everything is internal.
+/// What the kernels of products of few rows share: their arguments, loads and the epilogue. The device code has
+/// internal linkage: each source file has its own copy.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace interop::cuda::skinny {
 
-/// The kernel of one shape, and what its launcher must know of it.
+/// The kernel of one shape, and what its launcher must know about it.
 struct Variant {
-  int rows, columns, stage_k, warps_log;  // rows and columns are a warp's, or of all of a block's that share out k
+  int rows, columns, stage_k, warps_log;  // rows and columns are those of one warp, or of the warps that share k
   int shared_bytes;                       // dynamic; 0 where all of it is static
   Kernel* kernel;
 };
 
-/// Of the kernel in streamed.cu, for m rows of float32.
+/// The variant of the kernel in streamed.cu for m rows of float32.
 Variant streamed_variant(int64_t m, bool k_fast);
-/// Of the kernel in dots.cu, where k runs along b: for at most 4 rows of float32, or 2 of 16 bits.
+/// The variant of the kernel in dots.cu, where k is b's unit stride: for at most 4 rows of float32, or 2 of 16 bits.
 Variant dots_variant(DLDataType dtype, int64_t m, int64_t k);
 
 namespace {
@@ -31,7 +31,7 @@ using tiled::OutputArgs;
 
 constexpr int kMostRows = 16;
 constexpr int kMostBlocks = 8;      // of a cluster
-constexpr int kStreamedBlocks = 4;  // of the streamed kernel, on an SM
+constexpr int kStreamedBlocks = 4;  // of the streamed kernel, per SM
 
 /// One operand as a (mn, k) matrix; strides in bytes.
 struct OperandArgs {
@@ -46,30 +46,30 @@ struct KernelArgs {
   FinishArgs finish;
   int m;
   int64_t n;
-  int k, whole_k;     // of it, in whole vectors
-  int parts, part_k;  // part_k is what one block takes of it
-  int cluster;        // how many blocks share out a part of k; 1 but for the streamed kernel
+  int k, whole_k;     // whole_k: as much of k as whole vectors have
+  int parts, part_k;  // part_k is one block's share of k
+  int cluster;        // how many blocks share a part of k; 1 except in the streamed kernel
   Divisor column_blocks;
-  int k_warps_log;  // of a block's warps, how many share out k
+  int k_warps_log;  // how many of a block's warps share k
   bool a_vectors;   // k is a's unit stride, and its vectors are aligned
-  bool is_plain;    // a sum is stored, and nothing else becomes of it
+  bool is_plain;    // there is no epilogue: sums are stored unchanged
   bool down_rows;   // neighbouring threads store neighbouring rows (or columns)
   int batch_ndim;
   int64_t batch_size[kKernelBatchDims];
   int64_t matrices;
-  char* partials;  // where the sums of parts go; null: there is one part, which is finished
+  char* partials;  // where the partial sums go; null: k is not split, and the kernel finishes the sums
 };
 
-#if __CUDA_ARCH__ >= 800  // others get an empty kernel, which nothing launches
+#if __CUDA_ARCH__ >= 800  // other architectures get an empty kernel, which nothing launches
 
-/// Where a block is: the first of its columns, and which part of k of which matrix it adds up.
+/// A block's first column, its matrix of the batch, and the part of k that it adds up.
 struct Place {
   int64_t column, matrix;
   int part;
   const char *a, *b;
 };
 
-/// Where matrix `matrix` of the batch begins. Out of the kernels' way, as most batches have one dimension.
+/// The offset of matrix `matrix` of the batch. Not inlined, as most batches have one dimension.
 INTEROP_CALLED int64_t offset_in_batch(const KernelArgs& args, int64_t matrix,
                                        const int64_t (&strides)[kKernelBatchDims]) {
   return tiled::matrix_offset(matrix, args.batch_ndim, args.batch_size, strides);
@@ -79,10 +79,10 @@ __device__ __forceinline__ int64_t offset_of(const KernelArgs& args, int64_t mat
   return args.batch_ndim <= 1 ? matrix * strides[0] : offset_in_batch(args, matrix, strides);
 }
 
-/// `block` counts clusters, of which there are `blocks`; a block has so many columns.
+/// `block` is the index of a cluster, and `blocks` the number of clusters. Each has `columns` columns.
 __device__ __forceinline__ Place place_of(const KernelArgs& args, unsigned block, unsigned blocks, int columns) {
   Place place{0, 0, 0, args.a.data, args.b.data};
-  if (blocks > args.column_blocks.value) {  // else nothing is divided before the first load
+  if (blocks > args.column_blocks.value) {  // otherwise no division delays the first load
     unsigned left = divide_by(block, args.column_blocks);
     block -= left * args.column_blocks.value;
     if (args.partials) {
@@ -118,8 +118,8 @@ __device__ __forceinline__ unsigned word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/// Reads a vector of a, or the elements of one, `stride` bytes apart; zeros if not `valid`. Which of them is not asked
-/// at each vector: the branch would cost more than the reading.
+/// Reads a vector of a; zeros if not `valid`. Unless AsVector, its elements are `stride` bytes apart and are read one
+/// by one. AsVector is a template parameter, as a branch at each vector would cost more than the read.
 template <typename E, bool AsVector>
 __device__ __forceinline__ uint4 read_a(const char* from, int64_t stride, bool valid) {
   uint4 v = make_uint4(0, 0, 0, 0);
@@ -152,7 +152,7 @@ __device__ __forceinline__ float element<float>(const char* from) {
 }
 __device__ __forceinline__ double element_double(const char* from) { return *reinterpret_cast<const double*>(from); }
 
-/// What is left of k behind its whole vectors, added to one output's sum.
+/// Adds the products beyond the whole vectors of k to one output's sum.
 template <typename E, typename Sum>
 __device__ __forceinline__ Sum add_rest(const KernelArgs& args, const char* a, const char* b, Sum sum) {
   for (int k = args.whole_k; k < args.k; ++k) {
@@ -166,8 +166,8 @@ __device__ __forceinline__ Sum add_rest(const KernelArgs& args, const char* a, c
   return sum;
 }
 
-/// Stores a block's outputs from the one with index `first` on, every `step`th up to `end`: `sum_of(row, column)` is
-/// what the block has added up, for its 2^columns_log columns.
+/// Finishes and stores a block's outputs `first`, `first + step`, ... below `end`. `sum_of(row, column)` returns the
+/// block's sum of an output; the block has 2^columns_log columns.
 template <typename E, typename Sum, typename SumOf>
 __device__ __forceinline__ void store_outputs(const KernelArgs& args, const Place& place, int columns_log, int first,
                                               int end, int step, SumOf sum_of) {

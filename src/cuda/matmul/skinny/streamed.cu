@@ -1,5 +1,5 @@
-/// Products of few rows of float32 on sm_90: the larger operand streams through shared memory, so that more of it is on
-/// its way than registers could hold, and a warp has columns enough to read the few rows seldom.
+/// Products of few rows of float32 on sm_90. The larger operand streams through shared memory: more of it is in flight
+/// than registers could hold, and a warp has so many columns that it seldom reads the few rows.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 namespace interop::cuda::skinny {
 namespace {
 
-/// A block adds up kRows x kColumns outputs of stages of kStageK of k, of which each warp has kWarpK. All warps copy: a
-/// stage is runs of 128 bytes or more, as memory is slower by as much as half where they are of 64. Four blocks fit an
-/// SM: 192 KB of b are there or on their way, of which an H200 needs some 40, and while one block waits, or stores its
-/// sums, the others multiply.
+/// A block adds up kRows x kColumns outputs in stages of kStageK of k, of which each warp has kWarpK. All warps copy. A
+/// stage consists of runs of 128 bytes or more: with runs of 64, memory is slower by as much as half. Four blocks fit
+/// an SM. They have 192 KB of b loaded or in flight, of which an H200 needs about 40. While one block waits, or stores
+/// its sums, the others multiply.
 template <int M, bool KFast>
 struct Shape {
   static constexpr int kRows = M;
@@ -23,7 +23,7 @@ struct Shape {
   static constexpr int kWarpsLog = 2, kWarps = 1 << kWarpsLog, kThreads = 32 * kWarps;
   static constexpr int kColumnsLog = 7, kColumns = 1 << kColumnsLog, kWarpK = 2 * kVector, kStageK = kWarps * kWarpK,
                        kStages = 3;
-  // A stage is vectors of b and then of a, [column][k] or [k][column], and [row][k].
+  // A stage has vectors of b, as [column][k] (KFast) or [k][column], and then of a, as [row][k].
   static constexpr int kRowVectors = (kKFast ? kStageK : kColumns) / kVector;  // of b
   static constexpr int kVectorsOfA = kStageK / kVector;                        // in a row of it
   static constexpr int kBytesOfB = kColumns * kStageK * kItem;
@@ -34,10 +34,10 @@ struct Shape {
   static_assert(kWarps * kSumVectors * 16 <= kShared, "the sums take the place of the stages");
 };
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // others get an empty kernel, which nothing launches
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // other architectures get an empty kernel, which nothing launches
 
-/// Which vector of its row in shared memory is vector `vector` of row `row` of b: a column or a k. Where lanes read
-/// different rows at one time, those are in other banks.
+/// The place of vector `vector` in row `row` of b in shared memory, where a row is a column or a k. If lanes read
+/// different rows at a time, they find their vectors in different banks.
 template <typename S>
 __device__ __forceinline__ int swizzled(int row, int vector) {
   return S::kKFast ? vector ^ row % 8 : vector;
@@ -56,7 +56,7 @@ class Copier {
     a_ = place.a;
   }
 
-  /// Queues the copies of the stage whose first k is `k`: zeros beyond the end, the columns and the rows.
+  /// Queues the copies of the stage whose first k is `k`, with zeros beyond the end, the columns and the rows.
   __device__ __forceinline__ void copy(uint32_t stage, int k) const {
     copy_b(stage, k);
     if (args_.a_vectors) {
@@ -70,7 +70,7 @@ class Copier {
   __device__ __forceinline__ void copy_b(uint32_t to, int k) const {
     constexpr int kStep = S::kThreads / S::kRowVectors, kSteps = (S::kKFast ? S::kColumns : S::kStageK) / kStep;
     const int at = k + (S::kKFast ? vector_ * S::kVector : row_);
-    // How many of the rows from the thread's first on are there.
+    // How many rows exist from the thread's first one on.
     const int rows = S::kKFast ? (at < end_ ? columns_ : 0) : (columns_ > 0 ? end_ - at : 0);
     const char* from = b_ + at * (S::kKFast ? int64_t{S::kItem} : args_.b.k_stride);
 #pragma unroll
@@ -113,11 +113,11 @@ class Copier {
   const char *a_, *b_;
 };
 
-/// A warp's sums. A lane has all rows of the columns lane + 32 i, or along n 4 lane + i.
+/// A warp's sums. A lane has all rows of the columns lane + 32 i (KFast) or 4 lane + i.
 template <typename S>
 class Sums {
  public:
-  /// Adds what warp `warp` has of a stage.
+  /// Adds the share of a stage that warp `warp` has.
   __device__ __forceinline__ void add_stage(const char* stage, int warp) {
     const int lane = threadIdx.x % 32;
     const float4* const all_b = reinterpret_cast<const float4*>(stage);
@@ -169,7 +169,7 @@ class Sums {
   float sums_[S::kRows][4] = {};
 };
 
-/// Adds up what the warps have, in the first one's place.
+/// Adds up the sums of the warps, in the place of the first one's.
 template <typename S>
 __device__ __forceinline__ void add_warps(float4* all) {
   for (int at = threadIdx.x; at < S::kSumVectors; at += S::kThreads) {
@@ -185,9 +185,9 @@ __device__ __forceinline__ void add_warps(float4* all) {
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-// streamed_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the sums of the parts of k.
+// streamed_kernel: c = a @ b for every matrix of a batch, m at most kRows; or the partial sums of split-k.
 //   in      a (m, k) of any strides; b (k, n), whose vectors of 16 bytes along k (KFast) or n are aligned
-//   launch  one cluster for 128 columns of a part of a matrix; its blocks share out k
+//   launch  one cluster for 128 columns of a part of a matrix; its blocks share k
 //   traffic b once, a once for every 128 columns; in flight 32 KB of b a block
 //   maths   a warp's sums, then a block's, then a cluster's, each in a fixed order: 16 FFMA for each vector of a, which
 //           all lanes read at once, and 64 for each of b
@@ -197,7 +197,7 @@ __global__ __launch_bounds__(S::kThreads,
                              kStreamedBlocks) void streamed_kernel(const __grid_constant__ KernelArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(128) char shared[];
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is the warp's
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // tells the compiler that it is uniform in a warp
   const int rank = sm90::cluster_rank();
   const Place place = place_of(args, blockIdx.x / args.cluster, gridDim.x / args.cluster, S::kColumns);
 
@@ -209,7 +209,7 @@ __global__ __launch_bounds__(S::kThreads,
   int next = begin, reads = 0, writes = 0;
   const auto copy_next = [&] {
     if (next < end) copier.copy(ring + writes * S::kStageBytes, next);
-    asm volatile("cp.async.commit_group;" ::: "memory");  // empty at the end, so that the count stays right
+    asm volatile("cp.async.commit_group;" ::: "memory");  // a group is counted even if it is empty, at the end
     next += S::kStageK;
     writes = writes == S::kStages - 1 ? 0 : writes + 1;
   };
@@ -218,7 +218,7 @@ __global__ __launch_bounds__(S::kThreads,
 #pragma unroll 1
   for (int k = begin; k < end; k += S::kStageK) {
     asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 2) : "memory");
-    __syncthreads();  // the stage is there, and all have read the one before, whose place is the next's
+    __syncthreads();  // the stage has arrived, and all have read the one before, which the next copy overwrites
     copy_next();
     sums.add_stage(shared + reads * S::kStageBytes, warp);
     reads = reads == S::kStages - 1 ? 0 : reads + 1;
@@ -230,7 +230,7 @@ __global__ __launch_bounds__(S::kThreads,
   add_warps<S>(all);
   sm90::cluster_barrier();
 
-  // The blocks of a cluster share out its outputs.
+  // Each block of a cluster stores a share of the cluster's outputs.
   const int outputs = args.m * S::kColumns;
   const int share = (outputs + args.cluster - 1) / args.cluster;
   store_outputs<float, float>(args, place, S::kColumnsLog, rank * share + static_cast<int>(threadIdx.x),
@@ -249,7 +249,7 @@ __global__ __launch_bounds__(S::kThreads,
                                 }
                                 return sum;
                               });
-  sm90::cluster_barrier();  // what others read must not go before
+  sm90::cluster_barrier();  // no block ends while others read its shared memory
 #endif
 }
 

@@ -1,5 +1,5 @@
-// The tiled matrix product: one kernel for every arithmetic, any strides and any batch. Each
-// file beside it instantiates the shapes of one arithmetic.
+// The tiled matrix product: one kernel for every arithmetic, any strides and any batch. Each file beside it
+// instantiates the shapes of one arithmetic.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,9 +16,9 @@ namespace {
 
 // ---- the shapes ----
 
-/// A block computes kM x kN outputs, kK products at a time, from kStages tiles in shared memory. Its warps stand in a
-/// grid of kWarpM x kWarpN outputs each, and a thread has kThreadM x kThreadN of those.
-/// It adds up in T what lies in memory as Source.
+/// A block computes kM x kN outputs, a k tile of kK at a time, with kStages pipeline stages in shared memory. Its warps
+/// form a grid; each has kWarpM x kWarpN outputs, of which each thread has kThreadM x kThreadN. Elements are of type
+/// Source in memory, and are added up in T.
 template <typename T, int M, int N, int K, int Stages, int WarpM, int WarpN, int ThreadM, int ThreadN, int MinBlocks,
           typename Memory = T>
 struct Shape {
@@ -39,19 +39,19 @@ struct Shape {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   static constexpr int kMinBlocks = 1;
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  // In 128 registers ptxas spills some of the integers' kernel.
+  // With 128 registers, the kernel of the integers spills.
   static constexpr int kMinBlocks = std::is_same<T, uint32_t>::value && M * N == 128 * 128 ? 1 : MinBlocks;
 #else
   static constexpr int kMinBlocks = MinBlocks;
 #endif
-  static constexpr bool kIsLarge = M * N > 64 * 64;  // has a loop for blocks that no edge of the matrix cuts
+  static constexpr bool kIsLarge = M * N > 64 * 64;  // has a second loop, for blocks inside the matrix
   static_assert(kLanesM * kLanesN == 32 && kLanesN % 2 == 0);
   static_assert(ThreadM % kVector == 0 && ThreadN % kVector == 0 && K % 8 == 0);
 };
 
 // ---- arithmetic ----
 
-/// Turns the sign of an imaginary part where `bit` is the sign's, and leaves it where that is 0.
+/// Flips the sign of the imaginary part if `bit` is the sign bit, and leaves it if `bit` is 0.
 __device__ __forceinline__ void conjugate(Complex<float>& x, unsigned bit) {
   x.im = __uint_as_float(__float_as_uint(x.im) ^ bit);
 }
@@ -61,7 +61,8 @@ __device__ __forceinline__ void conjugate(Complex<double>& x, unsigned bit) {
 
 // ---- copies from global to shared memory ----
 
-/// Copies `bytes` (0 to Bytes) and writes zeros for the rest. Asynchronous from sm_80 on; bypasses L1 where it can.
+/// Copies `bytes` (0 to Bytes) and writes zeros for the rest. The copy is asynchronous from sm_80 on, and bypasses L1
+/// if it can.
 template <int Bytes>
 __device__ __forceinline__ void copy_or_zero(void* to, const char* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
@@ -90,7 +91,7 @@ __device__ __forceinline__ void end_of_stage() {
 #endif
 }
 
-/// Waits until at most `Pending` of this thread's latest stages are still on their way.
+/// Waits until at most `Pending` of this thread's latest stages are still in flight.
 template <int Pending>
 __device__ __forceinline__ void wait_for_stages() {
 #if __CUDA_ARCH__ >= 800
@@ -102,7 +103,7 @@ __device__ __forceinline__ void wait_for_stages() {
 ///
 /// A thread copies elements at (k0 + j * 8, mn0 + i * threads / 8) one by one, or, where Vectors is set (mn is the unit
 /// stride and everything is 16-byte aligned), whole vectors along mn. Rows and columns beyond the edge of the matrix
-/// are not copied: what stands in their place meets no output that is stored. Beyond k, zeros are written.
+/// are not copied: the garbage in their place reaches no output that is stored. Beyond k, zeros are written.
 template <typename T, int MN, int K, int Threads, bool Vectors>
 class TileCopy {
  public:
@@ -136,7 +137,7 @@ class TileCopy {
     k_valid_ = k_last - k;
   }
 
-  __device__ __forceinline__ void arrive() {}  // by itself
+  __device__ __forceinline__ void arrive() {}  // the copies arrive by themselves
 
   /// Copies the next k tile to `to`. Edge: parts of it may not exist.
   template <bool Edge>
@@ -167,8 +168,9 @@ class TileCopy {
   int valid_;    // vectors: the bytes of each that exist; else: a bit for each i
 };
 
-/// Copies the tiles of one input whose elements are widened on the way, so that they pass through registers: `next`
-/// reads a k tile, and `arrive` writes it to where `next` was told. Elements and edges as in `TileCopy`, one by one.
+/// Copies the tiles of one input whose elements are widened on the way, so that they pass through registers. `next`
+/// reads a k tile, and `arrive` writes it to the place that `next` was given. Elements are copied one by one; elements
+/// and edges are as in `TileCopy`.
 template <typename T, typename Source, int MN, int K, int Threads>
 class WideningCopy {
  public:
@@ -251,7 +253,7 @@ __device__ __forceinline__ Tile tile_at(unsigned index, unsigned row_tiles, unsi
   return {band * kBand + within % height, within / height};
 }
 
-/// One thread's vector of a tile's row: kCount values in groups of one 16-byte vector, kStep apart.
+/// Loads a thread's share of a tile's row: Count values in vectors of 16 bytes, Step apart.
 template <typename T, int Count, int Step>
 __device__ __forceinline__ void load_fragment(T (&to)[Count], const T* from) {
   constexpr int kVector = 16 / sizeof(T);
@@ -261,9 +263,9 @@ __device__ __forceinline__ void load_fragment(T (&to)[Count], const T* from) {
   }
 }
 
-/// sum += a @ b for one tile in shared memory, by multiply_add. The first row of the tile is in `a_values[0]` and
-/// `b_values[0]` already; the next row is read while one is multiplied, and that of the next tile after `next_tile()`,
-/// which returns where it begins.
+/// sum += a @ b for one tile in shared memory, by multiply_add. The tile's first row is in `a_values[0]` and
+/// `b_values[0]` already. While a row is multiplied, the next one is read; for the last row that is the first one of
+/// the next tile, whose place `next_tile()` returns.
 template <typename S, int GroupM, int GroupN, typename T, typename AfterFirst, typename NextTile>
 __device__ __forceinline__ void multiply_tile(unsigned conjugates_a, T (&sum)[S::kThreadM][S::kThreadN],
                                               T (&a_values)[2][S::kThreadM], T (&b_values)[2][S::kThreadN],
@@ -279,8 +281,8 @@ __device__ __forceinline__ void multiply_tile(unsigned conjugates_a, T (&sum)[S:
       for (int i = 0; i < S::kThreadM; ++i) conjugate(a_values[k % 2][i], conjugates_a);
     }
     if (k == 0) after_first();
-    // The order decides which registers ptxas gives to whom, and an fma that reads two of them from one bank costs half
-    // a cycle more. In this order (nvcc 13.0, sm_90a) 3 in 10 do, and in rising order 6 to 8: 1 to 8 % of the time.
+    // The order decides how ptxas assigns registers, and an fma that reads two registers of one bank takes half a cycle
+    // more. In this order (nvcc 13.0, sm_90a) 3 in 10 do. In rising order 6 to 8 do, which costs 1 to 8 % of the time.
 #pragma unroll
     for (int step = 0; step < S::kThreadN; ++step) {
       const int j = S::kThreadN - 1 - step;
@@ -293,9 +295,9 @@ __device__ __forceinline__ void multiply_tile(unsigned conjugates_a, T (&sum)[S:
   }
 }
 
-// ---- what becomes of the sums ----
+// ---- the epilogue ----
 
-/// Where an array of the result's shape has a thread's first output; null for one that is not there.
+/// Where a thread's first output is in an array of the result's shape; null for an absent array.
 __device__ __forceinline__ char* place_in(const KernelArgs& args, const OutputArgs& array, int64_t row,
                                           int64_t column) {
   if (!array.data) return nullptr;
@@ -304,14 +306,14 @@ __device__ __forceinline__ char* place_in(const KernelArgs& args, const OutputAr
          row * array.row_stride + column * array.column_stride;
 }
 
-/// The first output of a thread, and how many rows and columns of the matrix there are from it on.
+/// A thread's first output, and the number of rows and columns of the matrix from it on.
 struct Region {
   int64_t row, column;
   int rows, columns;
 };
 
-/// Stores sums that are not stored as they are, one by one. Not in the kernel's own loop over registers, which would be
-/// this code unrolled for each of them: they are put in local memory first.
+/// Finishes and stores sums that have an epilogue, one by one. They are put in local memory first: a loop over
+/// registers would unroll this code for each of them.
 template <typename T, int ThreadM, int ThreadN, int Run, int GroupM, int GroupN>
 __device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[ThreadM][ThreadN], char* c,
                                        const Region& region) {
@@ -340,16 +342,17 @@ __device__ __forceinline__ void finish(const KernelArgs& args, const T (&sum)[Th
 }
 
 // matmul_tiled_kernel: c = a @ b for every matrix of a batch, finished as `FinishArgs` says.
-//   in/out  a (m, k), b (k, n) of Source, c (m, n) of T or what `finish` makes of it, aligned to it, any strides
-//           VectorsA: m is a's unit stride, and every vector of 16 bytes along it is aligned; VectorsB: n of b, alike
+//   in/out  a (m, k), b (k, n) of Source, c (m, n) of T or of the dtype that `finish` stores; elements are aligned; any
+//           strides. VectorsA: m is a's unit stride, and every vector of 16 bytes along it is aligned; VectorsB: the
+//           same for n and b
 //   launch  grid: one block a tile, matrix by matrix; block: Shape::kThreads; static shared memory, at most 48 KB
 //   traffic reads a and b n / kN and m / kM times, mostly from L2; writes c once. Compute-bound, so judge it in FLOP/s
-//   maths   one chain of multiply_add along k per output, from 0. Integers wrap. The order is fixed: the same bits
-//           every run. k == 0: the sum is zero
-// A thread's 8 x 8 float outputs make 64 multiply-adds of 4 vectors read from shared memory; more would not leave room
-// for two blocks an SM, which hide each other's barriers. Tiles of later k are on their way to shared memory (cp.async,
-// kStages deep) and the next row of a tile on its way to registers, while this one is multiplied. Large shapes have the
-// loop twice, so that blocks inside the matrix carry no predicates for its edge.
+//   maths   one chain of multiply_add along k per output, from 0. Integers wrap. The order is fixed, so every run gives
+//           the same bits. k == 0: the sum is zero
+// A thread's 8 x 8 float outputs take 64 multiply-adds for 4 vectors read from shared memory. More outputs would leave
+// no room for two blocks per SM, which hide each other's barriers. While a row of a tile is multiplied, the next row is
+// in flight to registers, and later k tiles are in flight to shared memory (cp.async, kStages deep). Large shapes have
+// the loop twice, so that blocks inside the matrix carry no predicates for its edge.
 // E.g. m = n = k = 4096, Large32: 1024 blocks, 264 at a time on 132 SMs, each 256 k tiles of 16.
 template <typename S, bool VectorsA, bool VectorsB>
 __global__ __launch_bounds__(S::kThreads,
@@ -381,8 +384,8 @@ __global__ __launch_bounds__(S::kThreads,
   const int rows_left = static_cast<int>(min(args.m - first_row, static_cast<int64_t>(S::kM)));
   const int columns_left = static_cast<int>(min(args.n - first_column, static_cast<int64_t>(S::kN)));
 
-  // Which outputs are this thread's: rows in runs of kRun, kGroupM apart, and columns alike. The lowest bit of the lane
-  // counts columns and the next ones rows, so that each half of a warp reads whole lines of shared memory.
+  // This thread's outputs: rows in runs of kRun, kGroupM apart, and columns likewise. The lowest bit of the lane counts
+  // columns and the next ones count rows, so that each half of a warp reads whole lines of shared memory.
   constexpr int kRun = S::kVector, kGroupM = S::kLanesM * kRun, kGroupN = S::kLanesN * kRun;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -397,9 +400,9 @@ __global__ __launch_bounds__(S::kThreads,
     typename CopyOf<S, S::kM, VectorsA>::Type copy_a(args.a, a + first_row * args.a.mn_stride, rows_left, args.k_last);
     typename CopyOf<S, S::kN, VectorsB>::Type copy_b(args.b, b + first_column * args.b.mn_stride, columns_left,
                                                      args.k_last);
-    int to_copy = args.k_tiles;  // k tiles that are not on their way yet
+    int to_copy = args.k_tiles;  // k tiles that are not in flight yet
     int stage = 0, free_stage = (S::kStages - 1) * S::kItems;
-    bool copying = false;  // from the last copy_next on, what must be told to arrive
+    bool copying = false;  // did the last copy_next start a copy, which `arrive` must finish?
     const auto copy_next = [&] {
       copying = to_copy > 0;
       if (copying) {
@@ -407,7 +410,7 @@ __global__ __launch_bounds__(S::kThreads,
         copy_b.template next<kEdge>(stages + free_stage + S::kItemsA, to_copy == 1);
         --to_copy;
       }
-      end_of_stage();  // empty at the end, so that the count of stages stays right
+      end_of_stage();  // a stage is counted even if it is empty, at the end
     };
     const auto arrive = [&] {
       if (S::kConverts && copying) {
@@ -415,7 +418,7 @@ __global__ __launch_bounds__(S::kThreads,
         copy_b.arrive();
       }
     };
-    const auto wait_for_tile = [&] {  // it has arrived, for all threads; and all have done with the one before
+    const auto wait_for_tile = [&] {  // the tile has arrived for all threads, and all have finished the one before
       wait_for_stages<S::kStages - 2>();
       __syncthreads();
     };
@@ -442,14 +445,14 @@ __global__ __launch_bounds__(S::kThreads,
     }
   };
   if (args.k_tiles == 0) {
-    // c is zero
+    // the sums stay zero
   } else if (S::kIsLarge && rows_left == S::kM && columns_left == S::kN) {
     multiply(std::bool_constant<!S::kIsLarge>{});
   } else {
     multiply(std::true_type{});
   }
 
-  // Found only now: during the loop it would keep two registers.
+  // Computed only now: during the loop it would occupy two registers.
   char* const c = place_in(args, args.c, first_row + thread_row, first_column + thread_column);
   if (!args.finish.direct) {
     const Region region{first_row + thread_row, first_column + thread_column, rows_left - thread_row,

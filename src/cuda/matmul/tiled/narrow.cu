@@ -1,4 +1,4 @@
-// The tiled kernels of elements narrower than what they are added up in: float32, or 32 bits.
+// The tiled kernels of elements that are narrower than their sums: those are float32, or integers of 32 bits.
 #include "cuda/matmul/tiled/kernel.cuh"
 
 namespace interop::cuda::tiled {

@@ -1,4 +1,4 @@
-/// Our own matrix product: which of the kernels computes it, and the launch of the general ones.
+/// Our own matrix product: chooses among the kernels, and launches the general ones.
 #include <interop/error.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ Variants variants_for(DLDataType dtype) {
                       : float64_variants();
 }
 
-/// How memory of that dtype is read and written by them.
+/// The format of elements of this dtype for those kernels.
 Format format_of(DLDataType dtype) {
   switch (dtype.code) {
     case kDLBool:
@@ -73,7 +73,7 @@ bool is_small(const Gemm& gemm) {
   return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
 }
 
-/// A variant, and for how many multiply-adds at its SM's peak, for each k, the busiest SM works.
+/// A variant, and the work of the busiest SM: multiply-adds at the SM's peak, for each k.
 struct Choice {
   const Variant* variant;
   double work;
@@ -110,7 +110,7 @@ double general_us(const Gemm& gemm) {
   return slower * gemm.k * choose(gemm).work / kPeak;
 }
 
-/// How long a plan for the tensor cores of sm_90 takes an H100: to multiply, to copy what it packs, and to start.
+/// How long a plan for the tensor cores of sm_90 takes on an H100, in microseconds, with packing and its launch.
 double tensor_core_us(const Gemm& gemm, const MatmulPlan& plan) {
   const bool in_two = plan.precision == MatmulPrecision::tf32x3;
   const double multiplying = is_integral(gemm.dtype) ? wgmma::integer_us(gemm) : wgmma::estimated_us(gemm, plan);
@@ -118,9 +118,9 @@ double tensor_core_us(const Gemm& gemm, const MatmulPlan& plan) {
   return multiplying + (bytes == 0 ? 0 : 4 + bytes / 2.5e6);
 }
 
-// ---- parts of k ----
+// ---- split-k ----
 
-/// k in equal parts, and a rest. One part: not divided.
+/// k in equal parts, and a rest. One part means that k is not split.
 struct Parts {
   int count = 1;
   int64_t k = 0;
@@ -131,12 +131,12 @@ struct Parts {
 };
 
 Parts divided(int64_t k, int count) {
-  constexpr int64_t kVector = 8;  // elements of 16 bits in 16 bytes: the parts are aligned as the whole
+  constexpr int64_t kVector = 8;  // 16-bit elements in 16 bytes, so that each part is as aligned as the whole
   const int64_t part = k / count / kVector * kVector;
   return {count, part, k - part * count};
 }
 
-/// The sums alone of `k` products from `first` on, for `sums`, which is [matrix][row][column].
+/// The part of the product over k from `first` to `first + k`. Its sums alone go to `sums`: [matrix][row][column].
 Gemm sums_of(const Gemm& gemm, int64_t first, int64_t k, void* sums) {
   Gemm part;
   const auto moved = [](const void* data, int64_t bytes) { return static_cast<const char*>(data) + bytes; };
@@ -152,7 +152,7 @@ Gemm sums_of(const Gemm& gemm, int64_t first, int64_t k, void* sums) {
   part.a_strides = gemm.a_strides;
   part.b_strides = gemm.b_strides;
   part.c_strides = {gemm.n, 1};
-  part.a_conjugated = gemm.a_conjugated != gemm.b_conjugated;  // the sum of the parts is conjugated, if need be
+  part.a_conjugated = gemm.a_conjugated != gemm.b_conjugated;  // the sum over the parts is conjugated, if needed
   part.batch_ndim = gemm.batch_ndim;
   int64_t matrix = gemm.m * gemm.n;
   for (int i = gemm.batch_ndim - 1; i >= 0; --i) {
@@ -163,7 +163,7 @@ Gemm sums_of(const Gemm& gemm, int64_t first, int64_t k, void* sums) {
   return part;
 }
 
-/// The sums of all equal parts: one dimension more of the batch.
+/// The same for all equal parts, which are one more batch dimension.
 Gemm sums_of(const Gemm& gemm, const Parts& parts, void* sums) {
   Gemm all = sums_of(gemm, 0, parts.k, sums);
   all.batch[all.batch_ndim++] = {parts.count,
@@ -175,11 +175,11 @@ Gemm sums_of(const Gemm& gemm, const Parts& parts, void* sums) {
   return all;
 }
 
-/// Into how many parts k is divided, so that there are tiles for all SMs, if that is worth the kernel that adds them
-/// up.
+/// The parts that k is split into, so that there are tiles for all SMs. One part, unless more of them save more time
+/// than the kernel that adds up the partial sums takes.
 template <typename Estimate>
 Parts choose_parts(const Gemm& gemm, std::size_t most_bytes, Estimate estimated_us) {
-  constexpr int kBatchDims = 2;                   // that one more may stand beside in every kernel
+  constexpr int kBatchDims = 2;                   // every kernel takes one more
   constexpr int64_t kLeast = 256;                 // of k in a part
   constexpr double kLaunchUs = 3, kRate = 2.8e6;  // of H100's memory, in bytes a microsecond
   constexpr double kEnough = 132 * 128 * 128;     // outputs
@@ -205,7 +205,7 @@ Parts choose_parts(const Gemm& gemm, std::size_t most_bytes, Estimate estimated_
 
 // ---- which kernels, and how ----
 
-/// Is the plan one whose workspace, if any, is for the sums of parts of k? Else it is for what is packed.
+/// Is the plan's workspace, if any, for partial sums? Otherwise it is for packed operands.
 bool may_be_divided(const Gemm& gemm, const MatmulPlan& plan) {
   if (!plan.tensor_cores) return true;
   return plan.precision == MatmulPrecision::exact && !plan.packs_a && !plan.packs_b && !is_integral(gemm.dtype);
@@ -220,7 +220,7 @@ double estimated_us(const Gemm& gemm, Family family) {
                                       : general_us(gemm);
 }
 
-/// Launches the kernels of one family, but for the skinny ones, on all of k.
+/// Launches a kernel of a family other than `skinny`, on all of k.
 void launch_whole(const Gemm& gemm, Family family, cudaStream_t stream) {
   if (family == Family::wgmma) return wgmma::launch(gemm, MatmulPlan{}, nullptr, stream);
   if (family == Family::mma) return mma::launch(gemm, stream);
@@ -233,7 +233,7 @@ struct Way {
   std::size_t workspace_bytes = 0;
 };
 
-/// The kernels of a plan that may be divided, but for the skinny ones.
+/// The kernel family of a plan that may split k, if the skinny kernels do not serve the product.
 Family family_of(const Gemm& gemm, const MatmulPlan& plan) {
   if (plan.tensor_cores) return Family::wgmma;
   if (is_small(gemm)) return Family::general;
@@ -241,7 +241,7 @@ Family family_of(const Gemm& gemm, const MatmulPlan& plan) {
   return mma_wide::serves(gemm, plan.precision) ? Family::mma_wide : Family::general;
 }
 
-/// What is launched for a plan that may be divided, with a workspace of at most `most_bytes`. `gemm` is stored by rows.
+/// How a plan that may split k is launched with a workspace of at most `most_bytes`. `gemm` is stored by rows.
 Way way_of(const Gemm& gemm, const MatmulPlan& plan, std::size_t most_bytes) {
   if (skinny::serves(gemm)) {
     const int count = skinny::parts(gemm, most_bytes);
@@ -253,13 +253,14 @@ Way way_of(const Gemm& gemm, const MatmulPlan& plan, std::size_t most_bytes) {
   return way;
 }
 
-/// The same as it was planned.
+/// The same, with the parts and the workspace of the plan.
 Way way_of(const Gemm& gemm, const MatmulPlan& plan) {
   if (skinny::serves(gemm)) return {Family::skinny, {plan.parts}, plan.workspace_bytes};
   return {family_of(gemm, plan), plan.parts == 1 ? Parts() : divided(gemm.k, plan.parts), plan.workspace_bytes};
 }
 
-/// The kernels store along rows of c, so a column-major c is computed as its transpose: in `flipped`, for the caller.
+/// The kernels store along rows of c, so a column-major c is computed as its transpose. Returns `asked`, or the
+/// transposed product in `flipped`.
 const Gemm& by_rows(const Gemm& asked, Gemm& flipped) {
   if (asked.c_strides.row != 1 || asked.c_strides.column == 1) return asked;
   flipped = asked;
@@ -267,7 +268,7 @@ const Gemm& by_rows(const Gemm& asked, Gemm& flipped) {
   return flipped;
 }
 
-/// The plan for what by_rows makes of `asked`.
+/// The plan for the product that by_rows returns for `asked`.
 MatmulPlan plan_by_rows(const Gemm& asked, MatmulPlan plan) {
   Gemm flipped;
   if (&by_rows(asked, flipped) == &flipped) std::swap(plan.packs_a, plan.packs_b);
@@ -277,12 +278,12 @@ MatmulPlan plan_by_rows(const Gemm& asked, MatmulPlan plan) {
 /// Is a plan for the tensor cores of sm_90 quicker than that for the other kernels?
 bool is_quickest(const Gemm& gemm, const MatmulPlan& plan, const MatmulPlan& others) {
   const bool is_half = gemm.dtype.bits == 16 && is_float(gemm.dtype);
-  if (is_half && plan.workspace_bytes == 0) return true;  // but for what is small
+  if (is_half && plan.workspace_bytes == 0) return true;  // small products do not come here
   Gemm flipped;
   return tensor_core_us(gemm, plan) < way_of(by_rows(gemm, flipped), others, kMostPartialBytes).parts.us;
 }
 
-/// The kernels for all of k at once, and what they pack. The product is not small.
+/// Plans the kernels for all of k at once, with packing. The product is not small.
 MatmulPlan plan_whole(const Gemm& gemm, const MatmulOptions& options) {
   const std::optional<MatmulPlan> plan = is_integral(gemm.dtype)
                                              ? wgmma::plan_integers(gemm, options.most_packed_bytes)
@@ -355,7 +356,7 @@ int64_t set_batch(KernelArgs& args, const Gemm& gemm, int first) {
                    ", k = " + std::to_string(gemm.k) + " is more than the tiled kernel can count");
 }
 
-/// The bit that holds the sign of a part of a complex number, as the kernel sees its upper word.
+/// The sign bit in the upper 32-bit word of the real or imaginary part.
 constexpr unsigned kSignBit = 0x80000000u;
 
 }  // namespace
@@ -428,7 +429,8 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
   args.b = operand_args(b, gemm.n, gemm.k, variant, vectors_b, variant.step_vectors_n, gemm.b_dtype);
   args.c = output_args(gemm.c, gemm.c_strides, out_item);
   args.finish = finish_args(gemm, has_vectors(c, gemm.m, out_item));
-  // Of both conjugates the product is the conjugate of the product: what is left is at most a's sign.
+  // If b is lazily conjugated, the epilogue conjugates the result: a @ conj(b) = conj(conj(a) @ b). So only the sign of
+  // a's imaginary parts may have to change here.
   args.conjugates_a = gemm.a_conjugated != gemm.b_conjugated ? kSignBit : 0;
   args.m = gemm.m;
   args.n = gemm.n;
@@ -437,7 +439,7 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
   const int64_t column_tiles = ceil_div(gemm.n, variant.n);
   constexpr int64_t kMax = std::numeric_limits<int>::max();
   if (k_tiles > kMax || row_tiles > kMax || row_tiles * column_tiles > kMax) refuse_size(gemm);
-  // What is true of bool is counted, in 32 bits.
+  // A bool product counts its true terms in 32 bits.
   if (gemm.out_dtype.code == kDLBool && gemm.k > std::numeric_limits<uint32_t>::max()) refuse_size(gemm);
   args.k_tiles = static_cast<int>(k_tiles);
   args.k_last = static_cast<int>(gemm.k - (k_tiles - 1) * variant.k);
@@ -455,7 +457,7 @@ void launch_general(const Gemm& gemm, cudaStream_t stream) {
     int dim = walked - 1;
     for (; dim >= 0; --dim) {
       const BatchDim& step = gemm.batch[dim];
-      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
+      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // forward, or back to the start
       args.a.data += steps * step.a_stride * item;
       args.b.data += steps * step.b_stride * item;
       args.c.data += steps * step.c_stride * out_item;
@@ -474,7 +476,7 @@ MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options) {
   if (is_empty(gemm)) return {};
   MatmulPlan plan;
   if (!skinny::serves(gemm)) {
-    if (is_small(gemm)) return {};  // the general kernels, and too short a k to divide
+    if (is_small(gemm)) return {};  // the general kernels; k is too short to split
     plan = plan_whole(gemm, options);
   }
   if (!may_be_divided(gemm, plan)) return plan;

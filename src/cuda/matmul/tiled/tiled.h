@@ -1,6 +1,6 @@
-/// What the tiled kernels are told, and which there are. Private to src/cuda: the kernels are in kernel.cuh, one file
-/// instantiates those of one arithmetic, and tiled.cpp launches them. Those of the tensor cores are in ../wgmma (sm_90)
-/// and ../mma (sm_80 and later).
+/// The arguments of the tiled kernels, and the list of those kernels. Private to src/cuda. The kernels are in
+/// kernel.cuh, one file for each arithmetic instantiates them, and tiled.cpp launches them. The tensor-core kernels are
+/// in ../wgmma (sm_90) and ../mma (sm_80 and later).
 #pragma once
 
 #include <interop/gemm.h>
@@ -14,7 +14,7 @@ namespace interop::cuda::tiled {
 
 constexpr int kKernelBatchDims = 4;
 
-/// How an element lies in memory. The kernels of one arithmetic read and write those of its group.
+/// The format of an element in memory. The kernels of an arithmetic convert its narrower formats to its own type.
 enum class Format : int {
   plain,  ///< as the arithmetic's own type
   float16,
@@ -28,8 +28,8 @@ enum class Format : int {
   boolean
 };
 
-/// One input as a (mn, k) matrix, where mn is m for a and n for b. All steps in bytes; the last three follow from the
-/// strides and the kernel's shape, and are here so that the kernel adds constants instead of keeping registers.
+/// One input as a (mn, k) matrix, where mn is m for a and n for b. Strides and steps are in bytes. The steps follow
+/// from the strides and the kernel's shape; as arguments they are constants to the kernel and take no registers.
 struct OperandArgs {
   const char* data;
   int64_t mn_stride, k_stride;
@@ -40,25 +40,25 @@ struct OperandArgs {
   Format format;
 };
 
-/// A matrix of the result's shape, in bytes.
+/// A matrix of the result's shape; strides in bytes.
 struct OutputArgs {
   char* data;
   int64_t row_stride, column_stride;
   int64_t batch_stride[kKernelBatchDims];
 };
 
-/// What becomes of the sum before it is stored.
+/// The epilogue: how a sum is finished before it is stored.
 struct FinishArgs {
-  bool direct;         // nothing: it is stored as it is, in the arithmetic's own type
-  bool vector_stores;  // of `direct`: columns are adjacent, and every fourth (second) one is 16-byte aligned
-  bool conjugates;     // the sum is that of the conjugates
+  bool direct;         // there is no epilogue: sums are stored unchanged, in the arithmetic's own type
+  bool vector_stores;  // if `direct`: columns are adjacent, and every fourth (second) one is 16-byte aligned
+  bool conjugates;     // the sum is conjugated first
   bool scales;
-  Format format;  // of all that follows, and of c
+  Format format;  // of c, addend, bias and aux
   int activation;
   alignas(16) unsigned char alpha[16];  // in the arithmetic's own type
   alignas(16) unsigned char beta[16];
   const float* factors[2];  // in device memory; null for 1
-  OutputArgs addend;        // no data: none
+  OutputArgs addend;        // null data: no addend
   OutputArgs bias;
   OutputArgs aux;
 };
@@ -70,17 +70,17 @@ inline int64_t matrices(const Gemm& gemm) {
   return count;
 }
 
-/// A matrix of the result's shape, without its batch; `item` is the size of an element.
+/// The arguments of a matrix of the result's shape, without its batch; `item` is the size of an element.
 OutputArgs output_args(const void* data, const MatrixStrides& strides, int64_t item);
-/// `vectors`: could the sums be stored as vectors, if as they are?
+/// `vectors`: may sums without an epilogue be stored as vectors?
 FinishArgs finish_args(const Gemm& gemm, bool vectors);
-/// Puts the batch dimensions from `first` on into `sizes` and the arguments of all that has the result's shape.
+/// Puts the batch dimensions from `first` on into `sizes`, and their strides into `c` and the arrays of `finish`.
 void set_output_batch(const Gemm& gemm, int first, int64_t (&sizes)[kKernelBatchDims], OutputArgs& c,
                       FinishArgs& finish);
-/// c^T = b^T a^T.
+/// Turns c = a b into c^T = b^T a^T.
 void transpose(Gemm& gemm);
 
-/// Calls `launch(part)` for every matrix of the first `walked` dimensions of the batch: `part` has it as its first.
+/// Calls `launch(part)` for every index of the first `walked` batch dimensions; `part` begins at the matrices there.
 template <typename Launch>
 void walk_batch(Gemm gemm, int walked, Launch launch) {
   const int64_t item = item_bytes(gemm.dtype), out_item = item_bytes(gemm.out_dtype);
@@ -94,7 +94,7 @@ void walk_batch(Gemm gemm, int walked, Launch launch) {
     int dim = walked - 1;
     for (; dim >= 0; --dim) {
       const BatchDim& step = gemm.batch[dim];
-      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // on, or back to the start
+      const int64_t steps = ++at[dim] < step.size ? 1 : 1 - step.size;  // forward, or back to the start
       gemm.a = moved(gemm.a, steps * step.a_stride * item);
       gemm.b = moved(gemm.b, steps * step.b_stride * item);
       gemm.c = const_cast<void*>(moved(gemm.c, steps * step.c_stride * out_item));
@@ -107,7 +107,7 @@ void walk_batch(Gemm gemm, int walked, Launch launch) {
   }
 }
 
-/// Launches one of the general kernels. `gemm` is not empty. Quickest where c's rows have the unit stride.
+/// Launches one of the general kernels. `gemm` is not empty. It is quickest where c's rows have the unit stride.
 void launch_general(const Gemm& gemm, cudaStream_t stream);
 
 struct KernelArgs {
@@ -116,20 +116,20 @@ struct KernelArgs {
   int64_t m, n;
   int k_tiles, k_last;  // how many k tiles; the length of the last one
   unsigned row_tiles, column_tiles;
-  unsigned conjugates_a;  // the bit that turns the sign of a's imaginary parts, or 0
+  unsigned conjugates_a;  // the bit that flips the sign of a's imaginary parts, or 0
   int64_t first_matrix;   // of this launch
   int batch_ndim;
   int64_t batch_size[kKernelBatchDims];
   FinishArgs finish;
 };
 
-/// The kernels of one shape, by [vectors of a][vectors of b], and how fast it is: n blocks of it on one SM take as long
-/// as (n + start) * kM * kN / rate multiply-adds do at the SM's peak, for each k. Fitted to an H100, with float32.
+/// The kernels of one shape, by [vectors of a][vectors of b], and their speed. For each k, `blocks` blocks on one SM
+/// take as long as (blocks + start) * m * n / rate multiply-adds do at the SM's peak. Fitted to an H100, with float32.
 struct Variant {
   const char* name;
   int m, n, k, threads;
   bool reads_vectors;
-  int step_vectors_m, step_vectors_n;  // rows of k that a pass of vector copies takes, for a and for b
+  int step_vectors_m, step_vectors_n;  // rows of k that one pass of vector copies covers, for a and for b
   double rate, start;
   Kernel* kernels[2][2];
 };
@@ -147,8 +147,8 @@ Variants int64_variants();  ///< of 64-bit integers
 Variants complex64_variants();
 Variants complex128_variants();
 Variants float16_variants();  ///< of 16-bit floats, added up in float32
-Variants float8_variants();   ///< of 8-bit floats, alike
+Variants float8_variants();   ///< of 8-bit floats, added up in float32
 Variants int16_variants();    ///< of 16-bit integers, added up in 32 bits
-Variants int8_variants();     ///< of 8-bit integers and bool, alike
+Variants int8_variants();     ///< of 8-bit integers and bool, added up in 32 bits
 
 }  // namespace interop::cuda::tiled

@@ -1,4 +1,4 @@
-/// Integer products on the tensor cores of sm_90, exact and wrapping: of integers as sums of bytes.
+/// Integer products on the tensor cores of sm_90, exact and wrapping. Integers are taken as sums of bytes.
 ///
 /// With x = sum of 256^i x_i, a @ b is the sum over s of 256^s G_s, where G_s is the sum of a_i @ b_j over i + j = s.
 /// Of a result of w bytes only s < w matters, and the sums may wrap, so Horner's rule does it in one accumulator: from
@@ -20,7 +20,7 @@
 namespace interop::cuda::wgmma {
 namespace {
 
-// ---- what the kernel is told ----
+// ---- the kernel's arguments ----
 
 constexpr int kMaxPasses = 36;  // of 64 bits: i + j < 8
 
@@ -28,7 +28,7 @@ constexpr int kMaxPasses = 36;  // of 64 bits: i + j < 8
 struct Pass {
   int8_t a, b;              // which bytes, counted from the lowest
   bool a_signed, b_signed;  // the highest byte of a signed integer that is narrower than the result
-  bool shifts;              // is it the first of its s, and not of all?
+  bool shifts;              // is it the first pass of its s, but not of all passes?
 };
 
 struct IntegerArgs {
@@ -41,10 +41,10 @@ struct IntegerArgs {
   Pass pass[kMaxPasses];
 };
 
-/// Two warpgroups of 64 x N outputs each, and one that loads.
+/// Two warpgroups have 64 x N outputs each, and one loads.
 template <int N, int Stages, typename Sum, bool Mixed>
 struct IntegerShape {
-  using Total = Sum;                     // uint32_t, or uint64_t: then the sums of each pass are added to it
+  using Total = Sum;                     // uint32_t; or uint64_t, to which the sums of each pass are added
   static constexpr bool kMixed = Mixed;  // may bytes be signed?
   static constexpr int kStages = Stages, kCluster = 1, kM = 128, kN = N;
   static constexpr int kBytesA = kM * kRowBytes, kBytesB = kN * kRowBytes, kStageBytes = kBytesA + kBytesB;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_bytes(const IntegerArgs& args, const Memory
   }
 }
 
-/// One warpgroup: sums += its 64 rows of a by all columns of b, of one pass, or the next `k_tiles` of it.
+/// Run by one warpgroup: sums += its 64 rows of a by all columns of b, over the next `k_tiles` of a pass.
 template <typename S, bool assigned, bool BSigned>
 __device__ __forceinline__ void multiply_bytes(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring, int block,
                                                uint32_t (&sums)[S::kN / 2]) {
@@ -155,7 +155,7 @@ __device__ __forceinline__ void multiply_all(const IntegerArgs& args, const Memo
 
 // ---- storing ----
 
-/// The first `count` values of a row of an array of the result's shape.
+/// Loads the first `count` values from a row of an array of the result's shape.
 template <typename Sum, int Count>
 __device__ __forceinline__ void load_values(Sum (&values)[Count], const tiled::Place& from, int count, Format format) {
 #pragma unroll
@@ -178,8 +178,8 @@ __device__ __forceinline__ void store_values(const tiled::Place& to, const Sum (
   }
 }
 
-/// One warpgroup's outputs: 64 rows of 256 bytes a time go through shared memory, so that a thread then has neighbours
-/// of a row, and neighbouring threads have neighbours. `row` is the first.
+/// Finishes and stores one warpgroup's outputs. 64 rows of 256 bytes at a time go through shared memory, so that a
+/// thread then has neighbours of a row, and the stores are coalesced. `row` is the first row.
 template <typename S>
 __device__ __forceinline__ void store_integers(const IntegerArgs& args, const Memory<S>& memory, int warpgroup,
                                                const typename S::Total (&sums)[S::kN / 2], const Tile& tile, int row) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void store_integers(const IntegerArgs& args, const Me
   constexpr int kColumns = 256 / sizeof(Sum);  // of a box
   const int thread = threadIdx.x % 128, lane = thread % 32;
   const uint32_t buffer = memory.c(warpgroup);
-  // Vectors are swizzled, so that the rows which some lanes write at one time are in different banks.
+  // Vectors are swizzled, so that lanes that write different rows at a time write to different banks.
   const auto vector = [buffer](int box_row, int index) {
     const int turned = sizeof(Sum) == 4 ? box_row % 4 * 2 : box_row % 2 * 4;
     return buffer + box_row * 256 + (index ^ turned) * 16;
@@ -202,7 +202,7 @@ __device__ __forceinline__ void store_integers(const IntegerArgs& args, const Me
     if (row >= args.grid.m || first_column >= args.grid.n) continue;  // for all threads alike
     sm90::named_barrier(1 + warpgroup, 128);                          // all have read the box before
 #pragma unroll
-    for (int i = 0; i < S::kN / kColumns; ++i) {  // registers have no index
+    for (int i = 0; i < S::kN / kColumns; ++i) {  // registers cannot be indexed
       if (i != box) continue;
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
@@ -243,7 +243,7 @@ __device__ __forceinline__ void store_integers(const IntegerArgs& args, const Me
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // integer_kernel: c = a @ b for every matrix of the batch, of integers modulo 2^32 or 2^64.
-//   in      a rows of k bytes, all lowest ones, then all next ones...; b alike, rows are its columns; by tensor maps
+//   in      a: rows of k bytes, all lowest ones, then all next ones...; b: the same for its columns; by tensor maps
 //   out     c (m, n) of any strides, finished as `FinishArgs` says
 //   launch  one block of kThreads per SM, or per tile where those are fewer; kShared dynamic shared memory
 template <typename S>
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, 1) integer_kernel(const __grid_const
   }
   __syncthreads();
 
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1;  // tells the compiler that it is the warp's
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1;  // tells the compiler that it is uniform in a warp
   if (warpgroup < 0) {
     sm90::fewer_registers<40>();
     if (threadIdx.x == 0) load_bytes<S>(args, memory);
@@ -279,8 +279,7 @@ __global__ void __launch_bounds__(kThreads, 1) integer_kernel(const __grid_const
 
 // ---- the variants ----
 
-/// A shape, and how long a block takes for one of its tiles: for one k tile of one pass, and to store it. Fitted to an
-/// H100.
+/// A shape, and the times that a block takes for one k tile of one pass, and to store a tile. Fitted to an H100.
 struct Variant {
   const char* name;
   double k_tile_us, store_us;
@@ -371,8 +370,8 @@ bool is_pair_of_integers(const Gemm& gemm) {
          gemm.dtype.bits == gemm.b_dtype.bits && gemm.dtype.lanes == 1;
 }
 
-/// Does TMA read these bytes along k as they are? Of bool, whose bytes may be anything but 0 for true, only where they
-/// cannot add up to 2^32.
+/// Does TMA read these bytes along k directly? Any byte but 0 is a true bool, so bool is read only where the sums stay
+/// below 2^32.
 bool is_read(const Gemm& gemm, DLDataType dtype, const void* data, int64_t mn, const MatrixStrides& strides,
              int64_t BatchDim::* stride) {
   constexpr int64_t kVector = 16;
@@ -412,8 +411,8 @@ int choose(const Gemm& gemm) {
   return best;
 }
 
-/// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them. `gemm` is of bytes, with
-/// `k` of them in a row; `args` has the passes.
+/// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them. `gemm` has bytes, `k` of
+/// them in a row; `args` has the passes.
 void launch_batch(IntegerArgs args, const Gemm& gemm, int first, int64_t k, const Variant& variant,
                   cudaStream_t stream) {
   args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));

@@ -8,18 +8,19 @@
 
 namespace interop::cuda::wgmma {
 
-/// Two operands of integers or bool, as wide as each other, on a device of compute capability 9.0, if this build has
-/// code for it (90a), and something to compute; none where that is not so, or more than `most_packed_bytes` would be
-/// packed. Operands of 8 bits are read as they are where TMA can and k is the unit stride; all others are packed.
+/// Plans a product; none if these kernels do not serve it, or would pack more than `most_packed_bytes`. Both operands
+/// are integers or bool of the same width. The device has compute capability 9.0, this build has code for it (90a), and
+/// there is something to compute. Operands of 8 bits whose unit stride is k are read directly where TMA can; all others
+/// are packed.
 std::optional<MatmulPlan> plan_integers(const Gemm& gemm, std::size_t most_packed_bytes);
-/// What such a plan packs, in bytes, for operands aligned as these are; 0 where that is more than `most_packed_bytes`.
-/// Asks no device.
+/// The bytes that such a plan packs, for operands aligned as these are; 0 if that is more than `most_packed_bytes`.
+/// Queries no device.
 std::size_t largest_integer_packing(const Gemm& gemm, std::size_t most_packed_bytes);
-/// How long such a product takes an H100, but for the packing.
+/// How long such a product takes on an H100, in microseconds, without the packing.
 double integer_us(const Gemm& gemm);
 
-/// `plan` is `plan_integers`'. Exact, modulo the result's range. `workspace` holds plan.workspace_bytes, 256-byte
-/// aligned.
+/// `plan` comes from `plan_integers`. The result is exact, modulo its dtype's range. `workspace` has
+/// plan.workspace_bytes and is 256-byte aligned.
 void launch_integers(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
 /// "wgmma 128x256x128 of bytes, 10 passes, int32".
 std::string describe_integers(const Gemm& gemm);

@@ -24,7 +24,7 @@ __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-/// Shows initialised barriers to the cluster and to TMA.
+/// Makes initialised barriers visible to the cluster and to TMA.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async;" ::: "memory");
@@ -38,8 +38,8 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Arrives at the same barrier of a block of the cluster. Not `.release.cluster`, which waits for all earlier stores of
-/// the thread: it is for stages that wgmma has read, where there are none.
+/// Arrives at the same barrier of a block of the cluster. It frees stages that wgmma has read, so it needs no
+/// `.release.cluster`, which would wait for all earlier stores of the thread.
 __device__ __forceinline__ void arrive_at(uint32_t barrier, int rank) {
   asm volatile(
       "{\n"
@@ -71,7 +71,7 @@ __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
   }
 }
 
-/// A barrier of `threads` threads; 0 is __syncthreads'.
+/// A barrier of `threads` threads. __syncthreads has id 0.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -89,7 +89,7 @@ __device__ __forceinline__ int cluster_rank() {
   return static_cast<int>(rank);
 }
 
-/// Reads what a block of the cluster has at this address of its own shared memory.
+/// Reads the float at this address in the shared memory of a block of the cluster.
 __device__ __forceinline__ float load_from(uint32_t address, int rank) {
   float value;
   asm volatile(
@@ -133,7 +133,7 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, ui
       : "memory");
 }
 
-/// The same into each block of the cluster whose bit is set, at the same address and barrier of each.
+/// Loads a box into each block of the cluster whose bit is set in `blocks`, at the same address and barrier in each.
 __device__ __forceinline__ void load_box_to_all(uint32_t to, const CUtensorMap* map, uint32_t barrier,
                                                 const Coordinates& at, uint16_t blocks) {
   asm volatile(
@@ -143,7 +143,8 @@ __device__ __forceinline__ void load_box_to_all(uint32_t to, const CUtensorMap* 
       : "memory");
 }
 
-/// Stores a box, without what lies beyond the array; but for the rest of 16 bytes that its row ends within.
+/// Stores the part of a box that lies in the array. TMA stores whole 16 bytes, so it also writes beyond a row that does
+/// not end at a multiple of 16 bytes.
 __device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t from, const Coordinates& at) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
@@ -163,7 +164,7 @@ __device__ __forceinline__ void wait_for_store_reads() {
 /// Orders this thread's writes to shared memory before what TMA and wgmma read after the next barrier.
 __device__ __forceinline__ void fence_async_reads() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+/// Stores four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void store_matrices(uint32_t row, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r0), "r"(r1), "r"(r2),
                "r"(r3)
@@ -204,8 +205,8 @@ __device__ __forceinline__ void load_four(float (&to)[4], uint32_t from) {
 
 // ---- wgmma ----
 
-/// The descriptor of an operand in 128-byte swizzled atoms of 8 rows by 128 bytes. `step` is from one
-/// atom to the next along the rows. Where the rows are k, `block` is from 64 of m or n to the next 64.
+/// The descriptor of an operand in 128-byte swizzled atoms of 8 rows by 128 bytes. `step` is the distance from one atom
+/// to the next along the rows. Where the rows are k, `block` is the distance from 64 of m or n to the next 64.
 __host__ __device__ constexpr uint64_t descriptor(uint32_t address, int block, int step) {
   return uint64_t{1} << 62 | static_cast<uint64_t>(step >> 4) << 32 | static_cast<uint64_t>(block >> 4) << 16 |
          (address & 0x3FFFF) >> 4;
@@ -220,7 +221,7 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-/// Keeps the compiler from moving uses of `values` across.
+/// Keeps the compiler from moving uses of `values` across this point.
 template <int Count>
 __device__ __forceinline__ void pin(float (&values)[Count]) {
 #pragma unroll
@@ -290,8 +291,8 @@ __device__ __forceinline__ void pin(uint32_t (&values)[Count]) {
   }
 // clang-format on
 
-/// d += a b by a warpgroup, for a of 64 x k and b of k x N with 32 bytes of k: 16, or 8 of float, whose lower 13 bits
-/// are taken for zeros (TF32). Trans is 1 where k is not the unit stride; of float it must be.
+/// d += a b by a warpgroup. a is 64 x k and b is k x N, where k spans 32 bytes: 16 elements, or 8 of float, whose lower
+/// 13 bits are taken for zeros (TF32). Trans is 1 where k is not the unit stride; for float, k must be the unit stride.
 template <typename T, int TransA, int TransB, int N>
 __device__ __forceinline__ void product(float (&d)[N / 2], uint64_t a, uint64_t b) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -304,8 +305,8 @@ __device__ __forceinline__ void product(float (&d)[N / 2], uint64_t a, uint64_t 
   }
 }
 
-/// The same of float, with a in registers: lane 4 g + t of each warp holds (g, t), (g + 8, t), (g, t + 4) and
-/// (g + 8, t + 4) of its 16 rows by 8. They may not change before the product has been waited for.
+/// The same for float, with a in registers: lane 4 g + t of each warp holds (g, t), (g + 8, t), (g, t + 4) and
+/// (g + 8, t + 4) of its 16 rows by 8. The registers may not change before the product has been waited for.
 template <int N>
 __device__ __forceinline__ void product_of_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (N == 64) {

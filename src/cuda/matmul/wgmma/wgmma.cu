@@ -33,14 +33,14 @@
 namespace interop::cuda::wgmma {
 namespace {
 
-// ---- what the kernel is told ----
+// ---- the kernel's arguments ----
 
 struct KernelArgs {
   CUtensorMap a, b, c_map;
   Grid grid;
   OutputArgs c;
   FinishArgs finish;
-  int plane;        // of operands in two: elements from a high part to its low part
+  int plane;        // for operands in two parts: elements from a high part to its low part
   bool c_by_tma;    // the sums are stored by c_map, from registers
   bool transposed;  // the product's transpose is computed: c and finish are the product's own
 };
@@ -50,7 +50,7 @@ struct KernelArgs {
 template <typename T>
 constexpr int kTileK = kRowBytes / static_cast<int>(sizeof(T));  // 64, or 32 of float
 
-/// wgmma reads float32 of shared memory along k alone: an a that does not run along it goes through registers.
+/// wgmma reads float32 from shared memory only along k, so an a whose unit stride is not k goes through registers.
 template <typename T, bool AKFast>
 constexpr bool kFromRegisters = sizeof(T) == 4 && !AKFast;
 
@@ -58,7 +58,7 @@ constexpr bool kFromRegisters = sizeof(T) == 4 && !AKFast;
 /// tile, or, where PingPong is set, each makes tiles of its own, so that one stores while the other multiplies.
 /// kCluster blocks compute tiles below one another, and each loads its share of their common part of b for all.
 ///
-/// InTwo: each operand is the sum of two, and three of their products are added up.
+/// InTwo: each operand is the sum of two parts, and three of the products of parts are added up.
 template <int RowBlocks, int N, int Stages, int Cluster, bool PingPong, bool InTwo = false>
 struct Shape {
   static constexpr int kPasses = InTwo ? 3 : 1;
@@ -81,7 +81,7 @@ struct Shape {
 
 // ---- loading ----
 
-/// One thread: fills the stages of all tiles of this block, in order.
+/// Run by one thread: fills the stages of all tiles of this block, in order.
 template <typename S, typename T, bool AKFast, bool BKFast>
 __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>& memory, int rank) {
   sm90::prefetch_map(&args.a);
@@ -141,8 +141,8 @@ __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>
 
 // ---- multiplying ----
 
-/// One warpgroup: sums = rows of a by all columns of b, over the next `k_tiles`. `block` is its first 64 rows of the
-/// stage's a. `started()` is called once the last product is under way.
+/// Run by one warpgroup: sums = rows of a by all columns of b, over the next `k_tiles`. `block` is the index of its
+/// first 64 rows in the stage's a. `started()` is called once the last product has been started.
 template <typename S, typename T, bool AKFast, bool BKFast, typename Started>
 __device__ __forceinline__ void multiply(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring, int block,
                                          float (&sums)[S::kRowBlocks][S::kN / 2], Started started) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void multiply(int k_tiles, const Memory<S>& memory, R
     sm90::begin_products();
 #pragma unroll
     for (int k = 0; k < kRowBytes / 32; ++k) {
-      // 32 bytes of every row, or, of 16 bits, two atoms of rows; in units of 16 bytes.
+      // A step of k is 32 bytes of every row, or two atoms where the rows are k; in units of 16 bytes.
       const uint64_t a_k = a + k * (AKFast ? 32 : 2 * kAtom) / 16;
       const uint64_t b_k = b + k * (BKFast ? 32 : 2 * kAtom) / 16;
 #pragma unroll
@@ -182,14 +182,14 @@ __device__ __forceinline__ void multiply(int k_tiles, const Memory<S>& memory, R
   free_stage(memory, previous);
 }
 
-/// The first of the two rows, of a warpgroup's 64, whose elements and sums a thread has where a is in registers; the
-/// other is the next. wgmma has them for rows lane / 4 and lane / 4 + 8 of a warp's 16, but which rows of c those are
-/// is free: these are such that half a warp reads its pairs of a's elements from different banks.
+/// Where a is in registers, a thread has the elements and sums of two neighbouring rows of a warpgroup's 64; this is
+/// the first one. wgmma takes them for rows lane / 4 and lane / 4 + 8 of a warp's 16, but which rows of c those are is
+/// free: with these, half a warp reads its pairs of a's elements from different banks.
 __device__ __forceinline__ int row_in_registers(int thread) {
   return (thread & 64) >> 1 | (thread & 8) << 1 | (thread & 48) >> 2 | (thread & 4) >> 1;
 }
 
-/// `multiply` where a goes through registers: half a k tile of it is loaded while the other half is multiplied.
+/// `multiply` where a goes through registers: half of a's k tile is loaded while the other half is multiplied.
 template <typename S, typename Started>
 __device__ __forceinline__ void multiply_from_registers(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring,
                                                         int block, float (&sums)[S::kRowBlocks][S::kN / 2],
@@ -197,7 +197,7 @@ __device__ __forceinline__ void multiply_from_registers(int k_tiles, const Memor
   constexpr int kAtom = 1024;  // 8 rows of 128 bytes: of b, and of k of a
   constexpr int kSteps = 2;    // of 8 in half a k tile
   using Half = uint32_t[kSteps][S::kRowBlocks][4];
-  // Of a, 32 rows of k by 32 of m are a box, of which TMA has swizzled the 16 bytes of every row.
+  // A box of a has 32 rows of k by 32 of m. TMA has swizzled the 16-byte chunks of every row.
   const int thread = threadIdx.x % 128, k = thread % 4, row = row_in_registers(thread);
   const uint32_t place =
       block * S::kBoxBytes + row / 32 * (S::kBoxBytes / 2) + k * kRowBytes + ((row % 32 / 4 ^ k) * 16 | row % 4 * 4);
@@ -266,11 +266,11 @@ __device__ __forceinline__ void multiply_from_registers(int k_tiles, const Memor
   free_stage(memory, previous);
 }
 
-/// The tensor cores round their sums towards zero, which is not as exact as float32 over a long k: of operands in two,
-/// sums of so many k tiles are added to the total by the other cores.
+/// The tensor cores round their sums towards zero, which over a long k is less exact than float32. So for operands in
+/// two parts, the CUDA cores add the sums of every kPartTiles k tiles to the total.
 constexpr int kPartTiles = 4;
 
-/// The same of operands in two, over all of k and all passes.
+/// `multiply` for operands in two parts, over all of k and all passes.
 template <typename S, typename T>
 __device__ __forceinline__ void multiply_in_two(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring, int block,
                                                 float (&sums)[S::kRowBlocks][S::kN / 2]) {
@@ -290,10 +290,10 @@ __device__ __forceinline__ void multiply_in_two(int k_tiles, const Memory<S>& me
 
 // ---- storing ----
 
-/// Adds a bias that runs along the rows, at a multiple of 4 bytes, to two neighbours in two rows, from `first` on.
+/// Adds a bias that is contiguous along the rows, and 4-byte aligned, to two neighbours in two rows: x[first] and on.
 template <typename T>
 __device__ __forceinline__ void add_bias(float (&x)[8], int first, const char* bias, int column, int columns) {
-  if (column >= columns) return;  // as many as are stored: a multiple of 8
+  if (column >= columns) return;  // those are stored columns, a multiple of 8
   const uint32_t pair = *reinterpret_cast<const uint32_t*>(bias + column * 2);
   const float low = tiled::widen(static_cast<uint16_t>(pair), tiled::kFormatOf<T>, 0.f);
   const float high = tiled::widen(static_cast<uint16_t>(pair >> 16), tiled::kFormatOf<T>, 0.f);
@@ -301,15 +301,15 @@ __device__ __forceinline__ void add_bias(float (&x)[8], int first, const char* b
   x[first + 2] += low, x[first + 3] += high;
 }
 
-/// Adds a bias along the rows, if there is one, and applies the activation to eight sums: the first four are of
-/// `column` and the next one, the others of 8 columns further.
+/// Adds a bias along the rows, if there is one, and applies the activation to eight sums. The first four are of
+/// `column` and the next one, the others are 8 columns further.
 template <typename T>
 __device__ __forceinline__ void finish_eight(const tiled::FinishArgs& how, float (&x)[8], int column, int columns) {
   if (how.bias.data) {
     add_bias<T>(x, 0, how.bias.data, column, columns);
     add_bias<T>(x, 4, how.bias.data, column + 8, columns);
   }
-  // Asked once for all of them: asked for each, it took a tenth of the product's time.
+  // One branch for all eight sums: a branch for each took a tenth of the product's time.
   if (how.activation == static_cast<int>(Activation::relu)) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = x[i] < 0 ? 0 : x[i];
@@ -322,13 +322,14 @@ __device__ __forceinline__ void finish_eight(const tiled::FinishArgs& how, float
   }
 }
 
-/// One warpgroup's 64 x N outputs by TMA, 64 columns a time; as they are, unless `Finishes`. `buffer` alternates
-/// between 0 and 1.
+/// Stores one warpgroup's 64 x N outputs by TMA, 64 columns at a time; unchanged, unless `Finishes`. `buffer`
+/// alternates between 0 and 1.
 template <bool Finishes, typename S, typename T>
 __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
                                              const float (&sums)[S::kN / 2], const Tile& tile, int row, int& buffer) {
   const int thread = threadIdx.x % 128, lane = thread % 32;
-  // stmatrix's address of this lane: matrices 0 and 2 are 8 rows, 1 and 3 the next; 2 and 3 are 8 columns further.
+  // The row that this lane gives to stmatrix: matrices 0 and 2 are 8 rows, 1 and 3 the next 8; 2 and 3 are 8 columns
+  // further.
   const int box_row = thread / 32 * 16 + lane % 16;
 #pragma unroll
   for (int box = 0; box < S::kN / 64; ++box) {
@@ -355,15 +356,15 @@ __device__ __forceinline__ void store_by_tma(const KernelArgs& args, const Memor
       if (row < args.grid.m && column < args.grid.n) {
         sm90::store_box(&args.c_map, to, {column, row, tile.batch[2], tile.batch[1], tile.batch[0]});
       }
-      sm90::end_store();  // counted where nothing was stored, too
+      sm90::end_store();  // a group is counted even if nothing was stored
     }
     buffer ^= 1;
   }
 }
 
-/// One warpgroup's outputs, finished as `FinishArgs` says: 64 x 64 of them a time go through shared memory as float32,
-/// so that a thread then has four neighbours of a row, and neighbouring threads have neighbours. `row` is the first.
-/// In c, that is: the tile's rows are c's columns where the transpose was computed.
+/// Finishes one warpgroup's outputs as `FinishArgs` says, and stores them. 64 x 64 at a time go through shared memory
+/// as float32, so that a thread then has four neighbours of a row of c, and the stores are coalesced. Where the
+/// transpose was computed, the tile's rows are c's columns. `row` is the tile's first.
 template <typename S, typename T, bool FromRegisters>
 __device__ __forceinline__ void store_finished(const KernelArgs& args, const Memory<S>& memory, int warpgroup,
                                                const float (&sums)[S::kRowBlocks][S::kN / 2], const Tile& tile,
@@ -372,7 +373,7 @@ __device__ __forceinline__ void store_finished(const KernelArgs& args, const Mem
   const int thread = threadIdx.x % 128, lane = thread % 32;
   const uint32_t buffer = memory.c(warpgroup);
   const bool transposed = FromRegisters && args.transposed;
-  // Vectors of four are swizzled, so that what half a warp writes, of four rows or columns, is in different banks.
+  // Vectors of four are swizzled, so that half a warp writes its four rows or columns to different banks.
   const auto vector = [=](int box_row, int index) {
     const int swizzle = transposed      ? box_row / 2 % 4
                         : FromRegisters ? (box_row & 2) | (box_row >> 2 & 4)
@@ -386,7 +387,7 @@ __device__ __forceinline__ void store_finished(const KernelArgs& args, const Mem
     if (first_row >= args.grid.m || first_column >= args.grid.n) continue;  // for all threads alike
     sm90::named_barrier(1 + warpgroup, 128);                                // all have read the box before
 #pragma unroll
-    for (int i = 0; i < S::kRowBlocks * kBoxes; ++i) {  // registers have no index
+    for (int i = 0; i < S::kRowBlocks * kBoxes; ++i) {  // registers cannot be indexed
       if (i != box) continue;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
@@ -419,7 +420,7 @@ __device__ __forceinline__ void store_finished(const KernelArgs& args, const Mem
   }
 }
 
-/// One of the two multiplying warpgroups: all of its tiles.
+/// Run by each of the two multiplying warpgroups: computes all of its tiles.
 template <typename S, typename T, bool AKFast, bool BKFast>
 __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory<S>& memory, int rank, int warpgroup) {
   const int thread = threadIdx.x % 128;
@@ -428,7 +429,7 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
   int unit = blockIdx.x / S::kCluster;
   int buffer = 0;
   Ring<S::kStages> ring;
-  uint32_t turn_parity = warpgroup == 0;  // a new barrier does not hold up parity 1
+  uint32_t turn_parity = warpgroup == 0;  // a wait for parity 1 passes a new barrier
   if (S::kPingPong && warpgroup == 1) {
     unit += step;
     ring.skip(args.grid.k_tiles);
@@ -436,7 +437,8 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
   for (; unit < args.grid.units; unit += S::kPingPong ? 2 * step : step) {
     float sums[S::kRowBlocks][S::kN / 2];
     if constexpr (S::kPingPong) {
-      // To wait for a stage early would not do: a parity does not tell its next round from the one before this.
+      // The warpgroup may not wait for its stages before its turn: a parity does not distinguish a stage's next round
+      // from the previous one.
       sm90::wait(memory.turn(warpgroup), turn_parity);
       turn_parity ^= 1;
     }
@@ -450,7 +452,7 @@ __device__ __forceinline__ void compute_all(const KernelArgs& args, const Memory
     } else {
       multiply<S, T, AKFast, BKFast>(args.grid.k_tiles, memory, ring, block, sums, started);
     }
-    if (S::kPingPong) ring.skip(args.grid.k_tiles);  // the other warpgroup's
+    if (S::kPingPong) ring.skip(args.grid.k_tiles);  // the k tiles of the other warpgroup
 
     const Tile tile = tile_at<S>(args.grid, unit, rank);
     const int row = tile.row + block * 64;
@@ -494,13 +496,13 @@ __global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
       sm90::init_barrier(memory.full(i), 1);
       sm90::init_barrier(memory.empty(i), S::kReaders);
     }
-    for (int i = 0; i < 2; ++i) sm90::init_barrier(memory.turn(i), 4);  // the warps of the other
+    for (int i = 0; i < 2; ++i) sm90::init_barrier(memory.turn(i), 4);  // the other warpgroup's warps arrive
     sm90::publish_barriers();
   }
   __syncthreads();
   if (S::kCluster > 1) sm90::cluster_barrier();
 
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // tells the compiler that it is the warp's
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // tells the compiler that it is uniform in a warp
   if (warpgroup == 0) {
     sm90::fewer_registers<40>();
     if (threadIdx.x == 0) load_all<S, T, AKFast, BKFast>(args, memory, rank);
@@ -517,7 +519,7 @@ __global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
 
 // ---- the variants ----
 
-/// A shape, and how long a block takes for one of its tiles: for one k tile, and to store it. Fitted to an H100.
+/// A shape, and the times that a block takes for one k tile, and to store a tile. Fitted to an H100.
 struct Variant {
   const char* name;
   double k_tile_us, store_us;
@@ -541,7 +543,7 @@ Variant variant_of(const char* name, double k_tile_us, double store_us, const Ke
   return variant;
 }
 
-/// Of float16 and bfloat16, in every layout.
+/// The variant for float16 and bfloat16, in every layout.
 template <typename S>
 Variant of_16_bits(const char* name, double k_tile_us, double store_us) {
   return variant_of<S>(name, k_tile_us, store_us,
@@ -551,7 +553,7 @@ Variant of_16_bits(const char* name, double k_tile_us, double store_us) {
                          {kernel_of<S, __nv_bfloat16, true, false>(), kernel_of<S, __nv_bfloat16, true, true>()}}});
 }
 
-/// Of float32 as TF32: a k tile takes the tensor cores as long as one of 16 bits does.
+/// The variant for float32 as TF32. A k tile takes the tensor cores as long as one of 16 bits.
 template <typename S>
 Variant of_tf32(const char* name, double k_tile_us, double store_us) {
   Kernel* from_registers = nullptr;
@@ -604,7 +606,7 @@ struct Layout {
 int64_t vector_of(const Gemm& gemm) { return 16 / item_bytes(gemm.dtype); }  // elements in 16 bytes
 
 Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride, int64_t vector) {
-  if (k == 1) k_stride = mn_stride == 1 ? vector : 1;  // nothing steps along a dimension of one
+  if (k == 1) k_stride = mn_stride == 1 ? vector : 1;  // the stride of a dimension of size 1 is not used
   if (mn == 1) mn_stride = k_stride == 1 ? vector : 1;
   if (k_stride == 1 && is_tma_stride(mn_stride, vector)) return {true, true, mn_stride};
   if (mn_stride == 1 && is_tma_stride(k_stride, vector)) return {true, false, k_stride};
@@ -618,7 +620,7 @@ Layout layout_b(const Gemm& gemm) {
   return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row, vector_of(gemm));
 }
 
-/// Is c^T = b^T a^T what is computed, as b is the operand that goes through registers? Packed, it runs along k.
+/// Is c^T = b^T a^T computed, because b has to go through registers? A packed b does not: its unit stride is k.
 bool is_transposed(const Gemm& gemm, bool packs_b) {
   return gemm.dtype == kFloat32 && !packs_b && !layout_b(gemm).k_fast;
 }
@@ -633,14 +635,13 @@ bool is_read(const Gemm& gemm, const void* data, const Layout& layout, int64_t B
   return true;
 }
 
-/// TMA stores whole 16 bytes, beyond the last column if need be: there rows must end with such a vector.
-/// Is the bias, if there is one, compact along the rows of the result, at a multiple of 4 bytes?
+/// Is the bias, if there is one, contiguous along the rows of the result, and 4-byte aligned?
 bool has_plain_bias(const Gemm& gemm) {
   return !gemm.bias || (gemm.bias_strides.row == 0 && gemm.bias_strides.column == 1 &&
                         reinterpret_cast<uintptr_t>(gemm.bias) % 4 == 0);
 }
 
-/// Is the result put through nothing that the kernel cannot do to the sums in registers?
+/// Can the kernel apply all of the epilogue to the sums in registers?
 bool finishes_in_registers(Gemm gemm) {
   if (!has_plain_bias(gemm)) return false;
   gemm.bias = nullptr;
@@ -648,6 +649,7 @@ bool finishes_in_registers(Gemm gemm) {
   return gemm.is_plain();
 }
 
+/// May TMA store the result? It stores whole 16 bytes, even beyond the last column, so rows must be whole vectors.
 bool stores_by_tma(const Gemm& gemm) {
   if (!finishes_in_registers(gemm) || gemm.out_dtype != gemm.dtype) return false;
   if (gemm.dtype == kFloat32) return false;  // rows of its boxes are shorter
@@ -664,7 +666,7 @@ bool stores_by_tma(const Gemm& gemm) {
 
 bool is_bfloat16(const Gemm& gemm) { return gemm.dtype.code == kDLBfloat; }
 
-/// How TMA reads the operands: it rounds float32 to TF32. Packed in two, they are as they must be.
+/// How TMA reads the operands. It rounds float32 to TF32; operands packed in two parts are rounded already.
 CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
   if (precision == MatmulPrecision::tf32x3) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   if (precision == MatmulPrecision::tf32) return CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
@@ -674,7 +676,7 @@ CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
 int64_t tile_k(const Gemm& gemm) { return kRowBytes / item_bytes(gemm.dtype); }
 int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, tile_k(gemm)); }
 
-/// A variant, and when its busiest SM should be done.
+/// A variant, and the estimated time of its busiest SM.
 struct Choice {
   int variant;
   double us;
@@ -721,7 +723,7 @@ void launch_batch(Gemm gemm, int first, MatmulPrecision precision, const Variant
   c.data = gemm.c;
 
   const Layout of_a = layout_a(gemm), of_b = layout_b(gemm);
-  int64_t k = gemm.k;  // of a row that TMA reads
+  int64_t k = gemm.k;  // the length of a row that TMA reads
   if (precision == MatmulPrecision::tf32x3) {
     const Packing packed = packing_of_a(gemm, packed_as(precision));
     args.plane = static_cast<int>(packed.plane());
@@ -764,8 +766,8 @@ bool has_precision(const Gemm& gemm, MatmulPrecision precision) {
   return gemm.dtype == kFloat32 && gemm.b_dtype == kFloat32;
 }
 
-/// Which of a and b are packed. For TF32 one operand may go through registers, instead of running along k: of two that
-/// do not, the larger one.
+/// Which of a and b are packed. For TF32, one operand whose unit stride is not k may go through registers: the larger
+/// one, if there are two.
 std::pair<bool, bool> packs(const Gemm& gemm, MatmulPrecision precision) {
   if (precision == MatmulPrecision::tf32x3) return {true, true};
   const Layout a = layout_a(gemm), b = layout_b(gemm);

@@ -1,5 +1,5 @@
 /// What the kernels of sm_90's tensor cores share: the order of their tiles, the ring of stages in shared memory, and
-/// how matrices are described to TMA. For one source file each: everything is internal.
+/// the tensor maps for TMA. Everything has internal linkage: each source file has its own copy.
 #pragma once
 
 #include <interop/cuda/driver.h>
@@ -23,7 +23,7 @@ using tiled::matrices;
 using tiled::OutputArgs;
 
 constexpr int kBatchDims = 3;   // TMA has five dimensions
-constexpr int kRowBytes = 128;  // of a k tile: what the swizzle takes
+constexpr int kRowBytes = 128;  // of a k tile: the width of the swizzle
 constexpr int kThreads = 384;   // one warpgroup loads, two multiply
 
 // ---- order of the tiles ----
@@ -31,8 +31,8 @@ constexpr int kThreads = 384;   // one warpgroup loads, two multiply
 /// All tiles of a launch.
 struct Grid {
   int m, n, k_tiles;
-  int row_units, column_tiles, units;  // a unit is the tiles of a cluster, one below the other; units of all matrices
-  int super_units;                     // how many units one super-row is high
+  int row_units, column_tiles, units;  // a unit is a cluster's tiles, one below the other; `units` of all matrices
+  int super_units;                     // the height of a super-row, in units
   int batch_size[kBatchDims];          // innermost last
   int a_varies[kBatchDims], b_varies[kBatchDims];  // 0 where the operand is broadcast
 };
@@ -44,7 +44,8 @@ struct Tile {
   int batch[kBatchDims];
 };
 
-/// Units run down a super-row's columns: those that run at one time then share rows of a and columns of b in L2.
+/// Units run down a super-row's columns, so that those that run at the same time share rows of a and columns of b in
+/// L2.
 template <typename S>
 __device__ __forceinline__ Tile tile_at(const Grid& grid, int unit, int rank) {
   Tile tile;
@@ -102,7 +103,7 @@ struct Memory {
   __device__ __forceinline__ uint32_t turn(int warpgroup) const { return empty(S::kStages) + 8 * warpgroup; }
 };
 
-/// Where TMA finds a tile's matrix of a, and of b.
+/// TMA's coordinates of a tile's matrix of a, and of b.
 __device__ __forceinline__ sm90::Coordinates matrix_of_a(const Grid& grid, const Tile& tile) {
   return {0, 0, tile.batch[2] * grid.a_varies[2], tile.batch[1] * grid.a_varies[1], tile.batch[0] * grid.a_varies[0]};
 }
@@ -110,7 +111,7 @@ __device__ __forceinline__ sm90::Coordinates matrix_of_b(const Grid& grid, const
   return {0, 0, tile.batch[2] * grid.b_varies[2], tile.batch[1] * grid.b_varies[1], tile.batch[0] * grid.b_varies[0]};
 }
 
-/// One warp: a stage has been read.
+/// Called by each warp that has read a stage: tells all blocks of the cluster.
 template <typename S>
 __device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {
   const int lane = threadIdx.x % 32;
@@ -131,8 +132,8 @@ inline bool is_tma_stride(int64_t stride, int64_t vector) {
 
 inline bool is_tma_address(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
-/// A tensor map of (outer, inner) with up to kBatchDims batch dimensions, the innermost last; `batch_strides` of 0 are
-/// broadcast: dimensions of one here. Strides in elements.
+/// A tensor map of (outer, inner) with up to kBatchDims batch dimensions, the innermost last. A batch stride of 0 means
+/// a broadcast dimension, which has size 1 in the map. Strides count elements.
 struct MapSpec {
   const void* data = nullptr;
   int64_t inner = 0, outer = 0, outer_stride = 0;
@@ -164,11 +165,11 @@ inline void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType ty
 
 // ---- launching ----
 
-/// Other architectures' code has an empty kernel.
+/// Does this build have the kernels for the current device? The code for other architectures is an empty kernel.
 inline bool is_served_here() { return has_sm90a_code(current_device("launching a product")); }
 
-/// Is there something to compute, and not more than coordinates and the count of the smallest tiles can say, in 32
-/// bits, for `planes` planes of k?
+/// Is there something to compute, and do the coordinates and the number of the smallest tiles fit 32 bits, for `planes`
+/// planes of k?
 inline bool is_countable(const Gemm& gemm, int planes) {
   const int64_t most = std::numeric_limits<int>::max() / planes - 1024;
   if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || matrices(gemm) < 1) return false;
@@ -176,10 +177,10 @@ inline bool is_countable(const Gemm& gemm, int planes) {
   return static_cast<double>(ceil_div(gemm.m, 64)) * ceil_div(gemm.n, 64) * matrices(gemm) <= most;
 }
 
-constexpr int kSuperRow = 2048;  // rows of c that the tiles which run at one time span, about
+constexpr int kSuperRow = 2048;  // about how many rows of c are spanned by the tiles that run at the same time
 
-/// Fills in `grid`, the batch dimensions of `specs` (of a, b, c) and those of all that has the result's shape, for the
-/// dimensions from `first` on, at most kBatchDims; tiles of (m, n), `cluster` of them one below the other.
+/// Fills in `grid`, and the batch dimensions of `specs` (a, b, c), `c` and `finish`: those from `first` on, at most
+/// kBatchDims. Tiles are m x n, and a cluster has `cluster` of them, one below the other.
 inline void set_grid(Grid& grid, MapSpec (&specs)[3], OutputArgs& c, FinishArgs& finish, const Gemm& gemm, int first,
                      int m, int n, int cluster) {
   const int64_t out_item = item_bytes(gemm.out_dtype);
@@ -207,7 +208,7 @@ inline void set_grid(Grid& grid, MapSpec (&specs)[3], OutputArgs& c, FinishArgs&
   grid.super_units = kSuperRow / (m * cluster);
 }
 
-/// One block per SM, or per tile where those are fewer.
+/// Launches one block per SM, or per tile if there are fewer tiles.
 inline void launch_tiles(Kernel& kernel, void* args, const Grid& grid, int cluster, int shared_bytes,
                          cudaStream_t stream) {
   const int clusters = multiprocessors(current_device("launching a product")) / cluster;

@@ -8,23 +8,23 @@
 
 namespace interop::cuda::wgmma {
 
-/// Two operands of float16 or two of bfloat16, with a result of their dtype or float32, for `exact`; two of float32
-/// otherwise. On a device of compute capability 9.0, if this build has code for it (90a), and with something to
-/// compute; none where that is not so, or more than `most_packed_bytes` would be packed.
+/// Plans a product; none if these kernels do not serve it, or would pack more than `most_packed_bytes`. For `exact`,
+/// both operands are float16 or both bfloat16, and the result has their dtype or is float32; otherwise both are
+/// float32. The device has compute capability 9.0, this build has code for it (90a), and there is something to compute.
 ///
-/// Operands are read as they are where TMA can: one unit stride, the other strides positive multiples of 16 bytes (0
-/// for a broadcast batch), as is the address. Otherwise they are packed first; for `tf32` also the smaller one of two
-/// where k is the unit stride of neither, and for `tf32x3` always both. All that has the result's shape may lie as it
-/// likes.
+/// TMA reads an operand directly if it has one unit stride, and its address and its other strides are multiples of 16
+/// bytes; these strides are positive, or 0 for a broadcast batch. Other operands are packed first. `tf32` also packs
+/// the smaller operand where k is the unit stride of neither; `tf32x3` packs both. Arrays of the result's shape may
+/// have any strides.
 std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
-/// What such a plan packs, in bytes, for operands aligned as these are; 0 where that is more than `most_packed_bytes`.
-/// Asks no device.
+/// The bytes that such a plan packs, for operands aligned as these are; 0 if that is more than `most_packed_bytes`.
+/// Queries no device.
 std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes);
 
-/// `plan` is the one above. Accumulates in float32, in one fixed order. `workspace` holds plan.workspace_bytes,
+/// `plan` comes from `plan()`. Accumulates in float32, in one fixed order. `workspace` has plan.workspace_bytes and is
 /// 256-byte aligned.
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
-/// About how long that takes an H100, in microseconds, without the packing.
+/// About how long that takes on an H100, in microseconds, without the packing.
 double estimated_us(const Gemm& gemm, const MatmulPlan& plan);
 /// "wgmma 128x256x64, bfloat16".
 std::string describe(const Gemm& gemm, const MatmulPlan& plan);

@@ -68,7 +68,7 @@ bool is_managed(const void* pointer);
 
 // ---- streams and events: the current context is the streams' own ----
 
-/// `waiter` waits for all that is queued on `stream` now. Nothing for equal streams. The host does not wait.
+/// `waiter` waits for all that is queued on `stream` now. Does nothing for equal streams. The host does not wait.
 /// Throws ValueError, touching neither, if the two are not part of the same capture.
 void wait_stream(cudaStream_t waiter, cudaStream_t stream);
 /// Blocks the host until all queued on `stream` is done. Call it without the GIL.
@@ -92,14 +92,15 @@ class Event {
   Event(Event&& other) noexcept : event_(other.event_) { other.event_ = nullptr; }
   Event& operator=(Event&& other) noexcept;
   explicit operator bool() const { return event_ != nullptr; }
-  /// Behind all that is queued by now on our own streams, the legacy stream, all blocking streams and `readers` of
-  /// `device`, as `release` waits for them. Empty while a capture is in the way. Any current context will do.
+  /// An event behind all that is queued by now on our own streams, the legacy stream, all blocking streams and
+  /// `readers` of `device`: those that `release` waits for. Empty while a capture prevents that. Any context may be
+  /// current.
   static Event of_known_streams(int device, const std::vector<cudaStream_t>& readers);
   /// `stream` waits for the recorded point.
   void make_wait(cudaStream_t stream) const;
   /// Has the point been passed? Safe while another thread captures a graph.
   bool done() const;
-  /// Blocks the host until it has. Call it without the GIL.
+  /// Blocks the host until the point has been passed. Call it without the GIL.
   void synchronize() const;
 
  private:
@@ -109,12 +110,12 @@ class Event {
 // ---- memory ----
 
 /// Stream-ordered device memory of the current device's default pool, 256-byte aligned. `bytes` > 0. While `stream` is
-/// being captured the memory is not part of the graph: the caller sees to it that it lives as long as the graph.
+/// being captured the memory is not part of the graph: the caller keeps it as long as the graph lives.
 void* allocate(std::size_t bytes, cudaStream_t stream);
 /// Gives memory of `allocate` back once our own streams, the legacy stream, all blocking streams and `readers` have
 /// done what they have queued by now. Every one of `readers` must exist: the driver crashes on a destroyed stream.
-/// False if a capture is in the way: the memory then waits, `readers` too, for a later call. Any thread, any current
-/// context, never throws, never waits on the host.
+/// False if a capture prevents that: a later call then frees the memory, and needs `readers` until then. Any thread,
+/// any current context, never throws, never waits on the host.
 bool release(void* pointer, int device, const std::vector<cudaStream_t>& readers = {}) noexcept;
 /// Gives memory of `allocate` back once `stream`, the only one that used it, has done what it has queued by now.
 /// Cheaper; any thread, any current context, never throws, never waits on the host.

@@ -10,11 +10,11 @@ typedef struct CUstream_st* cudaStream_t;  // as cuda_runtime.h declares it; nam
 
 namespace interop::cuda {
 
-/// Which kernel an expression takes for its arrays: by tiles, or by vectors.
+/// The shape of the kernel that an expression takes for its arrays: by tiles, or by vectors.
 struct ExpressionShape {
   int tile;    ///< elements along the side of a tile; 0: none
   int vector;  ///< elements of a vector
-  int unroll;  ///< vectors that a thread has on their way at a time
+  int unroll;  ///< vectors that a thread has in flight at a time
 };
 inline bool operator==(const ExpressionShape& x, const ExpressionShape& y) {
   return x.tile == y.tile && x.vector == y.vector && x.unroll == y.unroll;
@@ -22,7 +22,7 @@ inline bool operator==(const ExpressionShape& x, const ExpressionShape& y) {
 
 ExpressionShape expression_shape(const Expression& expression);
 
-/// Queues `expression` on `stream` by a kernel of that shape and returns at once; the rest as `launch_elementwise`.
+/// Queues `expression` on `stream` by a kernel of that shape and returns at once. Otherwise like `launch_elementwise`.
 void launch_expression(const Expression& expression, const ExpressionShape& shape, Kernel& kernel, cudaStream_t stream);
 
 /// Is there nothing to compute, so that no kernel is needed?

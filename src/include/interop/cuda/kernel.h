@@ -12,8 +12,9 @@ namespace interop::cuda {
 /// A kernel, made ready in each context that launches it.
 struct Kernel;
 
-/// The kernels of those names in a compiled image (cubin), for every device of its architecture. They are kept for the
-/// life of the process. A stream may be captured meanwhile. Throws CudaError, as for a name that the image has not.
+/// Loads the kernels of those names from a compiled image (cubin), for every device of its architecture. They are kept
+/// for the life of the process. A stream may be captured meanwhile. Throws CudaError, also if the image has no such
+/// name.
 std::vector<Kernel*> load_kernels(const void* image, const std::vector<std::string>& names);
 
 /// What NVRTC calls a device's architecture: "sm_90".
@@ -29,10 +30,9 @@ struct Launch {
 };
 
 /// Queues a launch on `stream`, which is one of `device`, the current one. `parameters` point to the values, each of
-/// its parameter's size. A grid of no blocks returns before the launch. Throws ValueError for what the device or the
-/// kernel cannot have: threads, grid, shared memory, cluster, cooperative launch, each with its limit. `name` is the
-/// kernel's in messages, and lives as long as the process: an error of the device, which shows itself later, names the
-/// last kernel.
+/// its parameter's size. A grid of no blocks launches nothing. Throws ValueError for threads, grid, shared memory,
+/// cluster or cooperative launch beyond what the device or the kernel allows; the message has the limit. `name` is the
+/// kernel's name in messages. It lives as long as the process: a later asynchronous error names the last kernel.
 void launch_kernel(Kernel& kernel, const Launch& launch, const char* name, void** parameters, int device,
                    cudaStream_t stream);
 

@@ -14,19 +14,19 @@ namespace interop::cuda {
 
 enum class MatmulBackend { automatic, tiled, cublas };
 
-/// How far float32 products may round their operands. Computed at least as exactly where no kernel serves it.
+/// How far float32 products may round their operands. A product that no kernel computes so is computed more exactly.
 enum class MatmulPrecision {
   exact,
   tf32,   ///< to TF32: 11 significant bits
-  tf32x3  ///< each to the sum of two of TF32, of whose products three are added up: about as exact as float32
+  tf32x3  ///< each to the sum of two TF32 numbers; three of their products are added up: about as exact as float32
 };
 
 /// What the caller asks for.
 struct MatmulOptions {
   MatmulBackend backend = MatmulBackend::automatic;
   MatmulPrecision precision = MatmulPrecision::exact;
-  unsigned int alignment = 256;  ///< plan as for pointers aligned to this and no more; a power of two, at most 256
-  bool uses_choices = true;      ///< what `tune_matmul` found, or `keep_choice` was told, comes before all rules
+  unsigned int alignment = 256;  ///< plan for pointers that are aligned to this only; a power of two, at most 256
+  bool uses_choices = true;      ///< the choices of `tune_matmul` and `keep_choice` come before all rules
   /// The most device memory that operands are packed into. Beyond it a product is computed exactly.
   std::size_t most_packed_bytes = std::size_t{4} << 30;
 };
@@ -37,11 +37,11 @@ struct MatmulPlan {
   std::size_t workspace_bytes = 0;                     ///< device memory, 256-byte aligned, that the launch needs
   std::shared_ptr<const void> algorithm;               ///< the cuBLASLt plan, shared with its cache; null for `tiled`
   MatmulPrecision precision = MatmulPrecision::exact;  ///< of `tiled`
-  bool tensor_cores = false;                           ///< of `tiled`: by the kernels of sm_90's
-  int parts = 1;                                       ///< of `tiled`: into how many k is divided
-  bool packs_a = false, packs_b = false;               ///< into the workspace first, as those read it
+  bool tensor_cores = false;                           ///< of `tiled`: by the kernels for those of sm_90
+  int parts = 1;                                       ///< of `tiled`: into how many k is split
+  bool packs_a = false, packs_b = false;               ///< into the workspace first, for the tensor cores
   bool finishes_after = false;                         ///< of `cublas`: bias and activation by a kernel of ours
-  bool tunable = false;                                ///< is there a choice to be made, and none known?
+  bool tunable = false;                                ///< could `tune_matmul` choose, and has it not yet?
 };
 
 /// Choose what runs for `gemm` on the current device. Touches no device memory and queues nothing.
@@ -49,9 +49,9 @@ struct MatmulPlan {
 /// CudaError if cuBLASLt was asked for by name and is not installed.
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options);
 
-/// The most `workspace_bytes` that a plan for `gemm`, whose matrices are compact, needs wherever they lie: for a caller
-/// that must ask for the memory before it knows that, and plans with `most_packed_bytes` no larger then. Needs no GPU;
-/// reads no pointer.
+/// The most `workspace_bytes` that a plan for `gemm` needs, at whatever addresses its matrices are; these are compact.
+/// This is for a caller that allocates before it knows the addresses. It later plans with no larger
+/// `most_packed_bytes`. Needs no GPU; reads no pointer.
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
 
 /// Queue `gemm` on `stream` and return at once. `workspace` holds `plan.workspace_bytes` (null if that is 0).
@@ -67,14 +67,14 @@ std::string describe(const Gemm& gemm, const MatmulPlan& plan);
 std::size_t tuning_bytes(const Gemm& gemm, const MatmulOptions& options);
 
 /// Times cuBLASLt's algorithms for `gemm`, and our own kernel, on `stream`, with a cold L2 cache, and keeps the
-/// quickest for every later plan of such a product. `memory` holds `tuning_bytes`; c and aux are written. For a `gemm`
-/// whose plan is tunable, on a stream that is not captured. The host waits. Throws CudaError.
+/// quickest for every later plan of such a product. `memory` has `tuning_bytes`; c and aux are written. The plan of
+/// `gemm` is tunable, and `stream` is not being captured. The host waits. Throws CudaError.
 void tune_matmul(const Gemm& gemm, const MatmulOptions& options, void* memory, cudaStream_t stream);
 
-/// What was chosen for one product; as text where it means something to cuBLASLt alone.
+/// The choice for one product; as text where only cuBLASLt understands it.
 struct MatmulChoice {
   std::string product;    // "float32 4096x4096 @ 4096x4096", for a person
-  std::string key;        // all that the choice depends on, but the device
+  std::string key;        // all that the choice depends on, except the device
   std::string algorithm;  // cuBLASLt's quickest
   bool tiled = false;     // is our own kernel quicker than that?
   double microseconds = 0, untuned_microseconds = 0;
@@ -83,7 +83,7 @@ struct MatmulChoice {
 std::vector<MatmulChoice> choices(int device);
 /// Takes a choice for a device from elsewhere; false if it is malformed.
 bool keep_choice(int device, const MatmulChoice& choice);
-/// The version of cuBLASLt, for which alone a choice holds: "13.1.0"; "" if there is none. Never throws.
+/// The version of cuBLASLt, such as "13.1.0"; "" if there is none. A choice holds for one version only. Never throws.
 std::string cublas_version();
 
 /// Where cuBLASLt was found ("libcublasLt.so.13, version 13.1.0, /path"), or why not. Never throws.
