@@ -154,3 +154,20 @@ def test_the_page_lists_the_functions_and_what_expressions_have():
     for operation in OPERATIONS.values():
         if operation.name != "copy":
             assert f"{operation.symbol or operation.name}" in page, operation.name
+
+
+def test_an_operation_stands_in_few_files():
+    """The table, the function that users call, and where NumPy's and JAX's answers are not the package's."""
+    files = [*(ROOT / "src").rglob("*.*"), *(ROOT / "interop").rglob("*.py")]
+    found = {
+        file.relative_to(ROOT).as_posix()
+        for file in files
+        if file.suffix in (".h", ".cpp", ".cu", ".cuh", ".py") and re.search(r"\bfloor_divide\b", file.read_text())
+    }
+    assert found == {
+        "src/base/interop/operations.h",
+        "interop/__init__.py",
+        "interop/_elementwise.py",
+        "interop/_host/elementwise.py",
+        "interop/jax/_elementwise.py",
+    }

@@ -226,7 +226,7 @@ bool compared_exactly(Op op, A a, B b) {
   return compared(op, static_cast<uint64_t>(a), static_cast<uint64_t>(b));
 }
 
-bool is_comparison(Op op) { return op >= Op::equal; }
+bool gives_bool(Op op) { return op >= Op::equal && op <= Op::greater_equal; }
 bool is_unary(Op op) { return op == Op::copy || op == Op::negative || op == Op::abs; }
 
 /// What the operation gives for one pair of elements in memory.
@@ -236,7 +236,7 @@ O expected(Op op, A first, B second) {
     return static_cast<O>(compared_exactly(op, first, second));
   } else {
     const T x = static_cast<T>(first), y = static_cast<T>(second);
-    return is_comparison(op) ? static_cast<O>(compared(op, x, y)) : static_cast<O>(answer(op, x, y));
+    return gives_bool(op) ? static_cast<O>(compared(op, x, y)) : static_cast<O>(answer(op, x, y));
   }
 }
 
