@@ -30,10 +30,10 @@ struct Case {
   DLDataType dtype;
   int64_t m, n, k;
   bool b_k_fast = false;
-  char a = 'k';          // 'k' adjacent, with aligned rows; 'o'dd rows; 'm' adjacent
-  char c = 'r';          // 'r'ows; 'c'olumns; every second element of 's'trided rows
-  bool flipped = false;  // given as c^T = b^T a^T
-  bool float32_c = false;
+  char a = 'k';            // 'k' adjacent, with aligned rows; 'o'dd rows; 'm' adjacent
+  char c = 'r';            // 'r'ows; 'c'olumns; every second element of 's'trided rows
+  bool flipped = false;    // given as c^T = b^T a^T
+  bool float32_c = false;  // of 16-bit operands; others have a c of their own dtype
   Values values = Values::integers;
   int64_t b_pad = 0;
   bool scales = false, addend = false, aux = false;
@@ -84,7 +84,7 @@ Setup setup_of(const Case& x) {
   const int64_t a_ld = x.a == 'm' ? x.m : round_up(x.k) + (x.a == 'o' ? 1 : 0), c_step = x.c == 's' ? 2 : 1;
   Setup setup;
   setup.dtype = x.dtype;
-  setup.out_dtype = x.float32_c ? kFloat32 : x.dtype;
+  setup.out_dtype = x.float32_c && x.dtype.bits == 16 ? kFloat32 : x.dtype;
   setup.m = x.m;
   setup.n = x.n;
   setup.k = x.k;
