@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_bytes(const IntegerArgs& args, const Memory
 }
 
 /// Run by one warpgroup: sums += its 64 rows of a by all columns of b, over the next `k_tiles` of a pass.
-template <typename S, bool assigned, bool BSigned>
+template <typename S, bool ASigned, bool BSigned>
 __device__ __forceinline__ void multiply_bytes(int k_tiles, const Memory<S>& memory, Ring<S::kStages>& ring, int block,
                                                uint32_t (&sums)[S::kN / 2]) {
   constexpr int kAtom = 1024;  // 8 rows of 128 bytes
@@ -99,7 +99,7 @@ __device__ __forceinline__ void multiply_bytes(int k_tiles, const Memory<S>& mem
     sm90::begin_products();
 #pragma unroll
     for (int k = 0; k < kRowBytes / 32; ++k) {
-      sm90::product_of_bytes<assigned, BSigned, S::kN>(sums, a + k * 2, b + k * 2);
+      sm90::product_of_bytes<ASigned, BSigned, S::kN>(sums, a + k * 2, b + k * 2);
     }
     sm90::end_products();
     sm90::wait_for_products<1>();

@@ -323,13 +323,13 @@ __device__ __forceinline__ void product_of_registers(float (&d)[N / 2], const ui
 }
 
 /// d += a b by a warpgroup, for bytes of 64 x 32 and 32 x N, k the unit stride of both; modulo 2^32.
-template <bool assigned, bool BSigned, int N>
+template <bool ASigned, bool BSigned, int N>
 __device__ __forceinline__ void product_of_bytes(uint32_t (&d)[N / 2], uint64_t a, uint64_t b) {
-  if constexpr (assigned && BSigned) {
+  if constexpr (ASigned && BSigned) {
 #define INTEROP_TYPES "s8.s8"
     INTEROP_WGMMA_BYTES_SIZES
 #undef INTEROP_TYPES
-  } else if constexpr (assigned) {
+  } else if constexpr (ASigned) {
 #define INTEROP_TYPES "s8.u8"
     INTEROP_WGMMA_BYTES_SIZES
 #undef INTEROP_TYPES
