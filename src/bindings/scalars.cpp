@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "bindings/promotion.h"
 #include "exchange/python.h"
 #include "exchange/route.h"
 #include "exchange/routes/numpy.h"
@@ -18,8 +19,6 @@ using exchange::attribute;
 using exchange::Lookup;
 using exchange::Name;
 
-const Lookup kBytesOf("interop._operations.promotion", "bytes_of");
-const Lookup kElementOf("interop._operations.promotion", "element_of");
 const Lookup kNumpyGeneric("numpy", "generic");
 const Lookup kNumpyBool("numpy", "bool_");
 const Lookup kNumpyNdarray("numpy", "ndarray");
@@ -241,7 +240,7 @@ bool fits(nb::handle x, Kind kind, DLDataType dtype) {
 }
 
 ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
-  const nb::object text = kBytesOf.get()(x, exchange::numpy_dtype(dtype));
+  const nb::object text = promotion::bytes_of(x, dtype);
   ScalarValue value{};
   std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
   return value;
@@ -251,7 +250,7 @@ ScalarValue value_of(const char* function, const char* name, nb::handle x, Kind 
   ScalarValue value{};
   if (kind == Kind::numpy_scalar || dtype.bits == 16 || (kind == Kind::complex && dtype.code != kDLComplex)) {
     // NumPy rounds to any dtype and tells its own scalars apart.
-    return value_by_numpy(kElementOf.get()(function, name, x, exchange::numpy_dtype(dtype)), dtype);
+    return value_by_numpy(promotion::element_of(function, name, x, dtype), dtype);
   }
   if (dtype.code == kDLBool) {
     put(value, static_cast<unsigned char>(PyObject_IsTrue(x.ptr())));

@@ -12,8 +12,10 @@
 
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
+#include "bindings/elementwise/abstract.h"
 #include "bindings/elementwise/elementwise.h"
 #include "bindings/functions/results.h"
+#include "bindings/promotion.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/door.h"
@@ -33,8 +35,6 @@ using exchange::Name;
 const Lookup kInJax("interop.jax._elementwise", "elementwise");
 const Lookup kOfJaxArrays("interop.jax._elementwise", "elementwise_of_arrays");
 const Lookup kOnHost("interop._host.elementwise", "compute");
-const Lookup kPromote("interop._operations.promotion", "promote");
-const Lookup kComparisonOf("interop._operations.promotion", "comparison_of");
 
 /// A function of the package.
 struct Function {
@@ -177,8 +177,8 @@ DLDataType common_dtype(const Function& function, const Operands& operands, cons
   }
   nb::object other = nb::none();
   if (operands.count == 2) other = promoted_of(call, operands, 1);
-  const nb::object name = kPromote.get()(function.name, call.library(), function.operation().in_float,
-                                         promoted_of(call, operands, 0), other);
+  const nb::object name = promotion::promote(function.name, call.library(), function.operation().in_float,
+                                             promoted_of(call, operands, 0), other);
   const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
   if (!found)
     throw TypeError(std::string(function.name) + ": the operands promote to " + exchange::text_of(name) +
@@ -239,8 +239,8 @@ ScalarValue scalar_of(ElementwiseOp& op, const Function& function, const Plan& p
   if (!is_comparison(op) || fits(x, kind, plan.dtype)) {
     return value_of(function.name, parameter, x, kind, plan.dtype);
   }
-  const nb::object found = kComparisonOf.get()(function.name, function.operation().name, parameter, x,
-                                               exchange::numpy_dtype(plan.dtype), k == 0);
+  const nb::object found =
+      promotion::comparison_of(function.name, function.operation().name, parameter, x, plan.dtype, k == 0);
   op = function_named(found[0]).op;
   return value_by_numpy(found[1], plan.dtype);
 }
@@ -420,99 +420,6 @@ double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
   return Decision(function, read_operands(function, a, b), {out, Py_None, Py_None, Py_None}, false).time_launch();
 }
 
-DLDataType named_dtype(const std::string& name) {
-  const auto known = exchange::dtype_from_name(name);
-  if (!known) throw TypeError("interop: no dtype is called " + name);
-  return *known;
-}
-
-/// The dtype of the result of an operation computed in `dtype`, or the error that says it has none.
-std::string result_dtype(const std::string& name, const std::string& dtype) {
-  const Operation* const operation = find_operation(name);
-  if (!operation) throw ValueError("interop: no operation is called " + name);
-  const std::string function = "interop." + name;
-  const char* const said = is_function(*operation) ? function.c_str() : nullptr;
-  const auto known = exchange::dtype_from_name(dtype);
-  if (!known) {  // of less than a byte, as JAX has them
-    throw TypeError(function + ": the operands are " + dtype + "; accepted: " + ops::kServedDtypes);
-  }
-  return dtype_name(ops::result_dtype(said, *operation, *known));
-}
-
-/// Throws TypeError, naming the argument, for a dtype that no operation reads, ValueError for too many dimensions.
-void check_operand(const std::string& function, const std::string& name, const std::string& dtype, int ndim) {
-  const auto known = exchange::dtype_from_name(dtype);
-  if (!known || !is_served(*known)) {
-    throw TypeError(function + ": " + name + " is " + dtype + "; accepted: " + ops::kServedDtypes);
-  }
-  check_ndim(function.c_str(), name.c_str(), static_cast<size_t>(ndim));
-}
-
-std::string comparison_dtype(const std::string& a, const std::string& b) {
-  return dtype_name(ops::comparison_dtype(named_dtype(a), named_dtype(b)));
-}
-
-/// A layout as the shape rules see it: (size, stride, stride, ...) of each dimension after the collapse, and its class.
-nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list shapes, nb::list strides) {
-  int64_t sizes[kMaxInputs + 1][kMaxDims], steps[kMaxInputs + 1][kMaxDims];
-  DLTensor tensors[kMaxInputs + 1];
-  constexpr intptr_t kSomewhere = intptr_t{1} << 20;  // an address from which steps may go backwards
-  const int count = static_cast<int>(nb::len(shapes));
-  if (count > kMaxInputs || nb::len(strides) != nb::len(shapes)) throw ValueError("interop: no such loop");
-  const auto read = [&](int k, nb::handle shape, nb::handle stride) {
-    const int ndim = read_sizes("interop", "the shape", shape, sizes[k]);
-    if (read_sizes("interop", "the strides", stride, steps[k]) != ndim)
-      throw ValueError("interop: strides of no shape");
-    tensors[k] =
-        DLTensor{reinterpret_cast<void*>(kSomewhere), {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], steps[k], 0};
-  };
-  read(0, out_shape, out_strides);
-  for (int k = 0; k < count; ++k) read(k + 1, shapes[k], strides[k]);
-  Loop loop;
-  ops::plan_loop(loop, tensors[0], tensors + 1, count);
-  nb::list dims;
-  for (int i = 0; i < loop.ndim; ++i) {
-    nb::list dim;
-    dim.append(loop.sizes[i]);
-    for (int k = 0; k < loop.operand_count; ++k) dim.append(loop.strides[k][i]);
-    dims.append(nb::tuple(dim));
-  }
-  nb::list first;  // the element that the loop begins with, of each operand
-  for (int k = 0; k <= count; ++k) first.append(reinterpret_cast<intptr_t>(tensors[k].data) - kSomewhere);
-  constexpr const char* kNames[] = {"empty", "contiguous", "rows", "transposed", "strided"};
-  return nb::make_tuple(dims, first, kNames[static_cast<int>(loop.layout)], loop.cross_dim);
-}
-
-nb::object text_or_none(const char* text) { return text ? nb::object(nb::str(text)) : nb::none(); }
-
-nb::dict as_dict(const Operation& operation) {
-  constexpr const char* kGives[] = {"same", "bool", "part"};
-  nb::dict fields;
-  fields["name"] = operation.name;
-  fields["symbol"] = text_or_none(operation.symbol);
-  fields["arity"] = operation.arity;
-  fields["functor"] = operation.functor;
-  fields["accepts"] = operation.accepts;
-  fields["gives"] = kGives[static_cast<int>(operation.gives)];
-  fields["in_float"] = operation.in_float;
-  fields["truths"] = operation.truths;
-  fields["is_function"] = is_function(operation);
-  fields["numpy"] = operation.numpy;
-  fields["torch"] = text_or_none(operation.torch);
-  nb::list derivatives;
-  for (int k = 0; k < operation.arity; ++k) derivatives.append(text_or_none(operation.derivatives[k]));
-  fields["derivatives"] = nb::tuple(derivatives);
-  fields["identity"] = text_or_none(operation.identity);
-  return fields;
-}
-
-nb::list operations() {
-  nb::list all;
-  for (const Operation& operation : kFunctions) all.append(as_dict(operation));
-  for (const Operation& operation : kInExpressions) all.append(as_dict(operation));
-  return all;
-}
-
 }  // namespace
 
 Elementwise copy_of(const DLTensor& from, DLTensor to) {
@@ -527,6 +434,7 @@ Elementwise copy_of(const DLTensor& from, DLTensor to) {
 }
 
 void bind_elementwise(nb::module_& m) {
+  bind_abstract_elementwise(m);
   m.def("elementwise", &elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
         nb::sig("def elementwise(function: str, a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> "
                 "typing.Any"),
@@ -537,23 +445,9 @@ void bind_elementwise(nb::module_& m) {
                 "stream: typing.Any, execution: str | None, where_zero: complex | None, /) -> "
                 "dict[str, typing.Any] | None"),
         "What that call would do; None where JAX would do it. Launches and allocates nothing.");
-  m.def("operations", &operations, nb::sig("def operations() -> list[dict[str, typing.Any]]"),
-        "The table of operations on elements: see operations.h.");
   m.def("time_elementwise_launch", &time_elementwise_launch,
         nb::sig("def time_elementwise_launch(a: typing.Any, b: typing.Any, out: typing.Any, /) -> float"),
         "The seconds of one launch of a + b on the host, for benchmarks.");
-  m.def("result_dtype", &result_dtype, nb::sig("def result_dtype(operation: str, dtype: str, /) -> str"),
-        "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
-  m.def("comparison_dtype", &comparison_dtype, nb::sig("def comparison_dtype(a: str, b: str, /) -> str"),
-        "The dtype in which integers or bools of two dtypes are compared exactly; in uint64 signed ones keep their "
-        "sign.");
-  m.def("check_operand", &check_operand,
-        nb::sig("def check_operand(function: str, name: str, dtype: str, ndim: int, /) -> None"),
-        "The error, naming the argument, of an array that no elementwise operation reads.");
-  m.def("elementwise_layout", &plan_layout,
-        nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
-                "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),
-        "How the shape rules collapse a loop: its dimensions, first elements, class, and tiled dimension; for tests.");
 }
 
 }  // namespace interop::bindings

@@ -15,6 +15,7 @@
 #include "bindings/elementwise/kernel_source.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/functions/results.h"
+#include "bindings/promotion.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/door.h"
@@ -35,8 +36,6 @@ const Lookup kRefuseKeyword("interop._arguments", "refuse_keyword");
 const Lookup kInJax("interop.jax._expression", "compute");
 const Lookup kOnHost("interop._host.expression", "compute");
 const Lookup kLoadKernel("interop._expressions.source", "load");
-const Lookup kSideOf("interop._operations.promotion", "side_of");
-const Lookup kConfiguration("interop._operations.promotion", "configuration");
 const Lookup kFrozenset("builtins", "frozenset");
 const Name kDtype("dtype");
 const Name kNum("num");
@@ -262,7 +261,7 @@ Typed* known_typed(const Split& split, const std::vector<uint64_t>& key, const c
   for (size_t i = 0; i < split.typed.size(); ++i) {  // by index: comparing configurations calls Python
     Typed* const typed = split.typed[i].get();
     if (typed->key != key) continue;
-    if (typed->configuration.is_none() || typed->configuration.equal(kConfiguration.get()(library))) return typed;
+    if (typed->configuration.is_none() || typed->configuration.equal(promotion::configuration(library))) return typed;
   }
   return nullptr;
 }
@@ -303,7 +302,7 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan) {
   fit = true;
   nb::list sides;  // where each lies beside what the dtype holds: -1 below, 1 above
   for (const Typed::Value& x : typed.compared) {
-    const int side = nb::cast<int>(kSideOf.get()(scalar_of(x), exchange::numpy_dtype(x.dtype)));
+    const int side = promotion::side_of(scalar_of(x), x.dtype);
     fit &= side == 0;
     key.push_back(static_cast<uint64_t>(side));
     sides.append(side);
@@ -504,29 +503,11 @@ nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict na
   return Decision(self, arguments, {out, stream, execution, true, true, true}).explain();
 }
 
-nb::object broadcast_shapes(const std::string& function, const std::vector<std::string>& names, nb::list shapes) {
-  int64_t sizes[kMaxInputs][kMaxDims];
-  DLTensor tensors[kMaxInputs];
-  ops::NamedTensor inputs[kMaxInputs];
-  const int count = static_cast<int>(std::min<size_t>(names.size(), kMaxInputs));
-  for (int k = 0; k < count; ++k) {
-    const char* name = names[static_cast<size_t>(k)].c_str();
-    const int ndim = read_sizes(function.c_str(), name, shapes[static_cast<size_t>(k)], sizes[k]);
-    tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
-    inputs[k] = {name, &tensors[k]};
-  }
-  return exchange::shape_tuple(ops::broadcast_shape(function.c_str(), inputs, count));
-}
-
 }  // namespace
 
 void bind_expression(nb::module_& m) {
   m.attr("max_parameters") = kMaxInputs;
   m.attr("kernel_source") = kKernelSource;
-  m.def("broadcast_shapes", &broadcast_shapes,
-        nb::sig("def broadcast_shapes(function: str, names: list[str], shapes: list[tuple[int, ...]], /) -> "
-                "tuple[int, ...]"),
-        "The shape of arrays broadcast against each other, or the error that they do not fit.");
   nb::class_<ExpressionCalls>(m, "Expression", "An expression, and what its calls have found out.")
       .def(nb::init<std::string, std::vector<std::string>, nb::object>(),
            nb::sig("def __init__(self, function: str, parameters: list[str], "

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "bindings/promotion.h"
 #include "bindings/scalars.h"
 #include "exchange/python.h"
 #include "exchange/routes/numpy.h"
@@ -12,15 +13,9 @@
 namespace interop::bindings {
 namespace {
 
-using exchange::Lookup;
-
-const Lookup kPromote("interop._operations.promotion", "promote");
-const Lookup kFactor("interop._operations.promotion", "factor_of");
-const Lookup kDtypeName("interop._operations.promotion", "dtype_name");
-
 DLDataType promote(const char* library, DLDataType a, DLDataType b) {
   if (a == b) return a;
-  return dtype_called(nb::cast<std::string>(kPromote.get()(
+  return dtype_called(nb::cast<std::string>(promotion::promote(
       kMatmul, library, false, nb::make_tuple(dtype_name(a), false), nb::make_tuple(dtype_name(b), false))));
 }
 
@@ -36,7 +31,7 @@ DLDataType product_dtype(const char* library, DLDataType a, DLDataType b, nb::ha
   ops::check_matmul_dtypes(a, b);
   const bool of_float8 = ops::is_float8(a);
   if (asked.is_none()) return of_float8 ? kBfloat16 : promote(library, a, b);
-  const DLDataType wanted = dtype_called(nb::cast<std::string>(kDtypeName.get()(kMatmul, asked)));
+  const DLDataType wanted = dtype_called(promotion::dtype_name(kMatmul, asked));
   if (of_float8) return wanted;  // the rules of shapes and dtypes look at it
   const DLDataType common = promote(library, a, b);
   if (common == wanted || promote(library, common, wanted) == wanted) return wanted;
@@ -60,8 +55,7 @@ ScalarValue factor_value(const char* name, nb::handle factor, DLDataType result)
       return value;
     }
   }
-  return value_by_numpy(
-      kFactor.get()(kMatmul, name, factor, exchange::numpy_dtype(result), exchange::numpy_dtype(dtype)), dtype);
+  return value_by_numpy(promotion::factor_of(kMatmul, name, factor, result, dtype), dtype);
 }
 
 double scale_of(const char* name, nb::handle scale) {
