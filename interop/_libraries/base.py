@@ -22,6 +22,7 @@ __all__ = [
     "MANAGED",
     "Export",
     "Library",
+    "Target",
     "describe",
     "gpu",
     "host_or_gpu",
@@ -55,24 +56,30 @@ def _nothing() -> Any:
     return None
 
 
-@dataclass(frozen=True)
-class Library:
-    """One array library: how its arrays are known, made, read, promoted, and made of an `interop.Array`."""
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What `interop.convert` gives arrays to: how its own are known, made of an `interop.Array`, and promoted."""
 
     name: str
     module: str
     owns: Callable[[Any, Any], bool]  #: (module, x): is x an array of its?
     take: Callable[[Any, Array, int | None], Any]  #: (module, array, stream): its array on the same memory
-    install: str = ""
-    on_host: bool = True  #: does it have arrays on the host?
-    to_device: Callable[[Any, Any, str], Any] | None = None  #: (module, NumPy's array, "cpu" or "cuda") -> its array
-    to_numpy: Callable[[Any], Any] | None = None
-    has_cuda: Callable[[Any], bool] | None = None  #: of the module
-    stream: Callable[[Any], str] | None = None  #: what its work on CUDA is queued on now
     #: (in_float, operands): the dtype in which the library computes them; TypeError, in its words, where it does not.
     promoted: Callable[..., str] = promoted_as_numpy
     #: What promotion depends on beside the operands.
     configuration: Callable[[], Any] = _nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library(Target):
+    """What `interop info`, `demo` and `bench` look for: also how it makes arrays, and how they are read."""
+
+    install: str
+    on_host: bool = True  #: does it have arrays on the host?
+    to_device: Callable[[Any, Any, str], Any]  #: (module, NumPy's array, "cpu" or "cuda") -> its array
+    to_numpy: Callable[[Any], Any]
+    has_cuda: Callable[[Any], bool]  #: of the module
+    stream: Callable[[Any], str]  #: what its work on CUDA is queued on now
 
     def load(self) -> Any:
         """Import the module; ImportError with the reason if it is absent or broken."""

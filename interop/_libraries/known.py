@@ -7,23 +7,28 @@ from dataclasses import dataclass
 
 from interop._core import Array
 from interop._libraries import cupy, jax, numba, numpy, torch, warp
-from interop._libraries.base import Library
+from interop._libraries.base import Library, Target
 
 __all__ = ["LIBRARIES", "READ_ALSO", "TARGETS", "Library", "ReadAlso", "library"]
 
 #: What `interop.convert` gives arrays to, by name.
-TARGETS = {
+TARGETS: dict[str, Target] = {
     known.name: known
     for known in (
-        *(torch.LIBRARY, cupy.LIBRARY, jax.LIBRARY, numpy.LIBRARY, numba.LIBRARY, warp.LIBRARY),
-        Library("interop", "interop", lambda interop, x: isinstance(x, Array), lambda interop, array, stream: array),
+        *(torch.LIBRARY, cupy.LIBRARY, jax.LIBRARY, numpy.LIBRARY, numba.LIBRARY, warp.TARGET),
+        Target(
+            name="interop",
+            module="interop",
+            owns=lambda interop, x: isinstance(x, Array),
+            take=lambda interop, array, stream: array,
+        ),
     )
 }
 #: What `interop info`, `demo` and `bench` look for.
 LIBRARIES = (numpy.LIBRARY, torch.LIBRARY, jax.LIBRARY, cupy.LIBRARY, numba.LIBRARY)
 
 
-def library(name: str) -> Library:
+def library(name: str) -> Target:
     """Return what is known of a library; NumPy's rules are those of a library that is not known."""
     return TARGETS.get(name, numpy.LIBRARY)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from interop._core import Array
-from interop._libraries.base import Export, Library, host_or_gpu, import_into
+from interop._libraries.base import Export, Target, host_or_gpu, import_into
 
-__all__ = ["LIBRARY"]
+__all__ = ["TARGET"]
 
 
 def _take(warp: Any, array: Array, stream: int | None) -> Any:
@@ -16,4 +16,4 @@ def _take(warp: Any, array: Array, stream: int | None) -> Any:
     return import_into("Warp", array, lambda: warp.from_dlpack(export))
 
 
-LIBRARY = Library(name="warp", module="warp", owns=lambda warp, x: isinstance(x, warp.array), take=_take)
+TARGET = Target(name="warp", module="warp", owns=lambda warp, x: isinstance(x, warp.array), take=_take)
