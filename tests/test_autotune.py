@@ -143,7 +143,7 @@ def keys_in(path):
 
 def test_threads_and_processes_may_write_one_file(tmp_path):
     path = tmp_path / "choices.json"
-    command = [sys.executable, "-c", WRITERS, str(path)]
+    command = [sys.executable, "-P", "-c", WRITERS, str(path)]
     writers = [subprocess.Popen([*command, who], stderr=subprocess.PIPE, text=True) for who in "abc"]
     for writer in writers:
         _, errors = writer.communicate(timeout=120)
