@@ -152,9 +152,9 @@ def operands_of(
     refuse_outputs("interop.matmul", out=out, aux=aux)
     arrays = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("bias", bias)) if x is not None}
     check_operands("interop.matmul", {name: x.aval for name, x in arrays.items() if isinstance(x, _Tracer)})
-    known = dict(zip("ab", zip((a.shape, b.shape), _dtypes_of(a, b), strict=True), strict=True))
-    known |= {name: (arrays[name].shape, name_of(arrays[name].dtype)) for name in ("c", "bias") if name in arrays}
-    answer = _core.abstract_matmul(**known, dtype=dtype, library="jax", epilogue=epilogue)
+    left, right = _dtypes_of(a, b)
+    terms = {name: _described(x) for name, x in (("c", c), ("bias", bias)) if x is not None}
+    answer = _core.abstract_matmul((a.shape, left), (b.shape, right), dtype, library="jax", epilogue=epilogue, **terms)
     operands = {"a": a, "b": b}
     if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
         operands |= _terms(answer["dtype"], a, c, alpha, beta, bias, scale_a, scale_b)
@@ -181,9 +181,13 @@ def _product(a: jax.Array, b: jax.Array, backend: str | None, precision: str | N
     return run("interop.matmul", _plain(a.dtype, backend, precision), a, b)
 
 
+def _described(x: Any) -> tuple[tuple[int, ...], str]:
+    return x.shape, name_of(x.dtype)
+
+
 def _abstract(a: Any, b: Any, dtype: str) -> dict[str, Any]:
     """Return what a product of that dtype is, or raise what `matmul` does of the operands' shapes and dtypes."""
-    return _core.abstract_matmul((a.shape, name_of(a.dtype)), (b.shape, name_of(b.dtype)), dtype)
+    return _core.abstract_matmul(_described(a), _described(b), dtype)
 
 
 def _kind_of(result: str) -> Any:
@@ -425,9 +429,7 @@ def _lower_cuda(
             'interop.matmul: backend="cublas" cannot take this product: its batch does not collapse to one dimension; '
             'use backend="tiled", or leave the choice to interop'
         )
-    workspace = _core.matmul_workspace(
-        (x.shape, name_of(x.dtype)), (y.shape, name_of(y.dtype)), dtype, backend, precision
-    )
+    workspace = _core.matmul_workspace(_described(x), _described(y), dtype, backend, precision)
     if workspace:
         # A result that nobody uses: XLA's own memory, which a CUDA graph of XLA's may go on using.
         spare = jax.core.ShapedArray((workspace + _WORKSPACE_ALIGNMENT,), jnp.uint8)
