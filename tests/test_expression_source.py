@@ -28,9 +28,9 @@ def typed(text, dtypes, scalars=()):
     return split.type("numpy", arrays, split.evaluate(*(dict(scalars).get(name) for name in parameters)))
 
 
-def compiled(expression, *, passed=None, tile=0, vector=4, unroll=2, architecture=ARCHITECTURE):
+def compiled(expression, *, passed=None, walk="Rows", tile=0, vector=4, unroll=2, architecture=ARCHITECTURE):
     passed = passed or [False] * len(expression.arrays)
-    text = source.source(expression, passed, tile, vector, unroll)
+    text = source.source(expression, passed, "Tiles" if tile else walk, tile, vector, unroll)
     image, names = compiler.compile_source("f", text, ["interop_expression"], source.OPTIONS, architecture)
     assert image.startswith(b"\x7fELF")
     assert names == ["interop_expression"]
@@ -52,14 +52,16 @@ ARITHMETIC = {
 
 
 @pytest.mark.parametrize("dtype", elements.DTYPES)
-@pytest.mark.parametrize("tile", [False, True])
-def test_all_operations_of_a_dtype_compile(nvrtc, dtype, tile):
+@pytest.mark.parametrize("walk", ["Flat", "Rows", "Tiles"])
+def test_all_operations_of_a_dtype_compile(nvrtc, dtype, walk):
     text = next(text for kinds, text in ARITHMETIC.items() if expressions.kind_of(dtype) in kinds)
     if dtype.startswith("uint"):
         text = text.replace("abs(-x)", "x")
     vector = vector_of(dtype)
-    side = (64 if vector >= 4 else 32) if tile else 0
-    compiled(typed(text, dtype), tile=side, vector=min(vector, 4) if tile else vector, unroll=1)
+    if walk == "Tiles":
+        compiled(typed(text, dtype), tile=64 if vector >= 4 else 32, vector=min(vector, 4))
+    else:
+        compiled(typed(text, dtype), walk=walk, vector=vector, unroll=1)
 
 
 @pytest.mark.parametrize("dtype", elements.FLOATS)
@@ -93,7 +95,7 @@ def test_comparisons_of_all_pairs_of_integers_compile(nvrtc, symbol):
 
 
 def source_lines(expression):
-    text = source.source(expression, [False] * len(expression.arrays), 0, 1, 1)
+    text = source.source(expression, [False] * len(expression.arrays), "Rows", 0, 1, 1)
     return text[text.index("struct Expression") :].splitlines()
 
 
@@ -157,7 +159,7 @@ def test_names_of_templates_are_found(nvrtc):
 
 def test_another_scalar_gives_the_same_source():
     first, second = (typed("x * a", "float32", {"a": value}.items()) for value in (2.0, 3.0))
-    sources = [source.source(x, [False], 0, 4, 2) for x in (first, second)]
+    sources = [source.source(x, [False], "Rows", 0, 4, 2) for x in (first, second)]
     assert sources[0] == sources[1]
 
 
@@ -174,7 +176,7 @@ def test_another_scalar_gives_the_same_source():
     ],
 )
 def test_literals_are_written_by_their_bits(dtype, value, text):
-    assert f"Add{{}}(x0, {text})" in source.source(typed(f"x + {value}", dtype), [False], 0, 1, 1)
+    assert f"Add{{}}(x0, {text})" in source.source(typed(f"x + {value}", dtype), [False], "Rows", 0, 1, 1)
 
 
 def test_the_source_is_linear_in_the_length():
@@ -183,8 +185,8 @@ def test_the_source_is_linear_in_the_length():
         terms = [f"(x * {k} + 1.5)" for k in range(1000, 1000 + count)]
         while len(terms) > 1:
             terms = [f"({' - '.join(terms[k : k + 2])})" for k in range(0, len(terms), 2)]
-        sizes.append(len(source.source(typed(terms[0], "float32"), [False], 0, 4, 1)))
-    fixed = len(source.source(typed("x", "float32"), [False], 0, 4, 1))
+        sizes.append(len(source.source(typed(terms[0], "float32"), [False], "Rows", 0, 4, 1)))
+    fixed = len(source.source(typed("x", "float32"), [False], "Rows", 0, 4, 1))
     assert sizes[1] - fixed <= 2.1 * (sizes[0] - fixed)
 
 

@@ -39,19 +39,20 @@ _TYPES = {
 
 
 def load(
-    typed: Typed, passed: Sequence[bool], tile: int, vector: int, unroll: int, architecture: str
+    typed: Typed, passed: Sequence[bool], walk: str, tile: int, vector: int, unroll: int, architecture: str
 ) -> _core.LoadedKernel:
     """Return the kernel of `source` for devices of one architecture, compiled if it is not known yet."""
-    text = source(typed, passed, tile, vector, unroll)
+    text = source(typed, passed, walk, tile, vector, unroll)
     (kernel,) = nvrtc.load(typed.function, text, [KERNEL], OPTIONS, architecture)
     return kernel
 
 
-def source(typed: Typed, passed: Sequence[bool], tile: int, vector: int, unroll: int) -> str:
+def source(typed: Typed, passed: Sequence[bool], walk: str, tile: int, vector: int, unroll: int) -> str:
     """Return the source of one kernel, `KERNEL`.
 
-    `passed` says of each array whether it is passed by value; those come after `typed.values`. The kernel works by
-    vectors of `vector` elements: by tiles of `tile` elements each way, or if that is 0, by `unroll` vectors a thread.
+    `passed` says of each array whether it is passed by value; those come after `typed.values`. The kernel takes the
+    arguments of `walk` ("Flat", "Rows" or "Tiles") and works by vectors of `vector` elements: by tiles of `tile`
+    elements each way, or if that is 0, by `unroll` vectors a thread.
     """
     values = len(typed.values)
     read: list[str] = []
@@ -70,7 +71,7 @@ def source(typed: Typed, passed: Sequence[bool], tile: int, vector: int, unroll:
     body = [f"const {_TYPES[step.out_dtype]} s{j} = {_call(step, names)};" for j, step in enumerate(typed.steps)]
     parameters = "".join(f", {dtype} x{k}" for k, dtype in enumerate(read))
     lines = "\n    ".join([*prologue, *body, f"return s{len(typed.steps) - 1};"])
-    run = f"run_tiles<Expression, {tile}, {vector}" if tile else f"run_vectors<Expression, {vector}, {unroll}"
+    run = f"run_tiles<{tile}, {vector}" if tile else f"run_vectors<{walk}, {vector}, {unroll}"
     return f"""{_core.kernel_source}
 namespace interop::cuda::elementwise {{
 struct Expression {{
@@ -82,9 +83,11 @@ struct Expression {{
 }}
 using namespace interop::cuda::elementwise;
 extern "C" __global__ void __launch_bounds__(kThreads)
-{KERNEL}(const __grid_constant__ LoopArgs loop, const __grid_constant__ Several<ArrayArgs, {len(read) + 1}> arrays,
+{KERNEL}(const __grid_constant__ {walk}::Loop loop,
+{" " * len(KERNEL)} const __grid_constant__ Several<{walk}::Array, {len(read) + 1}> arrays,
 {" " * len(KERNEL)} const __grid_constant__ Several<ValueArgs, {max(values, 1)}> values) {{
-  {", ".join([run, *read])}>(loop, arrays.at, values.at);
+  const {", ".join(["ByElement<Expression", *read])}> function{{}};
+  {", ".join([run, *(f"Of<{dtype}>" for dtype in read)])}>(loop, arrays.at, values.at, function);
 }}
 """
 

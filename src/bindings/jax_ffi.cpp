@@ -21,7 +21,6 @@
 #include <string>
 #include <string_view>
 
-#include "bindings/elementwise/elementwise.h"
 #include "exchange/typestr.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
@@ -240,29 +239,22 @@ ffi::Error queue_elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi
     tensors[k] = *buffers[k].emplace(*buffer);
     named[k] = {k == 0 ? "a" : "b", &tensors[k]};
   }
-  Elementwise work;
   const Operation* const operation = find_operation(attributes.operation);
   if (!operation || !is_function(*operation)) throw ValueError("XLA asks for " + std::string(attributes.operation));
-  work.op = static_cast<ElementwiseOp>(operation - kFunctions);
-  work.dtype = *dtype;
   const Tensor output(result);
-  DLTensor out = *output;
-  work.out_dtype = ops::result_dtype(function, *operation, *dtype);
+  const DLTensor& out = *output;
+  const DLDataType out_dtype = ops::result_dtype(function, *operation, *dtype);
   const Shape shape = ops::broadcast_shape(function, named, count);
-  if (out.dtype != work.out_dtype || out.ndim != shape.ndim ||
+  if (out.dtype != out_dtype || out.ndim != shape.ndim ||
       !std::equal(out.shape, out.shape + out.ndim, shape.sizes)) {
-    throw ValueError("the result is " + dtype_name(work.out_dtype) + " of shape " + shape_text(shape) +
+    throw ValueError("the result is " + dtype_name(out_dtype) + " of shape " + shape_text(shape) +
                      ", XLA's result is " + dtype_name(out.dtype) + " of shape " + shape_text(out));
   }
-  ops::plan_loop(work.loop, out, tensors, count);
-  work.out = out.data;
-  for (int k = 0; k < count; ++k) {
-    work.inputs[k].data = tensors[k].data;
-    work.inputs[k].dtype = tensors[k].dtype;
-  }
-  work.replaces_zero = attributes.replaces_zero;
-  std::memcpy(work.where_zero.bytes, attributes.where_zero, sizeof attributes.where_zero);
-  cuda::launch_elementwise(work, stream);
+  Elementwise work;
+  ops::plan_pass(work, out, tensors, count);
+  std::memcpy(work.values[kWhereZero].bytes, attributes.where_zero, sizeof attributes.where_zero);
+  const ElementwiseStep step{function_op(*operation), *dtype, attributes.replaces_zero};
+  cuda::launch_elementwise(step, work, stream);
   return ffi::Error::Success();
 }
 

@@ -1,7 +1,6 @@
 /// The whole of this layer in a build without CUDA (-DINTEROP_CUDA=OFF): every call says so.
 #include <interop/cuda/driver.h>
 #include <interop/cuda/elementwise.h>
-#include <interop/cuda/expression.h>
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
 
@@ -53,15 +52,15 @@ void copy_to_device(void*, const void*, std::size_t, cudaStream_t) { unavailable
 void copy_to_host(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 void copy_on_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 
-void launch_elementwise(const Elementwise&, cudaStream_t) { unavailable(); }
+PassShape compiled_shape(const Elementwise&) { unavailable(); }
+void launch_elementwise(const ElementwiseStep&, const Elementwise&, cudaStream_t) { unavailable(); }
+void launch_elementwise(const CompiledPass&, const Elementwise&, cudaStream_t) { unavailable(); }
+std::string describe(const ElementwiseStep&, const Elementwise&) { unavailable(); }
 std::string describe(const Elementwise&) { unavailable(); }
 
 std::vector<Kernel*> load_kernels(const void*, const std::vector<std::string>&) { unavailable(); }
 std::string architecture_name(int) { unavailable(); }
 void launch_kernel(Kernel&, const Launch&, const char*, void**, int, cudaStream_t) { unavailable(); }
-ExpressionShape expression_shape(const Expression&) { unavailable(); }
-void launch_expression(const Expression&, const ExpressionShape&, Kernel&, cudaStream_t) { unavailable(); }
-std::string describe(const Expression&) { unavailable(); }
 
 MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
 std::size_t largest_workspace(const Gemm&, const MatmulOptions&) { return 0; }

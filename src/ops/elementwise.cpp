@@ -177,4 +177,20 @@ void plan_loop(Loop& loop, DLTensor& out, DLTensor* inputs, int count) {
   loop.layout = classify(loop);
 }
 
+void plan_pass(Elementwise& work, DLTensor out, const DLTensor* inputs, int count) {
+  DLTensor begins[kMaxInputs];
+  std::copy(inputs, inputs + count, begins);
+  plan_loop(work.loop, out, begins, count);
+  work.out = out.data;
+  work.out_dtype = out.dtype;
+  for (int k = 0; k < count; ++k) work.inputs[k] = {begins[k].data, begins[k].dtype};
+}
+
+bool is_in_place(const Elementwise& work, int k) {
+  const Elementwise::Input& input = work.inputs[k];
+  const int64_t* steps = work.loop.strides[k + 1];
+  return input.data == work.out && item_bytes(input.dtype) == item_bytes(work.out_dtype) &&
+         std::equal(steps, steps + work.loop.ndim, work.loop.strides[0]);
+}
+
 }  // namespace interop::ops

@@ -30,4 +30,13 @@ DLDataType result_dtype(const char* function, const Operation& operation, DLData
 /// those of the element that the loop begins with. Broadcast inputs have stride 0.
 void plan_loop(Loop& loop, DLTensor& out, DLTensor* inputs, int count);
 
+/// An input of a pass that is a value.
+inline constexpr DLTensor kValueInput{nullptr, {kDLCPU, 0}, 0, {kDLUInt, 8, 1}, nullptr, nullptr, 0};
+
+/// Fills all of `work` but its values: the pass over `inputs`, broadcast to `out`.
+void plan_pass(Elementwise& work, DLTensor out, const DLTensor* inputs, int count);
+
+/// Is input `k` the output itself, element for element, so that each element is read before it is written?
+bool is_in_place(const Elementwise& work, int k);
+
 }  // namespace interop::ops

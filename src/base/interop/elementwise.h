@@ -1,4 +1,4 @@
-/// One elementwise operation, as the shape rules hand it to a kernel. Knows neither Python nor CUDA.
+/// One pass over the elements of arrays, as the shape rules hand it to a kernel. Knows neither Python nor CUDA.
 #pragma once
 
 #include <interop/operations.h>
@@ -38,37 +38,29 @@ struct Loop {
   int cross_dim = -1;
 };
 
-/// An input: an array, or one value for all elements.
-struct ElementwiseInput {
-  const void* data = nullptr;  ///< null for a value
-  DLDataType dtype{};          ///< in memory; converted to the operation's dtype as it is read
-  ScalarValue value{};         ///< already of the operation's dtype
-};
-
-/// out = op(a, b) over `loop`, computed in `dtype`. Unary operations have one input. A comparison in uint64 is exact
-/// for signed inputs, too, although no dtype holds both.
+/// One pass over memory: out = f(inputs, values), element by element over `loop`. What f is, the kernel knows: a function
+/// of the package has one that is built with it (`ElementwiseStep`), an expression has one compiled at run time. Of the
+/// inputs and values, only those are set that there are.
 struct Elementwise {
-  ElementwiseOp op = ElementwiseOp::copy;
-  DLDataType dtype{};      ///< of both operands once read
-  DLDataType out_dtype{};  ///< `dtype`; bool of a comparison; the parts' dtype for abs of complex numbers
-  Loop loop;
-  void* out = nullptr;
-  ElementwiseInput inputs[2];
-  bool replaces_zero = false;  ///< divide: where the divisor is zero, the result is `where_zero`
-  ScalarValue where_zero{};    ///< of `dtype`
-};
-
-/// An expression over `loop`, whose kernel is compiled at run time for the dtypes of its arrays.
-struct Expression {
   struct Input {
-    const void* data;
-    DLDataType dtype;
+    const void* data;  ///< null for an operand that is `values[0]`, the same for all elements
+    DLDataType dtype;  ///< in memory
   };
   Loop loop;
   void* out = nullptr;
   DLDataType out_dtype{};
   Input inputs[kMaxInputs];
-  ScalarValue values[kMaxValues];  ///< each of the dtype that the kernel knows
+  ScalarValue values[kMaxValues];  ///< each of the dtype that the kernel takes
 };
+
+/// A function of the package as one step on elements: op(a, b), computed in `dtype`, to which the inputs are converted as
+/// they are read. Of two inputs one may be a value, of `dtype`. A comparison in uint64 is exact for signed inputs, too,
+/// although no dtype holds both.
+struct ElementwiseStep {
+  ElementwiseOp op = ElementwiseOp::copy;
+  DLDataType dtype{};
+  bool replaces_zero = false;  ///< divide: where the divisor is zero, the result is `values[kWhereZero]`, of `dtype`
+};
+inline constexpr int kWhereZero = 1;
 
 }  // namespace interop

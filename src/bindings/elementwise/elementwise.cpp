@@ -1,6 +1,5 @@
 /// The elementwise operations: from Python's arguments to a result on the host, on the GPU, or in JAX.
 #include <interop/call.h>
-#include <interop/cuda/elementwise.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -13,13 +12,12 @@
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/elementwise/abstract.h"
-#include "bindings/elementwise/elementwise.h"
+#include "bindings/elementwise/pass.h"
 #include "bindings/functions/results.h"
 #include "bindings/promotion.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/door.h"
-#include "exchange/overlap.h"
 #include "exchange/route.h"
 #include "exchange/routes/numpy.h"
 #include "exchange/stream.h"
@@ -57,9 +55,8 @@ const Function& function_named(nb::handle name) {
   for (const Function& function : kFunctionsByName) {
     if (function.short_name.get() == name.ptr()) return function;  // as the functions of Python have it
   }
-  for (const Function& function : kFunctionsByName) {
-    if (PyUnicode_Check(name.ptr()) && PyUnicode_Compare(function.short_name.get(), name.ptr()) == 0) return function;
-  }
+  const Operation* const found = find_operation(exchange::text_of(name));
+  if (found && is_function(*found)) return kFunctionsByName[found - kFunctions];
   throw ValueError("interop: no elementwise function is called " + exchange::text_of(name));
 }
 
@@ -245,79 +242,30 @@ ScalarValue scalar_of(ElementwiseOp& op, const Function& function, const Plan& p
   return value_by_numpy(found[1], plan.dtype);
 }
 
-/// What of the work is known without reading an array. Throws what computing would of the scalars.
-void set_scalars(Elementwise& work, const Function& function, const Plan& plan, nb::handle where_zero) {
+/// What is computed, as far as it is known without reading an array. Throws what computing would of the scalars.
+ElementwiseStep step_of(ScalarValue* values, const Function& function, const Plan& plan, nb::handle where_zero) {
   const Operands& operands = plan.operands;
-  work.op = function.op;
-  work.dtype = plan.dtype;
-  work.out_dtype = plan.out_dtype;
+  ElementwiseStep step{function.op, plan.dtype, !where_zero.is_none()};
   for (int k = 0; k < operands.count; ++k) {
     if (operands.place[k] >= 0) continue;
-    work.inputs[k].value = scalar_of(work.op, function, plan, k, operands.objects[k], operands.kinds[k]);
+    values[0] = scalar_of(step.op, function, plan, k, operands.objects[k], operands.kinds[k]);
   }
-  if (!where_zero.is_none()) {
-    work.replaces_zero = true;
-    work.where_zero = value_of(function.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
+  if (step.replaces_zero) {
+    values[kWhereZero] = value_of(function.name, "where_zero", where_zero, kind_of(where_zero), plan.dtype);
   }
+  return step;
 }
 
-/// What the kernel is to do, but for the layouts. Reads scalars and 0-d host arrays.
-void set_inputs(Elementwise& work, const Function& function, const Plan& plan, nb::handle where_zero) {
-  set_scalars(work, function, plan, where_zero);
+/// Reads a 0-d host array beside device arrays, which the kernel has as a value.
+void read_value(ElementwiseStep& step, ScalarValue& value, const Function& function, const Plan& plan, int k) {
   const Call& call = *plan.call;
-  for (int k = 0; k < plan.operands.count; ++k) {
-    const int place = plan.operands.place[k];
-    if (place < 0) continue;
-    ElementwiseInput& input = work.inputs[k];
-    const DLTensor& tensor = call.tensor(place);
-    if (call.staged() || tensor.device.device_type != kDLCPU) {
-      input.data = tensor.data;
-      input.dtype = tensor.dtype;
-    } else if (is_comparison(function.op)) {  // a number, which the common dtype need not hold
-      const nb::object number = call.numpy(place)[nb::make_tuple()];
-      input.value = scalar_of(work.op, function, plan, k, number, Kind::numpy_scalar);
-    } else {
-      input.value = value_by_numpy(call.numpy(place), plan.dtype);
-    }
+  const int place = plan.operands.place[k];
+  if (!is_comparison(function.op)) {
+    value = value_by_numpy(call.numpy(place), plan.dtype);
+    return;
   }
-}
-
-/// A tensor of one element, for operands that the kernel has as a value.
-DLTensor no_tensor() { return DLTensor{nullptr, {kDLCPU, 0}, 0, {kDLUInt, 8, 1}, nullptr, nullptr, 0}; }
-
-/// The loop of `work` over the call's arrays and `out`.
-void set_loop(Elementwise& work, const Plan& plan, DLTensor out) {
-  DLTensor inputs[2];
-  for (int k = 0; k < plan.operands.count; ++k) {
-    inputs[k] = work.inputs[k].data ? plan.call->tensor(plan.operands.place[k]) : no_tensor();
-  }
-  ops::plan_loop(work.loop, out, inputs, plan.operands.count);
-  work.out = out.data;
-  for (int k = 0; k < plan.operands.count; ++k) {
-    if (work.inputs[k].data) work.inputs[k].data = inputs[k].data;
-  }
-}
-
-/// Is input `k` of the loop the output itself, element for element?
-bool is_in_place(const Elementwise& work, int k) {
-  const ElementwiseInput& input = work.inputs[k];
-  const int64_t* steps = work.loop.strides[k + 1];
-  return input.data == work.out && item_bytes(input.dtype) == item_bytes(work.out_dtype) &&
-         std::equal(steps, steps + work.loop.ndim, work.loop.strides[0]);
-}
-
-/// Would writing `out` change an element of an input before it is read?
-bool needs_temporary(const Elementwise& work, const Plan& plan, const DLTensor& out) {
-  if (!plan.call->has_out() || plan.call->staged()) return false;
-  for (int k = 0; k < plan.operands.count; ++k) {
-    if (!work.inputs[k].data || is_in_place(work, k)) continue;
-    if (exchange::share_memory(plan.call->tensor(plan.operands.place[k]), out)) return true;
-  }
-  return false;
-}
-
-size_t result_bytes(const Plan& plan) {
-  return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.out_dtype));
+  const nb::object number = call.numpy(place)[nb::make_tuple()];  // which the common dtype need not hold
+  value = scalar_of(step.op, function, plan, k, number, Kind::numpy_scalar);
 }
 
 /// What a call of a function is: all that is decided before anything is computed. `run` does it, `explain` says it.
@@ -329,40 +277,35 @@ class Decision {
     plan_call(plan_, function, {options.out, options.stream, options.execution, only_looks, true, true});
     out_ = &plan_.call->output(plan_.shape, plan_.out_dtype);
     if (plan_.call->on_host()) return;
-    set_inputs(work_, function, plan_, where_zero_);
-    set_loop(work_, plan_, *out_);
-    needs_temporary_ = needs_temporary(work_, plan_, *out_);
+    step_ = step_of(pass_.work.values, function, plan_, where_zero_);
+    for (int k = 0; k < operands.count; ++k) {
+      places_[k] = operands.place[k];
+      if (places_[k] < 0 || !is_value(*plan_.call, places_[k])) continue;
+      read_value(step_, pass_.work.values[0], function, plan_, k);
+      places_[k] = -1;
+    }
+    pass_.plan(*plan_.call, places_, operands.count, *out_);
   }
 
   nb::object run() {
     Call& call = *plan_.call;
     if (call.on_host()) {
       on_host(function_, plan_.operands, call, plan_.dtype, where_zero_);
-    } else if (!needs_temporary_) {
-      call.launch([&](cudaStream_t s) { cuda::launch_elementwise(work_, s); });
     } else {
-      const Temporary temporary(plan_.shape, plan_.out_dtype, call.workspace(result_bytes(plan_)));
-      set_loop(work_, plan_, *temporary);
-      const Elementwise copy = copy_of(*temporary, *out_);
-      call.launch([&](cudaStream_t s) {
-        cuda::launch_elementwise(work_, s);
-        cuda::launch_elementwise(copy, s);
-      });
+      pass_.run(call, [&](const Elementwise&) { return step_; });
     }
     return call.hand_over();
   }
 
   nb::dict explain() {
     auto explained = nb::borrow<nb::dict>(plan_.call->explain());
-    explained["workspace_bytes"] = needs_temporary_ ? result_bytes(plan_) : 0;
+    explained["workspace_bytes"] = pass_.workspace_bytes();
     if (plan_.call->on_host()) {
-      set_scalars(work_, function_, plan_, where_zero_);  // which NumPy's way finds out as it computes
+      step_of(pass_.work.values, function_, plan_, where_zero_);  // what NumPy's way finds out as it computes
       explained["algorithm"] = "NumPy's " + std::string(function_.operation().name) + ", on views of the arrays, in " +
                                dtype_name(plan_.dtype);
     } else {
-      explained["algorithm"] =
-          cuda::describe(work_) +
-          (needs_temporary_ ? ", into a temporary that is copied to out, which overlaps an operand" : "");
+      explained["algorithm"] = pass_.with_copy(cuda::describe(step_, pass_.work));
     }
     return explained;
   }
@@ -371,7 +314,7 @@ class Decision {
   double time_launch() const {
     if (plan_.call->on_host()) throw ValueError("interop: time_elementwise_launch is for device arrays");
     const auto start = std::chrono::steady_clock::now();
-    cuda::launch_elementwise(work_, plan_.call->stream());
+    cuda::launch_elementwise(step_, pass_.work, plan_.call->stream());
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
@@ -380,8 +323,10 @@ class Decision {
   nb::handle where_zero_;
   Plan plan_;
   const DLTensor* out_ = nullptr;
-  Elementwise work_;  // on a GPU
-  bool needs_temporary_ = false;
+  // on a GPU
+  ElementwiseStep step_;
+  int places_[2];  // of the operands among the arrays; -1: a value
+  DevicePass pass_;
 };
 
 nb::object compute(const Function& function, nb::handle a, nb::handle b, const Options& options) {
@@ -421,17 +366,6 @@ double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
 }
 
 }  // namespace
-
-Elementwise copy_of(const DLTensor& from, DLTensor to) {
-  Elementwise copy;
-  copy.dtype = copy.out_dtype = to.dtype;
-  DLTensor input = from;
-  ops::plan_loop(copy.loop, to, &input, 1);
-  copy.out = to.data;
-  copy.inputs[0].data = input.data;
-  copy.inputs[0].dtype = input.dtype;
-  return copy;
-}
 
 void bind_elementwise(nb::module_& m) {
   bind_abstract_elementwise(m);

@@ -1,7 +1,5 @@
 /// Expressions: from Python's arguments to a result on the host, on the GPU by a kernel compiled for it, or in JAX.
 #include <interop/call.h>
-#include <interop/cuda/elementwise.h>
-#include <interop/cuda/expression.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,15 +9,14 @@
 #include <optional>
 
 #include "bindings/bindings.h"
-#include "bindings/elementwise/elementwise.h"
 #include "bindings/elementwise/kernel_source.h"
+#include "bindings/elementwise/pass.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/functions/results.h"
 #include "bindings/promotion.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/door.h"
-#include "exchange/overlap.h"
 #include "exchange/route.h"
 #include "exchange/routes/numpy.h"
 #include "exchange/stream.h"
@@ -48,8 +45,7 @@ struct Typed {
   };
   struct Compiled {
     int device;
-    cuda::ExpressionShape shape;
-    cuda::Kernel* kernel;
+    cuda::CompiledPass pass;
   };
   std::vector<uint64_t> key;
   nb::object python;
@@ -218,10 +214,6 @@ struct Plan {
   Shape shape;
 };
 
-bool is_passed(const Call& call, int k) {
-  return !call.on_host() && !call.staged() && call.tensor(k).device.device_type == kDLCPU;
-}
-
 /// All that dtypes and kernels depend on, but the library's configuration.
 std::vector<uint64_t> key_of(const Plan& plan) {
   const Call& call = *plan.call;
@@ -317,7 +309,7 @@ void plan_call(Plan& plan, ExpressionCalls& self, const CallOptions& options) {
   const Call& call = plan.call.emplace(self.function.c_str(), arguments.arrays, arguments.array_count, options);
   ops::NamedTensor inputs[kMaxInputs];
   for (int k = 0; k < arguments.array_count; ++k) {
-    plan.passed[k] = is_passed(call, k);
+    plan.passed[k] = is_value(call, k);
     inputs[k] = {arguments.arrays[k].name, &call.tensor(k)};
   }
   plan.typed = &find_typed(self, plan);
@@ -338,7 +330,7 @@ void on_host(const Plan& plan) {
 }
 
 /// The values of the kernel: scalars as the elements that they are to become, then the 0-d arrays of the host.
-void set_values(Expression& work, const ExpressionCalls& self, const Plan& plan) {
+void set_values(Elementwise& work, const ExpressionCalls& self, const Plan& plan) {
   int count = 0;
   for (const Typed::Value& value : plan.typed->values) {
     const auto source = static_cast<size_t>(value.source);
@@ -351,61 +343,28 @@ void set_values(Expression& work, const ExpressionCalls& self, const Plan& plan)
   }
 }
 
-/// The loop of `work` over the arrays that the kernel reads, and `out`.
-void set_loop(Expression& work, const Plan& plan, DLTensor out) {
-  DLTensor inputs[kMaxInputs];
-  int count = 0;
-  for (int k = 0; k < plan.arguments.array_count; ++k) {
-    if (!plan.passed[k]) inputs[count++] = plan.call->tensor(k);
-  }
-  ops::plan_loop(work.loop, out, inputs, count);
-  work.out = out.data;
-  work.out_dtype = out.dtype;
-  for (int k = 0; k < count; ++k) work.inputs[k] = {inputs[k].data, inputs[k].dtype};
-}
-
-/// Is input `k` of the loop the output itself, element for element?
-bool is_in_place(const Expression& work, int k) {
-  const Expression::Input& input = work.inputs[k];
-  const int64_t* steps = work.loop.strides[k + 1];
-  return input.data == work.out && item_bytes(input.dtype) == item_bytes(work.out_dtype) &&
-         std::equal(steps, steps + work.loop.ndim, work.loop.strides[0]);
-}
-
-/// Would writing `out` change an element of an input before it is read?
-bool needs_temporary(const Expression& work, const Plan& plan, const DLTensor& out) {
-  if (!plan.call->has_out() || plan.call->staged()) return false;
-  int input = 0;
-  for (int k = 0; k < plan.arguments.array_count; ++k) {
-    if (plan.passed[k] || is_in_place(work, input++)) continue;
-    if (exchange::share_memory(plan.call->tensor(k), out)) return true;
-  }
-  return false;
-}
-
-size_t result_bytes(const Plan& plan) {
-  return static_cast<size_t>(element_count(plan.shape.sizes, plan.shape.ndim) * item_bytes(plan.typed->out_dtype));
-}
-
-cuda::Kernel* known_kernel(const Typed& typed, int device, const cuda::ExpressionShape& shape) {
+const cuda::CompiledPass* known_kernel(const Typed& typed, int device, const cuda::PassShape& shape) {
   for (const Typed::Compiled& compiled : typed.compiled) {
-    if (compiled.device == device && compiled.shape == shape) return compiled.kernel;
+    if (compiled.device == device && compiled.pass.shape == shape) return &compiled.pass;
   }
   return nullptr;
 }
 
-/// The kernel for that shape, compiled on first use.
-cuda::Kernel& find_kernel(const Plan& plan, const cuda::ExpressionShape& shape) {
+/// The kernel for a pass, compiled on first use.
+cuda::CompiledPass find_kernel(const Plan& plan, const Elementwise& work) {
+  if (cuda::is_empty(work)) return {};
   Typed& typed = *plan.typed;
   const int device = plan.call->device();
-  if (cuda::Kernel* known = known_kernel(typed, device, shape)) return *known;
+  const cuda::PassShape shape = cuda::compiled_shape(work);
+  if (const cuda::CompiledPass* known = known_kernel(typed, device, shape)) return *known;
+  constexpr const char* kWalks[] = {"Flat", "Rows", "Tiles"};
   nb::list passed;
   for (int k = 0; k < plan.arguments.array_count; ++k) passed.append(plan.passed[k]);
-  const nb::object loaded =
-      kLoadKernel.get()(typed.python, passed, shape.tile, shape.vector, shape.unroll, cuda::architecture_name(device));
-  cuda::Kernel* const kernel = nb::cast<const LoadedKernel&>(loaded).kernel;
-  if (!known_kernel(typed, device, shape)) typed.compiled.push_back({device, shape, kernel});
-  return *kernel;
+  const nb::object loaded = kLoadKernel.get()(typed.python, passed, kWalks[static_cast<int>(shape.walk)], shape.tile,
+                                              shape.vector, shape.unroll, cuda::architecture_name(device));
+  const cuda::CompiledPass pass{shape, nb::cast<const LoadedKernel&>(loaded).kernel};
+  if (!known_kernel(typed, device, shape)) typed.compiled.push_back({device, pass});
+  return pass;
 }
 
 /// What a call of an expression is: all that is decided before anything is computed. `run` does it, `explain` says it.
@@ -416,58 +375,42 @@ class Decision {
     plan_call(plan_, self, options);
     out_ = &plan_.call->output(plan_.shape, plan_.typed->out_dtype);
     if (plan_.call->on_host()) return;
-    set_values(work_, self, plan_);
-    set_loop(work_, plan_, *out_);
-    needs_temporary_ = needs_temporary(work_, plan_, *out_);
+    set_values(pass_.work, self, plan_);
+    int count = 0;
+    for (int k = 0; k < arguments.array_count; ++k) {
+      if (!plan_.passed[k]) places_[count++] = k;
+    }
+    pass_.plan(*plan_.call, places_, count, *out_);
   }
 
   nb::object run() {
     Call& call = *plan_.call;
     if (call.on_host()) {
       on_host(plan_);
-    } else if (!cuda::is_empty(work_)) {
-      launch();
+    } else {
+      pass_.run(call, [&](const Elementwise& work) { return find_kernel(plan_, work); });
     }
     return call.hand_over();
   }
 
   nb::dict explain() {
     auto explained = nb::borrow<nb::dict>(plan_.call->explain());
-    explained["workspace_bytes"] = needs_temporary_ ? result_bytes(plan_) : 0;
+    explained["workspace_bytes"] = pass_.workspace_bytes();
     if (plan_.call->on_host()) {
       explained["algorithm"] = "NumPy's, operation by operation, on views of the arrays";
     } else {
       explained["algorithm"] =
-          "one kernel, compiled at run time: " + cuda::describe(work_) +
-          (needs_temporary_ ? ", into a temporary that is copied to out, which overlaps an operand" : "");
+          pass_.with_copy("one kernel, compiled at run time: " + cuda::describe(pass_.work));
     }
     return explained;
   }
 
  private:
-  void launch() {
-    Call& call = *plan_.call;
-    if (!needs_temporary_) {
-      const cuda::ExpressionShape shape = cuda::expression_shape(work_);
-      cuda::Kernel& kernel = find_kernel(plan_, shape);
-      call.launch([&](cudaStream_t s) { cuda::launch_expression(work_, shape, kernel, s); });
-      return;
-    }
-    const Temporary temporary(plan_.shape, plan_.typed->out_dtype, call.workspace(result_bytes(plan_)));
-    set_loop(work_, plan_, *temporary);
-    const cuda::ExpressionShape shape = cuda::expression_shape(work_);
-    cuda::Kernel& kernel = find_kernel(plan_, shape);
-    const Elementwise copy = copy_of(*temporary, *out_);
-    call.launch([&](cudaStream_t s) {
-      cuda::launch_expression(work_, shape, kernel, s);
-      cuda::launch_elementwise(copy, s);
-    });
-  }
-
   Plan plan_;
   const DLTensor* out_ = nullptr;
-  Expression work_;  // on a GPU
-  bool needs_temporary_ = false;
+  // on a GPU
+  int places_[kMaxInputs];  // of the arrays that the kernel reads
+  DevicePass pass_;
 };
 
 nb::object in_jax(ExpressionCalls& self, const Arguments& arguments, nb::handle out, nb::handle stream,

@@ -55,17 +55,13 @@ class Converted {
   void place(void* memory) { tensor_.data = memory; }
   const DLTensor& operator*() const { return tensor_; }
 
-  /// The operation that fills it.
-  Elementwise work() const {
+  /// Queues what fills it.
+  void fill(cudaStream_t stream) const {
     Elementwise copy;
-    copy.dtype = copy.out_dtype = tensor_.dtype;
     DLTensor out = tensor_, input = operand_;
     out.shape = input.shape = const_cast<int64_t*>(sizes_);  // only read
-    ops::plan_loop(copy.loop, out, &input, 1);
-    copy.out = out.data;
-    copy.inputs[0].data = input.data;
-    copy.inputs[0].dtype = input.dtype;
-    return copy;
+    ops::plan_pass(copy, out, &input, 1);
+    cuda::launch_elementwise(ElementwiseStep{ElementwiseOp::copy, tensor_.dtype}, copy, stream);
   }
 
  private:
@@ -117,7 +113,7 @@ void DeviceProduct::launch(Call& call, bool tunes) {
   }
   call.launch([&](cudaStream_t s) {
     for (const auto& operand : converted_) {
-      if (operand) cuda::launch_elementwise(operand->work(), s);
+      if (operand) operand->fill(s);
     }
     if (tunes) {
       cuda::tune_matmul(gemm_, options_, tuning, s);

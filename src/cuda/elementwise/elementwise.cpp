@@ -1,33 +1,38 @@
-/// Chooses the kernel for an elementwise operation, and launches it.
+/// Chooses the kernel of a pass, among those that are built with the package, or the shape of one to be compiled.
 #include "cuda/elementwise/elementwise.h"
 
 #include <interop/cuda/elementwise.h>
-#include <interop/error.h>
 
-#include "cuda/elementwise/grids.h"
+#include <algorithm>
+
+#include "cuda/elementwise/launcher.h"
 
 namespace interop::cuda {
 namespace {
 
 using namespace elementwise;
 
-Stored stored_of(DLDataType dtype) {
-  const int log = dtype.bits == 8 ? 0 : dtype.bits == 16 ? 1 : dtype.bits == 32 ? 2 : 3;
-  switch (dtype.code) {
-    case kDLBool:
-      return Stored::b8;
-    case kDLInt:
-      return static_cast<Stored>(static_cast<int>(Stored::i8) + log);
-    case kDLUInt:
-      return static_cast<Stored>(static_cast<int>(Stored::u8) + log);
-    case kDLBfloat:
-      return Stored::bf16;
-    case kDLComplex:
-      return dtype.bits == 64 ? Stored::c64 : Stored::c128;
-    default:
-      return log == 1 ? Stored::f16 : log == 2 ? Stored::f32 : Stored::f64;
+constexpr int kVectorBytes = 16;  // of the widest array's vectors
+
+int input_count(const Elementwise& work) { return work.loop.operand_count - 1; }
+
+/// Is each array compact, from an address where a vector of so many elements may lie?
+bool is_flat(const Elementwise& work, int vector) {
+  const Loop& loop = work.loop;
+  if (loop.layout != LayoutClass::contiguous) return false;
+  const auto is_aligned = [&](const void* data, DLDataType dtype) {
+    return reinterpret_cast<uintptr_t>(data) % std::min<uintptr_t>(vector * item_bytes(dtype), kVectorBytes) == 0;
+  };
+  bool flat = is_aligned(work.out, work.out_dtype);
+  for (int k = 0; k < input_count(work); ++k) {
+    const Elementwise::Input& input = work.inputs[k];
+    if (!input.data) continue;
+    flat &= is_aligned(input.data, input.dtype) && (loop.ndim == 0 || loop.strides[k + 1][0] == 1);
   }
+  return flat;
 }
+
+// ---- kernels that are built with the package ----
 
 const KernelSet& kernels_of(Stored dtype) {
   switch (dtype) {
@@ -64,147 +69,72 @@ ElementwiseOp kernel_op(ElementwiseOp op) {
   return op == ElementwiseOp::greater_equal ? ElementwiseOp::less_equal : op;
 }
 
-/// The kernel that runs, and the dimension that a tile has besides the last one.
-struct Choice {
-  Family family = Family::simple;
-  bool same = false;
-  int cross = -1;  // not tiled
+/// A kernel for a step, and its shape.
+struct Built {
+  PassShape shape;
+  Kernel* kernel;
 };
 
-Choice choose(const Elementwise& operation) {
-  Choice choice;
-  choice.family = family_of(operation.op, operation.dtype);
-  choice.cross = operation.loop.cross_dim;
-  choice.same = kernels_of(stored_of(operation.dtype)).same[static_cast<int>(choice.family)] != nullptr;
-  for (int k = 0; k + 1 < operation.loop.operand_count; ++k) {
-    const ElementwiseInput& input = operation.inputs[k];
-    choice.same &= !input.data || input.dtype == operation.dtype;
+Built find_built(const ElementwiseStep& step, const Elementwise& work) {
+  const KernelSet& set = kernels_of(stored_of(step.dtype));
+  const int family = static_cast<int>(family_of(step.op, step.dtype));
+  if (work.loop.cross_dim >= 0) return {{Walk::tiles, set.tile, set.vector, 0}, set.tiled[family]};
+  bool is_same = set.same[family] != nullptr;
+  for (int k = 0; k < input_count(work); ++k) {
+    is_same &= !work.inputs[k].data || work.inputs[k].dtype == step.dtype;
   }
-  return choice;
+  if (!is_same) return {{Walk::rows, 0, set.mixed_vector, 1}, set.mixed[family]};
+  if (is_flat(work, set.vector)) return {{Walk::flat, 0, set.vector, set.unroll}, set.flat[family]};
+  return {{Walk::rows, 0, set.vector, set.unroll}, set.same[family]};
 }
 
-InputArgs input_args(const Grids& grids, int operand, const ElementwiseInput& input) {
-  if (!input.data) {
-    InputArgs args{};
-    args.access = Access::value;
-    args.value = input.value;
-    return args;
+StepArgs step_args(const ElementwiseStep& step, const Elementwise& work) {
+  StepArgs args{static_cast<int>(kernel_op(step.op)), 0, step.replaces_zero};
+  for (int k = 0; k < input_count(work); ++k) {
+    const int slot = is_swapped(step.op) ? 1 - k : k;
+    if (work.inputs[k].data && work.inputs[k].dtype.code == kDLInt) args.signs |= 1 << slot;
   }
-  InputArgs args;  // the rest is set for each launch, or not read
-  const int64_t item = item_bytes(input.dtype);
-  args.step = grids.step(operand);
-  args.cross_step = grids.cross_step(operand);
-  args.stored = stored_of(input.dtype);
-  args.access = access_of(args.step, item);
-  args.cross_access = access_of(args.cross_step, item);
-  args.tiled = is_tiled(args.step, args.cross_step);
   return args;
 }
 
-/// Fills the kernel's arguments, and queues one launch after the other.
-class Launcher {
- public:
-  Launcher(const Elementwise& operation, cudaStream_t stream)
-      : operation_(operation), choice_(choose(operation)), stream_(stream) {
-    const KernelSet& set = kernels_of(stored_of(operation.dtype));
-    const bool tiled = choice_.cross >= 0;
-    const int family = static_cast<int>(choice_.family);
-    kernel_ = tiled ? set.tiled[family] : choice_.same ? set.same[family] : set.mixed[family];
-    piece_ = tiled ? set.tile : choice_.same ? set.vector : set.mixed_vector;
-    unroll_ = tiled ? 0 : choice_.same ? set.unroll : 1;
-  }
+// ---- kernels that are compiled at run time ----
 
-  void run() {
-    const Loop& loop = operation_.loop;
-    int64_t items[3] = {item_bytes(operation_.out_dtype)};
-    char* data[3] = {static_cast<char*>(operation_.out)};
-    const bool swapped = is_swapped(operation_.op);
-    for (int k = 1; k < loop.operand_count; ++k) {
-      slots_[k - 1] = swapped ? 2 - k : k - 1;
-      items[k] = item_bytes(operation_.inputs[k - 1].dtype);
-      data[k] = static_cast<char*>(const_cast<void*>(operation_.inputs[k - 1].data));
-    }
-    Grids grids(loop, items, data, choice_.cross, piece_);
-    set_args(grids, items[0]);
-    grids.each([&](const Grid& grid) { launch(grids, grid); });
-  }
-
- private:
-  void set_args(const Grids& grids, int64_t out_item) {
-    const Loop& loop = operation_.loop;
-    args_.out_step = loop.ndim == 0 ? out_item : grids.step(0);
-    args_.out_cross_step = grids.cross_step(0);
-    args_.vector_stores = grids.vector_stores();
-    args_.op = static_cast<int>(kernel_op(operation_.op));
-    args_.signs = 0;
-    for (int k = 1; k < loop.operand_count; ++k) {
-      const ElementwiseInput& input = operation_.inputs[k - 1];
-      if (input.data && input.dtype.code == kDLInt) args_.signs |= 1 << slots_[k - 1];
-    }
-    args_.replaces_zero = operation_.replaces_zero;
-    args_.where_zero = operation_.where_zero;
-    if (loop.operand_count == 2) args_.inputs[1] = input_args(grids, 2, ElementwiseInput{});  // nothing
-    for (int k = 1; k < loop.operand_count; ++k) {
-      args_.inputs[slots_[k - 1]] = input_args(grids, k, operation_.inputs[k - 1]);
-    }
-  }
-
-  void launch(const Grids& grids, const Grid& grid) {
-    args_.out = grid.data[0];
-    args_.length = grid.length;
-    args_.cross_length = grid.cross_length;
-    args_.outer_ndim = grid.outer_ndim;
-    for (int d = 0; d < grid.outer_ndim; ++d) {
-      args_.outer_sizes[d] = grid.outer_sizes[d];
-      args_.out_outer[d] = grids.bytes_along(0, grid.outer_dims[d]);
-    }
-    for (int k = 1; k < operation_.loop.operand_count; ++k) {
-      InputArgs& input = args_.inputs[slots_[k - 1]];
-      input.data = grid.data[k];
-      for (int d = 0; d < grid.outer_ndim; ++d) input.outer[d] = grids.bytes_along(k, grid.outer_dims[d]);
-    }
-    args_.row_pieces = grid.row_pieces;
-    args_.cross_pieces = grid.cross_pieces;
-    args_.count = static_cast<unsigned>(grid.count);
-    void* parameters[] = {&args_};
-    launch_pieces(*kernel_, grid.count, unroll_, parameters, stream_);
-  }
-
-  const Elementwise& operation_;
-  const Choice choice_;
-  cudaStream_t stream_;
-  Kernel* kernel_ = nullptr;
-  int piece_ = 1, unroll_ = 0;
-  int slots_[2] = {0, 1};
-  Args args_;  // 400 bytes, of which only those are set that the kernel reads
-};
+int64_t widest_item(const Elementwise& work) {
+  int64_t widest = item_bytes(work.out_dtype);
+  for (int k = 0; k < input_count(work); ++k) widest = std::max(widest, item_bytes(work.inputs[k].dtype));
+  return widest;
+}
 
 }  // namespace
 
-void launch_elementwise(const Elementwise& operation, cudaStream_t stream) {
-  const Loop& loop = operation.loop;
-  if (loop.layout == LayoutClass::empty) return;
-  check_alignment("out", operation.out, operation.out_dtype);
-  for (int k = 0; k + 1 < loop.operand_count; ++k) {
-    const ElementwiseInput& input = operation.inputs[k];
-    if (input.data) check_alignment("an operand", input.data, input.dtype);
-  }
-  Launcher(operation, stream).run();
+void launch_elementwise(const ElementwiseStep& step, const Elementwise& work, cudaStream_t stream) {
+  if (is_empty(work)) return;
+  const Built built = find_built(step, work);
+  const StepArgs args = step_args(step, work);
+  launch(work, {built.shape, *built.kernel, &args, is_swapped(step.op)}, stream);
 }
 
-std::string describe(const Elementwise& operation) {
-  const LayoutClass layout = operation.loop.layout;
-  if (layout == LayoutClass::empty) return "nothing to compute";
-  const Choice choice = choose(operation);
-  const KernelSet& set = kernels_of(stored_of(operation.dtype));
-  const std::string dtype = ", " + dtype_name(operation.dtype);
-  if (choice.cross >= 0) {
-    return "transposed, tiles of " + std::to_string(set.tile) + " x " + std::to_string(set.tile) + dtype;
-  }
-  const char* name = layout == LayoutClass::contiguous ? "contiguous"
-                     : layout == LayoutClass::rows     ? "rows"
-                                                       : "strided";
-  return std::string(name) + ", vectors of " + std::to_string(choice.same ? set.vector : set.mixed_vector) + dtype;
+std::string describe(const ElementwiseStep& step, const Elementwise& work) {
+  if (is_empty(work)) return "nothing to compute";
+  return elementwise::describe(work, find_built(step, work).shape) + ", " + dtype_name(step.dtype);
+}
+
+PassShape compiled_shape(const Elementwise& work) {
+  const int64_t item = widest_item(work);
+  const int count = input_count(work);
+  // Registers limit what a thread has in flight: an element of each input, times these.
+  const int vector = static_cast<int>(std::max<int64_t>(kVectorBytes / item, 1));
+  const bool is_small = item <= 4 && count * item <= 12;
+  if (work.loop.cross_dim >= 0) return {Walk::tiles, is_small ? 64 : 32, std::min(vector, 4), 0};
+  return {is_flat(work, vector) ? Walk::flat : Walk::rows, 0, vector, item > 2 && count <= 4 ? 2 : 1};
+}
+
+void launch_elementwise(const CompiledPass& compiled, const Elementwise& work, cudaStream_t stream) {
+  if (!is_empty(work)) launch(work, {compiled.shape, *compiled.kernel}, stream);
+}
+
+std::string describe(const Elementwise& work) {
+  return is_empty(work) ? "nothing to compute" : elementwise::describe(work, compiled_shape(work));
 }
 
 }  // namespace interop::cuda

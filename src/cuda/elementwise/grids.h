@@ -149,16 +149,4 @@ class Grids {
   Grid grid_;
 };
 
-/// A GPU cannot read an element that is not aligned to its size, and a kernel that tries breaks the context. Both parts
-/// of a complex number are read at once. Throws ValueError.
-void check_alignment(const char* name, const void* pointer, DLDataType dtype);
-
-/// How an input of that step along the last dimension is read; both in bytes.
-Access access_of(int64_t step, int64_t item);
-/// Does an input go through shared memory, where the loop is tiled?
-bool is_tiled(int64_t step, int64_t cross_step);
-
-/// Queues one launch: a block for each piece, or for `unroll` vectors of each of its threads.
-void launch_pieces(Kernel& kernel, int64_t pieces, int unroll, void** parameters, CUstream stream);
-
 }  // namespace interop::cuda::elementwise

@@ -5,7 +5,7 @@
 
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/elementwise/functors.cuh"
-#include "cuda/elementwise/memory.cuh"
+#include "cuda/elementwise/passes.cuh"
 
 namespace interop::cuda::elementwise {
 namespace {
@@ -116,14 +116,14 @@ struct Simple {
   using Out = T;
   static constexpr Family kFamily = Family::simple;
   template <int N>
-  INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
+  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs* values, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
     switch (static_cast<ElementwiseOp>(args.op)) {
       INTEROP_FUNCTIONS(INTEROP_CASE)
       case ElementwiseOp::copy:
         return map(Copy{}, a, b, out);
     }
     if constexpr (!Facts<T>::is_integer && !Facts<T>::is_bool) {
-      map(DivideOr<T>{args.replaces_zero != 0, *reinterpret_cast<const T*>(args.where_zero.bytes)}, a, b, out);
+      map(DivideOr<T>{args.replaces_zero != 0, *reinterpret_cast<const T*>(values[kWhereZero].bytes)}, a, b, out);
     }
   }
 };
@@ -133,7 +133,7 @@ struct Divisions {
   using Out = T;
   static constexpr Family kFamily = Family::divisions;
   template <int N>
-  INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
+  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs*, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
     switch (static_cast<ElementwiseOp>(args.op)) {
       INTEROP_FUNCTIONS(INTEROP_CASE)
       default:
@@ -147,7 +147,7 @@ struct Comparisons {
   using Out = bool;
   static constexpr Family kFamily = Family::comparisons;
   template <int N>
-  INTEROP_DEVICE static void apply(const Args& args, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
+  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs*, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
     if constexpr (Facts<T>::is_integer && !Facts<T>::is_signed && sizeof(T) == 8) {
       if (args.signs) return apply_with_signs(args, a, b, out);
     }
@@ -160,7 +160,7 @@ struct Comparisons {
 
  private:
   template <int N>
-  INTEROP_DEVICE static void apply_with_signs(const Args& args, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
+  INTEROP_DEVICE static void apply_with_signs(const StepArgs& args, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
     const bool a_signed = args.signs & 1, b_signed = args.signs & 2;
 #undef INTEROP_FUNCTOR
 #define INTEROP_FUNCTOR(functor) \
@@ -180,223 +180,122 @@ struct Parts {  // abs of complex numbers
   using Out = decltype(T::re);
   static constexpr Family kFamily = Family::parts;
   template <int N>
-  INTEROP_DEVICE static void apply(const Args&, const T (&a)[N], const T (&b)[N], Out (&out)[N]) {
+  INTEROP_DEVICE static void apply(const StepArgs&, const ValueArgs*, const T (&a)[N], const T (&b)[N], Out (&out)[N]) {
     map(Abs{}, a, b, out);
   }
 };
 
-// ---- reading and writing vectors ----
+/// The function of one kernel, which its arguments name.
+template <typename Ops>
+struct Step {
+  using Out = typename Ops::Out;
+  const StepArgs& args;
+  template <typename T, int N>
+  INTEROP_DEVICE void apply(const ValueArgs* values, Out (&out)[N], const T (&a)[N], const T (&b)[N]) const {
+    Ops::apply(args, values, a, b, out);
+  }
+};
 
-/// `read_as` from any dtype that converts to T.
+// ---- reading operands: arrays, or a value ----
+
+/// The N elements of a row from place `at`, from any dtype that converts to T.
 template <typename T, int N>
 INTEROP_CALLED Vector<T, N> read_converted(Stored stored, Access access, int64_t step, const char* row, int64_t at,
                                            int64_t length) {
   Vector<T, N> vector{};
-  with_stored<T>(stored, [&](auto type) { vector = read_as<T, decltype(type), N>(access, step, row, at, length); });
+  with_stored<T>(stored, [&](auto type) { 
+    using From = decltype(type);
+    vector = converted<T, From>(read_vector<Memory<From>, N>(access, step, row, at, length));
+  });
   return vector;
 }
 
-template <bool Mixed, typename T, int N>
-INTEROP_DEVICE Vector<T, N> read(const InputArgs& input, int64_t row_offset, int64_t at, int64_t length) {
-  if (input.access == Access::value) {
-    Vector<T, N> vector;
+template <typename T, int N>
+INTEROP_DEVICE Vector<T, N> repeated(const ValueArgs& value) {
+  Vector<T, N> vector;
 #pragma unroll
-    for (int i = 0; i < N; ++i) vector.at[i] = *reinterpret_cast<const T*>(input.value.bytes);
-    return vector;
-  }
-  const char* row = input.data + row_offset;
-  if constexpr (Mixed) {
-    return read_converted<T, N>(input.stored, input.access, input.step, row, at, length);
-  } else {
-    return read_as<T, T, N>(input.access, input.step, row, at, length);
-  }
+  for (int i = 0; i < N; ++i) vector.at[i] = *reinterpret_cast<const T*>(value.bytes);
+  return vector;
 }
-
-template <typename O, int N>
-INTEROP_DEVICE void write(const Args& args, bool vector_stores, char* row, int64_t at, const Vector<O, N>& vector) {
-  write_vector(vector_stores, args.out_step, row, at, args.length, vector);
-}
-
-// ---- where a row lies ----
-
-/// The offset of a row in each array, from its place in the outer dimensions.
-struct Offsets {
-  int64_t a = 0, b = 0, out = 0;
-};
-
-INTEROP_DEVICE Offsets offsets_of(const Args& args, unsigned row) {
-  Offsets offsets;
-#pragma unroll
-  for (int d = 0; d < kOuterDims; ++d) {
-    if (d == args.outer_ndim) break;
-    const unsigned quotient = divide_by(row, args.outer_sizes[d]);
-    const int64_t at = row - quotient * args.outer_sizes[d].value;
-    row = quotient;
-    offsets.a += at * args.inputs[0].outer[d];
-    offsets.b += at * args.inputs[1].outer[d];
-    offsets.out += at * args.out_outer[d];
-  }
-  return offsets;
-}
-
-// ---- the kernels ----
 
 template <typename T>
 constexpr int kVectorOf = kVectorBytes / sizeof(T);
 template <typename T>
 constexpr int kMixedVectorOf = kVectorOf<T> < 4 ? kVectorOf<T> : 4;
-/// Vectors that a thread has in flight at a time. More of them would take registers, and so lower the occupancy.
-template <typename T>
-constexpr int kUnrollOf = sizeof(T) > 2 ? 2 : 1;
 
-// elementwise_kernel: out = op(a, b), vector by vector of the output's rows.
-//   in/out  a, b, out of any strides and alignment; out may be a or b itself
-//   launch  block 256, kUnroll vectors of N elements a thread, as many blocks as that takes; no shared memory
-//   traffic each element once; a broadcast row comes from the caches. Memory-bound: judge it in GB/s
-//   maths   the operation is a switch on the arguments, taken once a thread: a few instructions beside 64 bytes
-// The vectors of a row begin where the output is aligned, so that all stores but those at the ends are whole vectors;
-// an input that is not aligned there is read as two vectors and shifted. E.g. x[1:] + y into a new float32 array: y and
-// the output by 16 bytes, x by two loads of which the second is the next thread's first. The place in the outer
-// dimensions is found once a vector, by 32-bit multiplications. Inputs are not read through the read-only path
-// (__restrict__), as one of them may be the output.
-template <typename T, typename Ops, bool Mixed, int N>
-__global__ void __launch_bounds__(kThreads) elementwise_kernel(const __grid_constant__ Args args) {
-  using O = typename Ops::Out;
-  constexpr int kUnroll = Mixed ? 1 : kUnrollOf<T>;
-  Vector<T, N> a[kUnroll], b[kUnroll];
-  char* rows[kUnroll];
-  int64_t places[kUnroll];
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const unsigned vector = (blockIdx.x * kUnroll + u) * kThreads + threadIdx.x;
-    places[u] = args.length;
-    if (vector >= args.count) continue;
-    const unsigned row = args.outer_ndim == 0 ? 0 : divide_by(vector, args.row_pieces);
-    const Offsets offsets = offsets_of(args, row);
-    rows[u] = args.out + offsets.out;
-    const unsigned before =  // elements from the last aligned place to the row
-        args.vector_stores ? static_cast<unsigned>(reinterpret_cast<uintptr_t>(rows[u]) / sizeof(O)) % N : 0;
-    places[u] = static_cast<int64_t>(vector - row * args.row_pieces.value) * N - before;
-    if (places[u] >= args.length) continue;
-    a[u] = read<Mixed, T, N>(args.inputs[0], offsets.a, places[u], args.length);
-    b[u] = read<Mixed, T, N>(args.inputs[1], offsets.b, places[u], args.length);
+/// An operand that is T in memory.
+template <typename T>
+struct Same {
+  using Kept = T;
+  template <int N, class Array>
+  INTEROP_DEVICE static Vector<T, N> read(const Array& array, const ValueArgs* values, int64_t offset, int64_t at,
+                                          int64_t length) {
+    if (is_value(array)) return repeated<T, N>(values[0]);
+    return converted<T, T>(read_vector<Memory<T>, N>(array, offset, at, length));
   }
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    if (places[u] >= args.length) continue;
-    Vector<O, N> out;
-    Ops::apply(args, a[u].at, b[u].at, out.at);
-    write(args, args.vector_stores, rows[u], places[u], out);
+};
+
+/// An operand of any dtype that converts to T.
+template <typename T>
+struct Converted {
+  using Kept = T;
+  template <int N>
+  INTEROP_DEVICE static Vector<T, N> read(const Rows::Array& array, const ValueArgs* values, int64_t offset, int64_t at,
+                                          int64_t length) {
+    if (is_value(array)) return repeated<T, N>(values[0]);
+    return read_converted<T, N>(array.stored, array.access, array.step, array.data + offset, at, length);
   }
+};
+
+/// The same, by longer vectors where it is T in memory.
+template <typename T>
+struct SameOrConverted {
+  using Kept = T;
+  template <int N>
+  INTEROP_DEVICE static Vector<T, N> read(const Rows::Array& array, const ValueArgs* values, int64_t offset, int64_t at,
+                                          int64_t length) {
+    if (is_value(array) || array.stored == stored_as<T>()) {
+      return Same<T>::template read<N>(array, values, offset, at, length);
+    }
+    constexpr int kPart = kMixedVectorOf<T>;  // as the kernel by rows has it: one copy of the code for both
+    Vector<T, N> vector;
+#pragma unroll
+    for (int i = 0; i < N; i += kPart) {
+      const auto part = Converted<T>::template read<kPart>(array, values, offset, at + i, length);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) vector.at[i + j] = part.at[j];
+    }
+    return vector;
+  }
+};
+
+// ---- the kernels: out = op(a, b); the operation is a switch on the arguments, a few instructions beside 64 bytes ----
+
+template <typename Array>
+using OperandsArgs = Several<Array, 3>;
+using StepValues = Several<ValueArgs, 2>;
+
+template <typename T, typename Ops, class Walk, typename Reader, int N, int Unroll>
+__global__ void __launch_bounds__(kThreads)
+    elementwise_kernel(const __grid_constant__ typename Walk::Loop loop,
+                       const __grid_constant__ OperandsArgs<typename Walk::Array> arrays,
+                       const __grid_constant__ StepValues values, const __grid_constant__ StepArgs step) {
+  run_vectors<Walk, N, Unroll, Reader, Reader>(loop, arrays.at, values.at, Step<Ops>{step});
 }
 
-// elementwise_tiled_kernel: the same, where an input lies compact along another dimension than the output.
-//   in/out  as above. A tile is Tile elements along the output's last dimension and Tile along the other one
-//   launch  block 256, one tile a block; shared memory for two tiles of T, at most 34 KB
-//   traffic whole lines of every operand, by vectors of up to 16 bytes: those inputs are read along their own dimension
-//           into shared memory, and from there along the output's. Words of shared memory hold neighbours along the
-//           output; a row of it is one word longer than the tile, so that a warp meets a bank at most twice
 template <typename T, typename Ops, int Tile, int N>
-__global__ void __launch_bounds__(kThreads) elementwise_tiled_kernel(const __grid_constant__ Args args) {
-  using O = typename Ops::Out;
-  constexpr int kAcross = Tile / N;                         // vectors along a side
-  constexpr int kSteps = Tile * kAcross / kThreads;         // vectors of a thread
-  constexpr int kPack = sizeof(T) < 4 ? 4 / sizeof(T) : 1;  // elements of a word
-  static_assert(kSteps % kPack == 0, "a thread has whole words");
-  using Word = Vector<T, kPack>;
-  constexpr int kPitch = Tile / kPack + 1;
-  __shared__ alignas(16) unsigned char memory[2 * Tile * kPitch * sizeof(Word)];
-  Word* const tiles[2] = {reinterpret_cast<Word*>(memory), reinterpret_cast<Word*>(memory) + Tile * kPitch};
-
-  const unsigned band = divide_by(blockIdx.x, args.row_pieces);
-  const unsigned row = divide_by(band, args.cross_pieces);
-  const int64_t first = static_cast<int64_t>(blockIdx.x - band * args.row_pieces.value) * Tile;
-  const int64_t cross_first = static_cast<int64_t>(band - row * args.cross_pieces.value) * Tile;
-  const Offsets offsets = offsets_of(args, row);
-  const int across = static_cast<int>(threadIdx.x) % kAcross * N, down = static_cast<int>(threadIdx.x) / kAcross;
-  const auto line_of = [=](int s) {  // a thread has kPack lines side by side, then others
-    return (s / kPack * (kThreads / kAcross) + down) * kPack + s % kPack;
-  };
-
-  Vector<T, N> vectors[2][kSteps];
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const InputArgs& input = args.inputs[k];
-    if (input.access == Access::value) {
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) vectors[k][s] = read<false, T, N>(input, 0, 0, 0);
-      continue;
-    }
-    // A line is what the input is read along: the last dimension, or the other one.
-    const bool own_dtype = input.stored == stored_as<T>();
-    const char* data = input.data + (k == 0 ? offsets.a : offsets.b);
-    const int64_t at = (input.tiled ? cross_first : first) + across;
-    const int64_t length = input.tiled ? args.cross_length : args.length;
-    const int64_t step = input.tiled ? input.cross_step : input.step;
-    const Access access = input.tiled ? input.cross_access : input.access;
-    const int64_t line_step = input.tiled ? input.step : input.cross_step;
-    const int64_t line_first = input.tiled ? first : cross_first;
-    const int64_t lines = input.tiled ? args.length : args.cross_length;
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int64_t line = line_first + line_of(s);
-      if (line >= lines || at >= length) {
-        vectors[k][s] = {};
-      } else if (own_dtype) {
-        vectors[k][s] = read_as<T, T, N>(access, step, data + line * line_step, at, length);
-      } else {
-        constexpr int kPart = kMixedVectorOf<T>;  // as elementwise_kernel has it: one copy of the code for both
-#pragma unroll
-        for (int i = 0; i < N; i += kPart) {
-          const char* from = data + line * line_step;
-          const auto part = read_converted<T, kPart>(input.stored, access, step, from, at + i, length);
-#pragma unroll
-          for (int j = 0; j < kPart; ++j) vectors[k][s].at[i + j] = part.at[j];
-        }
-      }
-    }
-    if (input.tiled) {
-#pragma unroll
-      for (int s = 0; s < kSteps; s += kPack) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          Word word;
-#pragma unroll
-          for (int p = 0; p < kPack; ++p) word.at[p] = vectors[k][s + p].at[i];
-          tiles[k][(across + i) * kPitch + line_of(s) / kPack] = word;
-        }
-      }
-    }
-  }
-  __syncthreads();  // what one thread reads of a tile, others have written
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    if (args.inputs[k].access == Access::value || !args.inputs[k].tiled) continue;
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-#pragma unroll
-      for (int i = 0; i < N; i += kPack) {
-        const Word word = tiles[k][line_of(s) * kPitch + (across + i) / kPack];
-#pragma unroll
-        for (int p = 0; p < kPack; ++p) vectors[k][s].at[i + p] = word.at[p];
-      }
-    }
-  }
-  if (first + across >= args.length) return;
-#pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
-    const int64_t line = cross_first + line_of(s);
-    if (line >= args.cross_length) break;
-    Vector<O, N> out;
-    Ops::apply(args, vectors[0][s].at, vectors[1][s].at, out.at);
-    char* to = args.out + offsets.out + line * args.out_cross_step;
-    const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(Vector<O, N>) == 0;
-    write(args, args.vector_stores && aligned, to, first + across, out);
-  }
+__global__ void __launch_bounds__(kThreads)
+    elementwise_tiled_kernel(const __grid_constant__ Tiles::Loop loop,
+                             const __grid_constant__ OperandsArgs<Tiles::Array> arrays,
+                             const __grid_constant__ StepValues values, const __grid_constant__ StepArgs step) {
+  run_tiles<Tile, N, SameOrConverted<T>, SameOrConverted<T>>(loop, arrays.at, values.at, Step<Ops>{step});
 }
 
 // ---- the instances of one dtype ----
 
+/// Vectors that a thread has in flight at a time. More of them would take registers, and so lower the occupancy.
+template <typename T>
+constexpr int kUnrollOf = sizeof(T) > 2 ? 2 : 1;
 template <typename T>
 constexpr int kTileOf = sizeof(T) > 4 ? 32 : 64;
 template <typename T>
@@ -409,12 +308,12 @@ Kernel* kernel_of(Symbol* symbol) {
 
 template <typename T, template <typename> class Ops>
 Kernel* mixed_kernel() {
-  return kernel_of(&elementwise_kernel<T, Ops<T>, true, kMixedVectorOf<T>>);
+  return kernel_of(&elementwise_kernel<T, Ops<T>, Rows, Converted<T>, kMixedVectorOf<T>, 1>);
 }
 
-template <typename T, template <typename> class Ops>
+template <typename T, template <typename> class Ops, class Walk>
 Kernel* same_kernel() {
-  return kernel_of(&elementwise_kernel<T, Ops<T>, false, kVectorOf<T>>);
+  return kernel_of(&elementwise_kernel<T, Ops<T>, Walk, Same<T>, kVectorOf<T>, kUnrollOf<T>>);
 }
 
 template <typename T, template <typename> class Ops>
@@ -425,13 +324,15 @@ Kernel* tiled_kernel() {
 template <typename T>
 const KernelSet& kernel_set() {
   static const KernelSet set = [] {
-    KernelSet made{kVectorOf<T>, kUnrollOf<T>, kMixedVectorOf<T>, kTileOf<T>, {}, {}, {}};
+    KernelSet made{kVectorOf<T>, kUnrollOf<T>, kMixedVectorOf<T>, kTileOf<T>, {}, {}, {}, {}};
     made.mixed[static_cast<int>(Family::simple)] = mixed_kernel<T, Simple>();
     made.mixed[static_cast<int>(Family::comparisons)] = mixed_kernel<T, Comparisons>();
     made.tiled[static_cast<int>(Family::simple)] = tiled_kernel<T, Simple>();
     made.tiled[static_cast<int>(Family::comparisons)] = tiled_kernel<T, Comparisons>();
-    made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple>();
-    made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons>();
+    made.flat[static_cast<int>(Family::simple)] = same_kernel<T, Simple, Flat>();
+    made.flat[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons, Flat>();
+    made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple, Rows>();
+    made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons, Rows>();
     if constexpr (!Facts<T>::is_bool) {
       made.mixed[static_cast<int>(Family::divisions)] = mixed_kernel<T, Divisions>();
       made.tiled[static_cast<int>(Family::divisions)] = tiled_kernel<T, Divisions>();

@@ -134,8 +134,7 @@ INTEROP_DEVICE Vector<M, N> read_vector(Access access, int64_t step, const char*
 
 /// The same as T from elements that are From in memory.
 template <typename T, typename From, int N>
-INTEROP_DEVICE Vector<T, N> read_as(Access access, int64_t step, const char* row, int64_t at, int64_t length) {
-  const auto read = read_vector<Memory<From>, N>(access, step, row, at, length);
+INTEROP_DEVICE Vector<T, N> converted(const Vector<Memory<From>, N>& read) {
   Vector<T, N> vector;
 #pragma unroll
   for (int i = 0; i < N; ++i) vector.at[i] = convert<T, From>(read.at[i]);
@@ -152,6 +151,37 @@ INTEROP_DEVICE void write_vector(bool neighbours, int64_t step, char* row, int64
   }
   const Inside in = inside<N>(at, length);
   write_steps<sizeof(O), N>(to, step, in.begin, in.end, *reinterpret_cast<const Vector<Raw<sizeof(O)>, N>*>(&vector));
+}
+
+// ---- the same by the arguments of a walk ----
+
+INTEROP_DEVICE bool is_value(const Flat::Array& array) { return !array.data; }
+INTEROP_DEVICE bool is_value(const Rows::Array& array) { return array.access == Access::value; }
+
+/// The N elements from place `at` of the row that lies `offset` bytes from the array's beginning.
+template <typename M, int N>
+INTEROP_DEVICE Vector<M, N> read_vector(const Flat::Array& array, int64_t, int64_t at, int64_t length) {
+  using V = Vector<M, N>;
+  const char* from = array.data + at * static_cast<int64_t>(sizeof(M));
+  if (at + N <= length) return *reinterpret_cast<const V*>(from);
+  const auto raw = read_steps<sizeof(M), N>(from, sizeof(M), 0, static_cast<int>(length - at));
+  return *reinterpret_cast<const V*>(&raw);
+}
+template <typename M, int N>
+INTEROP_DEVICE Vector<M, N> read_vector(const Rows::Array& array, int64_t offset, int64_t at, int64_t length) {
+  return read_vector<M, N>(array.access, array.step, array.data + offset, at, length);
+}
+
+/// Writes them, to the row that begins at `row`.
+template <typename O, int N>
+INTEROP_DEVICE void write_vector(const Flat::Loop& loop, const Flat::Array&, char* row, int64_t at,
+                                 const Vector<O, N>& vector) {
+  write_vector(true, static_cast<int64_t>(sizeof(O)), row, at, loop.length, vector);
+}
+template <typename O, int N>
+INTEROP_DEVICE void write_vector(const Rows::Loop& loop, const Rows::Array& array, char* row, int64_t at,
+                                 const Vector<O, N>& vector) {
+  write_vector(loop.vector_stores != 0, array.step, row, at, loop.length, vector);
 }
 
 }  // namespace

@@ -266,20 +266,12 @@ struct ElementwiseTest : DeviceTest {
     DLTensor result = out.tensor();
     DLTensor inputs[2] = {a.tensor(), b.tensor()};
     const int count = is_unary(op) ? 1 : 2;
+    const ElementwiseStep step{op, dtype_of<T>(), op == Op::divide};
     Elementwise work;
-    work.op = op;
-    work.dtype = dtype_of<T>();
-    work.out_dtype = dtype_of<O>();
-    ops::plan_loop(work.loop, result, inputs, count);
-    work.out = result.data;
-    for (int k = 0; k < count; ++k) {
-      work.inputs[k].data = inputs[k].data;
-      work.inputs[k].dtype = inputs[k].dtype;
-    }
-    work.replaces_zero = op == Op::divide;
+    ops::plan_pass(work, result, inputs, count);
     const T seven = 7;
-    std::memcpy(work.where_zero.bytes, &seven, sizeof seven);
-    cuda::launch_elementwise(work, nullptr);
+    std::memcpy(work.values[kWhereZero].bytes, &seven, sizeof seven);
+    cuda::launch_elementwise(step, work, nullptr);
     check_cuda(cudaDeviceSynchronize(), "the kernel");
 
     each(shape, [&](const std::vector<int64_t>& at) {
@@ -287,10 +279,10 @@ struct ElementwiseTest : DeviceTest {
     });
     const std::vector<O> got = out.download();
     EXPECT_TRUE(got.empty() || std::memcmp(got.data(), out.host().data(), got.size() * sizeof(O)) == 0)
-        << "op " << static_cast<int>(op) << ", " << dtype_name(work.dtype) << " from " << dtype_name(dtype_of<A>())
+        << "op " << static_cast<int>(op) << ", " << dtype_name(step.dtype) << " from " << dtype_name(dtype_of<A>())
         << " (" << a_layout.name << ") and " << dtype_name(dtype_of<B>()) << " (" << b_layout.name << ") into "
         << out_layout.name << ", shape " << shape_text(shape.data(), static_cast<int>(shape.size())) << ": "
-        << cuda::describe(work);
+        << cuda::describe(step, work);
   }
 };
 
@@ -439,12 +431,12 @@ TYPED_TEST(BesideUint64, SignedIntegersKeepTheirSigns) {
 
 TEST(LaunchElementwise, RefusesAnOutputThatIsNotAligned) {
   Elementwise work;
-  work.dtype = work.out_dtype = dtype_of<float>();
-  work.op = Op::copy;
+  work.out_dtype = dtype_of<float>();
   work.loop.operand_count = 2;
   work.out = reinterpret_cast<void*>(2);
-  work.inputs[0] = {reinterpret_cast<void*>(256), dtype_of<float>(), {}};
-  EXPECT_TRUE(throws<ValueError>("not a multiple of 4 bytes", [&] { cuda::launch_elementwise(work, nullptr); }));
+  work.inputs[0] = {reinterpret_cast<void*>(256), dtype_of<float>()};
+  const ElementwiseStep copy{Op::copy, dtype_of<float>()};
+  EXPECT_TRUE(throws<ValueError>("not a multiple of 4 bytes", [&] { cuda::launch_elementwise(copy, work, nullptr); }));
 }
 
 /// Rows of two int8, apart from each other, are a vector each. Needs 13 GB of device memory.
@@ -458,12 +450,8 @@ TEST_F(ElementwiseTest, DISABLED_TakesMoreVectorsThan31BitsCount) {
   DLTensor inputs[2] = {{a.data(), {kDLCUDA, 0}, 2, {kDLInt, 8, 1}, shape, strides, 0},
                         {a.data(), {kDLCUDA, 0}, 2, {kDLInt, 8, 1}, shape, strides, 0}};
   Elementwise work;
-  work.op = Op::add;
-  work.dtype = work.out_dtype = {kDLInt, 8, 1};
-  ops::plan_loop(work.loop, result, inputs, 2);
-  work.out = result.data;
-  for (int k = 0; k < 2; ++k) work.inputs[k] = {inputs[k].data, inputs[k].dtype, {}};
-  cuda::launch_elementwise(work, nullptr);
+  ops::plan_pass(work, result, inputs, 2);
+  cuda::launch_elementwise(ElementwiseStep{Op::add, {kDLInt, 8, 1}}, work, nullptr);
   check_cuda(cudaDeviceSynchronize(), "the kernel");
   std::vector<char> got(66);
   for (const int64_t place : {int64_t{0}, rows / 2 - 11, rows - 22}) {

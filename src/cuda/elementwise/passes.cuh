@@ -1,0 +1,313 @@
+// The kernels' passes over elements, for any number of arrays. A kernel says which walk it takes, how it reads its inputs,
+// and what it computes of a vector of each:
+//
+//     struct Reader {
+//       using Kept = ...;  // an element as it is kept until it is computed with
+//       template <int N, class Array>
+//       INTEROP_DEVICE static Vector<Kept, N> read(const Array&, const ValueArgs*, int64_t offset, int64_t at,
+//                                                  int64_t length);
+//     };
+//     struct Function {
+//       using Out = ...;
+//       template <int N>
+//       INTEROP_DEVICE void apply(const ValueArgs*, Out (&out)[N], const typename Readers::Kept (&... inputs)[N]) const;
+//     };
+//
+// Device code alone, for NVRTC too.
+#pragma once
+
+#include "cuda/elementwise/args.h"
+#include "cuda/elementwise/memory.cuh"
+
+namespace interop::cuda::elementwise {
+namespace {
+
+// ---- expressions: what NVRTC compiles at run time ----
+
+/// An element of T, out of the arguments.
+template <typename T>
+INTEROP_DEVICE T value_of(const ValueArgs& value) {
+  return convert<T, T>(*reinterpret_cast<const Memory<T>*>(value.bytes));
+}
+
+/// Reads an array whose elements are T in memory.
+template <typename T>
+struct Of {
+  using Kept = Memory<T>;
+  template <int N, class Array>
+  INTEROP_DEVICE static Vector<Kept, N> read(const Array& array, const ValueArgs*, int64_t offset, int64_t at,
+                                             int64_t length) {
+    return read_vector<Kept, N>(array, offset, at, length);
+  }
+};
+
+/// A function of single elements, which interop/_expressions/source.py writes:
+///
+///     struct Expression {
+///       using Out = float;
+///       INTEROP_DEVICE static Out compute(const ValueArgs* values, float x, Half y) { ... }
+///     };
+template <typename E, typename... Inputs>
+struct ByElement {
+  using Out = typename E::Out;
+  template <int N>
+  INTEROP_DEVICE void apply(const ValueArgs* values, Out (&out)[N], const Memory<Inputs> (&... inputs)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = E::compute(values, convert<Inputs, Inputs>(inputs[i])...);
+  }
+};
+
+// ---- where a vector lies ----
+
+/// The offsets of a row in the output and the inputs, from its place in the outer dimensions.
+template <class Array, int Count>
+INTEROP_DEVICE void find_row(const Rows::Loop& loop, const Array* arrays, unsigned row, int64_t (&offsets)[Count]) {
+#pragma unroll
+  for (int k = 0; k < Count; ++k) offsets[k] = 0;
+#pragma unroll
+  for (int d = 0; d < kOuterDims; ++d) {
+    if (d == loop.outer_ndim) break;
+    const unsigned quotient = divide_by(row, loop.outer_sizes[d]);
+    const int64_t at = row - quotient * loop.outer_sizes[d].value;
+    row = quotient;
+#pragma unroll
+    for (int k = 0; k < Count; ++k) offsets[k] += at * arrays[k].outer[d];
+  }
+}
+
+/// Has the launch so many vectors? Those of a single row are as many as its length says.
+INTEROP_DEVICE bool has_vector(const Flat::Loop&, unsigned) { return true; }
+INTEROP_DEVICE bool has_vector(const Rows::Loop& loop, unsigned vector) { return vector < loop.count; }
+
+/// The place of a vector of N elements of O in its row, and where that row lies in each array. Vectors begin where the
+/// output is aligned, so the first one's place may be negative.
+template <typename O, int N, int Count>
+INTEROP_DEVICE int64_t find_place(const Flat::Loop&, const Flat::Array*, unsigned vector, int64_t (&offsets)[Count]) {
+  offsets[0] = 0;
+  return static_cast<int64_t>(vector) * N;
+}
+template <typename O, int N, int Count>
+INTEROP_DEVICE int64_t find_place(const Rows::Loop& loop, const Rows::Array* arrays, unsigned vector,
+                                  int64_t (&offsets)[Count]) {
+  const unsigned row = loop.outer_ndim == 0 ? 0 : divide_by(vector, loop.row_pieces);
+  find_row(loop, arrays, row, offsets);
+  const auto begin = reinterpret_cast<uintptr_t>(arrays[0].data + offsets[0]);
+  const unsigned before = loop.vector_stores ? static_cast<unsigned>(begin / sizeof(O)) % N : 0;
+  return static_cast<int64_t>(vector - row * loop.row_pieces.value) * N - before;
+}
+
+// ---- vectors ----
+
+/// A vector of each input. `arrays` and `offsets` are those of the first of them.
+template <int N, typename... Readers>
+struct Vectors {
+  template <class Array>
+  INTEROP_DEVICE void read(const Array*, const ValueArgs*, const int64_t*, int64_t, int64_t) {}
+  template <typename F, typename... Before>
+  INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N],
+                            const Before&... before) const {
+    function.apply(values, out, before.at...);
+  }
+};
+template <int N, typename Reader, typename... Rest>
+struct Vectors<N, Reader, Rest...> {
+  Vector<typename Reader::Kept, N> first;
+  Vectors<N, Rest...> rest;
+
+  template <class Array>
+  INTEROP_DEVICE void read(const Array* arrays, const ValueArgs* values, const int64_t* offsets, int64_t at,
+                           int64_t length) {
+    first = Reader::template read<N>(*arrays, values, *offsets, at, length);
+    rest.read(arrays + 1, values, offsets + 1, at, length);
+  }
+  template <typename F, typename... Before>
+  INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N],
+                            const Before&... before) const {
+    rest.apply(function, values, out, before..., first);
+  }
+};
+
+// run_vectors: out = function(inputs...), vector by vector of the output's rows. `arrays[0]` is the output.
+//   in/out  of any strides and alignment; the output may be an input itself
+//   launch  block 256, Unroll vectors of N elements a thread, as many blocks as that takes; no shared memory
+//   traffic each element once, each dtype as it is in memory; a broadcast row comes from the caches. Memory-bound,
+//           unless the function is long: judge it in GB/s
+// The vectors of a row begin where the output is aligned, so that all stores but those at the ends are whole vectors;
+// an input that is not aligned there is read as two vectors and shifted. E.g. x[1:] + y into a new float32 array: y and
+// the output by 16 bytes, x by two loads of which the second is the next thread's first. The place in the outer
+// dimensions is found once a vector, by 32-bit multiplications. Inputs are not read through the read-only path
+// (__restrict__), as one of them may be the output.
+template <class Walk, int N, int Unroll, typename... Readers, typename F>
+INTEROP_DEVICE void run_vectors(const typename Walk::Loop& loop, const typename Walk::Array* arrays,
+                                const ValueArgs* values, const F& function) {
+  using O = typename F::Out;
+  Vectors<N, Readers...> inputs[Unroll];
+  char* rows[Unroll];
+  int64_t places[Unroll];
+#pragma unroll
+  for (int u = 0; u < Unroll; ++u) {
+    const unsigned vector = (blockIdx.x * Unroll + u) * kThreads + threadIdx.x;
+    places[u] = loop.length;
+    if (!has_vector(loop, vector)) continue;
+    int64_t offsets[1 + sizeof...(Readers)];
+    places[u] = find_place<O, N>(loop, arrays, vector, offsets);
+    rows[u] = arrays[0].data + offsets[0];
+    if (places[u] >= loop.length) continue;
+    inputs[u].read(arrays + 1, values, offsets + 1, places[u], loop.length);
+  }
+#pragma unroll
+  for (int u = 0; u < Unroll; ++u) {
+    if (places[u] >= loop.length) continue;
+    Vector<O, N> out;
+    inputs[u].apply(function, values, out.at);
+    write_vector(loop, arrays[0], rows[u], places[u], out);
+  }
+}
+
+// ---- tiles ----
+
+INTEROP_DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
+INTEROP_DEVICE constexpr int largest(int x) { return x; }
+template <typename... Rest>
+INTEROP_DEVICE constexpr int largest(int x, int y, Rest... rest) {
+  return largest(x > y ? x : y, rest...);
+}
+
+/// The vectors of a thread in a tile: where its first one lies along the lines, and which lines it has. It has `Lines`
+/// side by side, then others; the same for all inputs, as their elements meet in one thread.
+template <int Tile, int N, int Lines>
+struct TileThread {
+  static constexpr int kAcross = Tile / N;                  // vectors along a side
+  static constexpr int kSteps = Tile * kAcross / kThreads;  // vectors of a thread
+  static_assert(kSteps % Lines == 0, "a thread has whole words");
+  const int across = static_cast<int>(threadIdx.x) % kAcross * N, down = static_cast<int>(threadIdx.x) / kAcross;
+  int64_t first, cross_first;  // the corner of the tile
+
+  INTEROP_DEVICE int line(int s) const { return (s / Lines * (kThreads / kAcross) + down) * Lines + s % Lines; }
+};
+
+/// Elements of a word of shared memory, which holds neighbours along the output.
+template <int Tile, int N, typename M>
+constexpr int kPackOf = smaller(sizeof(M) < 4 ? 4 / static_cast<int>(sizeof(M)) : 1,
+                                smaller(N, Tile*(Tile / N) / kThreads));
+
+/// The elements of a thread of a tile, of each input.
+template <class Thread, int Tile, int N, typename... Readers>
+struct TileVectors {
+  INTEROP_DEVICE void read(const Tiles::Loop&, const Tiles::Array*, const ValueArgs*, const int64_t*, const Thread&) {}
+  INTEROP_DEVICE void turn(const Tiles::Array*, const Thread&, unsigned char*) {}
+  template <typename F, typename... Before>
+  INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N], int,
+                            const Before&... before) const {
+    function.apply(values, out, before.at...);
+  }
+};
+template <class Thread, int Tile, int N, typename Reader, typename... Rest>
+struct TileVectors<Thread, Tile, N, Reader, Rest...> {
+  using M = typename Reader::Kept;
+  static constexpr int kPack = kPackOf<Tile, N, M>;
+  using Word = Vector<M, kPack>;
+  static constexpr int kPitch = Tile / kPack + 1;
+  Vector<M, N> first[Thread::kSteps];
+  TileVectors<Thread, Tile, N, Rest...> rest;
+
+  INTEROP_DEVICE void read(const Tiles::Loop& loop, const Tiles::Array* array, const ValueArgs* values,
+                           const int64_t* offset, const Thread& thread) {
+    // A line is what the input is read along: the last dimension, or the other one.
+    const bool tiled = !is_value(*array) && array->tiled;
+    const int64_t at = (tiled ? thread.cross_first : thread.first) + thread.across;
+    const int64_t length = tiled ? loop.cross_length : loop.length, lines = tiled ? loop.length : loop.cross_length;
+    const int64_t line_step = tiled ? array->step : array->cross_step;
+    const int64_t line_first = tiled ? thread.first : thread.cross_first;
+    Tiles::Array along = *array;
+    if (tiled) {
+      along.step = array->cross_step;
+      along.access = array->cross_access;
+    }
+#pragma unroll
+    for (int s = 0; s < Thread::kSteps; ++s) {
+      const int64_t line = line_first + thread.line(s);
+      first[s] = {};
+      if (line < lines && at < length) {
+        first[s] = Reader::template read<N>(along, values, *offset + line * line_step, at, length);
+      }
+    }
+    rest.read(loop, array + 1, values, offset + 1, thread);
+  }
+  /// Transposes an input that was read along its own dimension, through shared memory that the inputs use in turn.
+  INTEROP_DEVICE void turn(const Tiles::Array* array, const Thread& thread, unsigned char* memory) {
+    if (!is_value(*array) && array->tiled) {  // the same in all threads
+      Word* const tile = reinterpret_cast<Word*>(memory);
+      __syncthreads();  // the input before has been read
+#pragma unroll
+      for (int s = 0; s < Thread::kSteps; s += kPack) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          Word word;
+#pragma unroll
+          for (int p = 0; p < kPack; ++p) word.at[p] = first[s + p].at[i];
+          tile[(thread.across + i) * kPitch + thread.line(s) / kPack] = word;
+        }
+      }
+      __syncthreads();  // what one thread reads, others have written
+#pragma unroll
+      for (int s = 0; s < Thread::kSteps; ++s) {
+#pragma unroll
+        for (int i = 0; i < N; i += kPack) {
+          const Word word = tile[thread.line(s) * kPitch + (thread.across + i) / kPack];
+#pragma unroll
+          for (int p = 0; p < kPack; ++p) first[s].at[i + p] = word.at[p];
+        }
+      }
+    }
+    rest.turn(array + 1, thread, memory);
+  }
+  /// The function of vector `s`.
+  template <typename F, typename... Before>
+  INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N], int s,
+                            const Before&... before) const {
+    rest.apply(function, values, out, s, before..., first[s]);
+  }
+};
+
+// run_tiles: the same, where an input lies compact along another dimension than the output.
+//   in/out  as above. A tile is Tile elements along the output's last dimension and Tile along the other one
+//   launch  block 256, one tile a block; shared memory for one tile of the widest input
+//   traffic whole lines of every array, by vectors of up to 16 bytes: those inputs are read along their own dimension
+//           into shared memory, and from there along the output's. A row of shared memory is one word longer than the
+//           tile, so that a warp meets a bank at most twice
+template <int Tile, int N, typename... Readers, typename F>
+INTEROP_DEVICE void run_tiles(const Tiles::Loop& loop, const Tiles::Array* arrays, const ValueArgs* values,
+                              const F& function) {
+  using O = typename F::Out;
+  using Thread = TileThread<Tile, N, largest(1, kPackOf<Tile, N, typename Readers::Kept>...)>;
+  // A row has one word more than its elements take: at most 4 elements.
+  constexpr int kRow = Tile + 4;
+  __shared__ alignas(16) unsigned char memory[Tile * kRow * largest(1, static_cast<int>(sizeof(typename Readers::Kept))...)];
+
+  const unsigned band = divide_by(blockIdx.x, loop.row_pieces);
+  const unsigned row = divide_by(band, loop.cross_pieces);
+  Thread thread;
+  thread.first = static_cast<int64_t>(blockIdx.x - band * loop.row_pieces.value) * Tile;
+  thread.cross_first = static_cast<int64_t>(band - row * loop.cross_pieces.value) * Tile;
+  int64_t offsets[1 + sizeof...(Readers)];
+  find_row(loop, arrays, row, offsets);
+
+  TileVectors<Thread, Tile, N, Readers...> vectors;
+  vectors.read(loop, arrays + 1, values, offsets + 1, thread);
+  vectors.turn(arrays + 1, thread, memory);
+  if (thread.first + thread.across >= loop.length) return;
+#pragma unroll
+  for (int s = 0; s < Thread::kSteps; ++s) {
+    const int64_t line = thread.cross_first + thread.line(s);
+    if (line >= loop.cross_length) continue;
+    Vector<O, N> out;
+    vectors.apply(function, values, out.at, s);
+    char* to = arrays[0].data + offsets[0] + line * arrays[0].cross_step;
+    const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(Vector<O, N>) == 0;
+    write_vector(loop.vector_stores && aligned, arrays[0].step, to, thread.first + thread.across, loop.length, out);
+  }
+}
+
+}  // namespace
+}  // namespace interop::cuda::elementwise
