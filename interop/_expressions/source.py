@@ -51,8 +51,8 @@ def source(typed: Typed, passed: Sequence[bool], walk: str, tile: int, vector: i
     """Return the source of one kernel, `KERNEL`.
 
     `passed` says of each array whether it is passed by value; those come after `typed.values`. The kernel takes the
-    arguments of `walk` ("Flat", "Rows" or "Tiles") and works by vectors of `vector` elements: by tiles of `tile`
-    elements each way, or if that is 0, by `unroll` vectors a thread.
+    arguments of `walk` ("Flat", "Rows" or "Tiles") and works by vectors of `vector` elements: by `unroll` of them a
+    thread, or by tiles of `tile` elements each way.
     """
     values = len(typed.values)
     read: list[str] = []
@@ -71,7 +71,11 @@ def source(typed: Typed, passed: Sequence[bool], walk: str, tile: int, vector: i
     body = [f"const {_TYPES[step.out_dtype]} s{j} = {_call(step, names)};" for j, step in enumerate(typed.steps)]
     parameters = "".join(f", {dtype} x{k}" for k, dtype in enumerate(read))
     lines = "\n    ".join([*prologue, *body, f"return s{len(typed.steps) - 1};"])
-    run = f"run_tiles<{tile}, {vector}" if tile else f"run_vectors<{walk}, {vector}, {unroll}"
+    run = {
+        "Flat": f"run_flat<{vector}",
+        "Rows": f"run_vectors<{vector}, {unroll}",
+        "Tiles": f"run_tiles<{tile}, {vector}",
+    }[walk]
     return f"""{_core.kernel_source}
 namespace interop::cuda::elementwise {{
 struct Expression {{

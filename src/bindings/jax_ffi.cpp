@@ -245,8 +245,7 @@ ffi::Error queue_elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi
   const DLTensor& out = *output;
   const DLDataType out_dtype = ops::result_dtype(function, *operation, *dtype);
   const Shape shape = ops::broadcast_shape(function, named, count);
-  if (out.dtype != out_dtype || out.ndim != shape.ndim ||
-      !std::equal(out.shape, out.shape + out.ndim, shape.sizes)) {
+  if (out.dtype != out_dtype || out.ndim != shape.ndim || !std::equal(out.shape, out.shape + out.ndim, shape.sizes)) {
     throw ValueError("the result is " + dtype_name(out_dtype) + " of shape " + shape_text(shape) +
                      ", XLA's result is " + dtype_name(out.dtype) + " of shape " + shape_text(out));
   }

@@ -38,9 +38,9 @@ struct Loop {
   int cross_dim = -1;
 };
 
-/// One pass over memory: out = f(inputs, values), element by element over `loop`. What f is, the kernel knows: a function
-/// of the package has one that is built with it (`ElementwiseStep`), an expression has one compiled at run time. Of the
-/// inputs and values, only those are set that there are.
+/// One pass over memory: out = f(inputs, values), element by element over `loop`. What f is, the kernel knows: a
+/// function of the package has one that is built with it (`ElementwiseStep`), an expression has one compiled at run
+/// time. Of the inputs and values, only those are set that there are.
 struct Elementwise {
   struct Input {
     const void* data;  ///< null for an operand that is `values[0]`, the same for all elements
@@ -53,9 +53,9 @@ struct Elementwise {
   ScalarValue values[kMaxValues];  ///< each of the dtype that the kernel takes
 };
 
-/// A function of the package as one step on elements: op(a, b), computed in `dtype`, to which the inputs are converted as
-/// they are read. Of two inputs one may be a value, of `dtype`. A comparison in uint64 is exact for signed inputs, too,
-/// although no dtype holds both.
+/// A function of the package as one step on elements: op(a, b), computed in `dtype`, to which the inputs are converted
+/// as they are read. Of two inputs one may be a value, of `dtype`. A comparison in uint64 is exact for signed inputs,
+/// too, although no dtype holds both.
 struct ElementwiseStep {
   ElementwiseOp op = ElementwiseOp::copy;
   DLDataType dtype{};

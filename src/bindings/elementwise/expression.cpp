@@ -399,8 +399,7 @@ class Decision {
     if (plan_.call->on_host()) {
       explained["algorithm"] = "NumPy's, operation by operation, on views of the arrays";
     } else {
-      explained["algorithm"] =
-          pass_.with_copy("one kernel, compiled at run time: " + cuda::describe(pass_.work));
+      explained["algorithm"] = pass_.with_copy("one kernel, compiled at run time: " + cuda::describe(pass_.work));
     }
     return explained;
   }

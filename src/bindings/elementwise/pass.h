@@ -43,7 +43,8 @@ class DevicePass {
   /// `algorithm`, and that its result is copied where it is.
   std::string with_copy(const std::string& algorithm) const;
 
-  /// Queues the pass. `find(work)` gives the kernel, as `cuda::launch_elementwise` takes it, once all layouts are known.
+  /// Queues the pass. `find(work)` gives the kernel, as `cuda::launch_elementwise` takes it, once all layouts are
+  /// known.
   template <class Find>
   void run(Call& call, Find&& find) {
     if (!needs_temporary_) {

@@ -22,8 +22,8 @@ constexpr int kThreads = 256;  // of a block
 
 // ---- the walks: of each the loop, which all arrays share, and where the elements of one array lie ----
 
-// A kernel's first reads of its arguments take longer than the arithmetic of a small array, by the line: so each walk has
-// only what it reads, the first things first. Steps are in bytes.
+// A kernel's first reads of its arguments take longer than the arithmetic of a small array, by the line: so each walk
+// has only what it reads, the first things first. Steps are in bytes.
 
 /// Along one dimension, in which each array is compact, from an address that is a whole vector's.
 struct Flat {

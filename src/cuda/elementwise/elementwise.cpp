@@ -84,7 +84,7 @@ Built find_built(const ElementwiseStep& step, const Elementwise& work) {
     is_same &= !work.inputs[k].data || work.inputs[k].dtype == step.dtype;
   }
   if (!is_same) return {{Walk::rows, 0, set.mixed_vector, 1}, set.mixed[family]};
-  if (is_flat(work, set.vector)) return {{Walk::flat, 0, set.vector, set.unroll}, set.flat[family]};
+  if (is_flat(work, set.vector)) return {{Walk::flat, 0, set.vector, 1}, set.flat[family]};
   return {{Walk::rows, 0, set.vector, set.unroll}, set.same[family]};
 }
 
@@ -126,7 +126,8 @@ PassShape compiled_shape(const Elementwise& work) {
   const int vector = static_cast<int>(std::max<int64_t>(kVectorBytes / item, 1));
   const bool is_small = item <= 4 && count * item <= 12;
   if (work.loop.cross_dim >= 0) return {Walk::tiles, is_small ? 64 : 32, std::min(vector, 4), 0};
-  return {is_flat(work, vector) ? Walk::flat : Walk::rows, 0, vector, item > 2 && count <= 4 ? 2 : 1};
+  if (is_flat(work, vector)) return {Walk::flat, 0, vector, 1};
+  return {Walk::rows, 0, vector, item > 2 && count <= 4 ? 2 : 1};
 }
 
 void launch_elementwise(const CompiledPass& compiled, const Elementwise& work, cudaStream_t stream) {

@@ -19,7 +19,7 @@ constexpr Family kFamilyOf[] = {
 /// The kernels of one dtype; null where there is none. Each takes two inputs; an operation of one ignores the second.
 struct KernelSet {
   int vector;                ///< elements of a vector of `flat` and `same`
-  int unroll;                ///< vectors that a thread of them has in flight at a time; one of `mixed` has one
+  int unroll;                ///< vectors that a thread of `same` has in flight at a time; one of the others has one
   int mixed_vector;          ///< elements of a vector of `mixed`
   int tile;                  ///< elements along the side of a tile
   Kernel* flat[kFamilies];   ///< every array has the operation's own dtype; a walk that is flat

@@ -116,7 +116,8 @@ struct Simple {
   using Out = T;
   static constexpr Family kFamily = Family::simple;
   template <int N>
-  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs* values, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
+  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs* values, const T (&a)[N], const T (&b)[N],
+                                   T (&out)[N]) {
     switch (static_cast<ElementwiseOp>(args.op)) {
       INTEROP_FUNCTIONS(INTEROP_CASE)
       case ElementwiseOp::copy:
@@ -133,7 +134,8 @@ struct Divisions {
   using Out = T;
   static constexpr Family kFamily = Family::divisions;
   template <int N>
-  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs*, const T (&a)[N], const T (&b)[N], T (&out)[N]) {
+  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs*, const T (&a)[N], const T (&b)[N],
+                                   T (&out)[N]) {
     switch (static_cast<ElementwiseOp>(args.op)) {
       INTEROP_FUNCTIONS(INTEROP_CASE)
       default:
@@ -147,7 +149,8 @@ struct Comparisons {
   using Out = bool;
   static constexpr Family kFamily = Family::comparisons;
   template <int N>
-  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs*, const T (&a)[N], const T (&b)[N], bool (&out)[N]) {
+  INTEROP_DEVICE static void apply(const StepArgs& args, const ValueArgs*, const T (&a)[N], const T (&b)[N],
+                                   bool (&out)[N]) {
     if constexpr (Facts<T>::is_integer && !Facts<T>::is_signed && sizeof(T) == 8) {
       if (args.signs) return apply_with_signs(args, a, b, out);
     }
@@ -203,7 +206,7 @@ template <typename T, int N>
 INTEROP_CALLED Vector<T, N> read_converted(Stored stored, Access access, int64_t step, const char* row, int64_t at,
                                            int64_t length) {
   Vector<T, N> vector{};
-  with_stored<T>(stored, [&](auto type) { 
+  with_stored<T>(stored, [&](auto type) {
     using From = decltype(type);
     vector = converted<T, From>(read_vector<Memory<From>, N>(access, step, row, at, length));
   });
@@ -223,49 +226,73 @@ constexpr int kVectorOf = kVectorBytes / sizeof(T);
 template <typename T>
 constexpr int kMixedVectorOf = kVectorOf<T> < 4 ? kVectorOf<T> : 4;
 
+/// An operand that is a value.
+template <typename T>
+struct Value {
+  template <int N, class Array, class Place>
+  INTEROP_DEVICE static Vector<T, N> read(const Array&, const ValueArgs* values, int64_t, Place) {
+    return repeated<T, N>(values[0]);
+  }
+};
+
 /// An operand that is T in memory.
 template <typename T>
 struct Same {
-  using Kept = T;
-  template <int N, class Array>
-  INTEROP_DEVICE static Vector<T, N> read(const Array& array, const ValueArgs* values, int64_t offset, int64_t at,
-                                          int64_t length) {
-    if (is_value(array)) return repeated<T, N>(values[0]);
-    return converted<T, T>(read_vector<Memory<T>, N>(array, offset, at, length));
+  template <int N, class Array, class Place>
+  INTEROP_DEVICE static Vector<T, N> read(const Array& array, const ValueArgs*, int64_t offset, Place place) {
+    return converted<T, T>(read_vector<Memory<T>, N>(array, offset, place));
   }
 };
 
-/// An operand of any dtype that converts to T.
+/// The same, compact along the last dimension.
+template <typename T>
+struct Compact {
+  template <int N>
+  INTEROP_DEVICE static Vector<T, N> read(const Rows::Array& array, const ValueArgs*, int64_t offset, InRow place) {
+    const char* const row = array.data + offset;
+    return converted<T, T>(read_vector<Memory<T>, N>(Access::unit, sizeof(T), row, place.at, place.length));
+  }
+};
+
+/// An operand of any dtype that converts to T, by vectors that all kernels read alike: one copy of the code for all.
 template <typename T>
 struct Converted {
-  using Kept = T;
   template <int N>
-  INTEROP_DEVICE static Vector<T, N> read(const Rows::Array& array, const ValueArgs* values, int64_t offset, int64_t at,
-                                          int64_t length) {
-    if (is_value(array)) return repeated<T, N>(values[0]);
-    return read_converted<T, N>(array.stored, array.access, array.step, array.data + offset, at, length);
-  }
-};
-
-/// The same, by longer vectors where it is T in memory.
-template <typename T>
-struct SameOrConverted {
-  using Kept = T;
-  template <int N>
-  INTEROP_DEVICE static Vector<T, N> read(const Rows::Array& array, const ValueArgs* values, int64_t offset, int64_t at,
-                                          int64_t length) {
-    if (is_value(array) || array.stored == stored_as<T>()) {
-      return Same<T>::template read<N>(array, values, offset, at, length);
-    }
-    constexpr int kPart = kMixedVectorOf<T>;  // as the kernel by rows has it: one copy of the code for both
+  INTEROP_DEVICE static Vector<T, N> read(const Rows::Array& array, const ValueArgs*, int64_t offset, InRow place) {
+    constexpr int kPart = kMixedVectorOf<T>;
     Vector<T, N> vector;
 #pragma unroll
     for (int i = 0; i < N; i += kPart) {
-      const auto part = Converted<T>::template read<kPart>(array, values, offset, at + i, length);
+      const auto part = read_converted<T, kPart>(array.stored, array.access, array.step, array.data + offset,
+                                                 place.at + i, place.length);
 #pragma unroll
       for (int j = 0; j < kPart; ++j) vector.at[i + j] = part.at[j];
     }
     return vector;
+  }
+};
+
+/// A value, or what `Reader` reads.
+template <typename T, typename Reader>
+struct ValueOr {
+  using Kept = T;
+  template <int N, class Array, class Place>
+  INTEROP_DEVICE static Vector<T, N> read(const Array& array, const ValueArgs* values, int64_t offset, Place place) {
+    if (is_value(array)) return repeated<T, N>(values[0]);
+    return Reader::template read<N>(array, values, offset, place);
+  }
+};
+
+/// Any operand. The common ones have code of their own, so that little is skipped on the way through it.
+template <typename T>
+struct Any {
+  using Kept = T;
+  template <class To, class... Args>
+  INTEROP_DEVICE static void read_lines(To& to, const Tiles::Array& array, const Args&... args) {
+    if (is_value(array)) return to.template read_lines<Value<T>>(array, args...);
+    if (array.stored != stored_as<T>()) return to.template read_lines<Converted<T>>(array, args...);
+    if (array.access == Access::unit) return to.template read_lines<Compact<T>>(array, args...);
+    to.template read_lines<Same<T>>(array, args...);
   }
 };
 
@@ -275,12 +302,22 @@ template <typename Array>
 using OperandsArgs = Several<Array, 3>;
 using StepValues = Several<ValueArgs, 2>;
 
-template <typename T, typename Ops, class Walk, typename Reader, int N, int Unroll>
+template <typename T, typename Ops, int N>
 __global__ void __launch_bounds__(kThreads)
-    elementwise_kernel(const __grid_constant__ typename Walk::Loop loop,
-                       const __grid_constant__ OperandsArgs<typename Walk::Array> arrays,
+    elementwise_flat_kernel(const __grid_constant__ Flat::Loop loop,
+                            const __grid_constant__ OperandsArgs<Flat::Array> arrays,
+                            const __grid_constant__ StepValues values, const __grid_constant__ StepArgs step) {
+  using Reader = ValueOr<T, Same<T>>;
+  run_flat<N, Reader, Reader>(loop, arrays.at, values.at, Step<Ops>{step});
+}
+
+template <typename T, typename Ops, typename Operand, int N, int Unroll>
+__global__ void __launch_bounds__(kThreads)
+    elementwise_kernel(const __grid_constant__ Rows::Loop loop,
+                       const __grid_constant__ OperandsArgs<Rows::Array> arrays,
                        const __grid_constant__ StepValues values, const __grid_constant__ StepArgs step) {
-  run_vectors<Walk, N, Unroll, Reader, Reader>(loop, arrays.at, values.at, Step<Ops>{step});
+  using Reader = ValueOr<T, Operand>;
+  run_vectors<N, Unroll, Reader, Reader>(loop, arrays.at, values.at, Step<Ops>{step});
 }
 
 template <typename T, typename Ops, int Tile, int N>
@@ -288,7 +325,7 @@ __global__ void __launch_bounds__(kThreads)
     elementwise_tiled_kernel(const __grid_constant__ Tiles::Loop loop,
                              const __grid_constant__ OperandsArgs<Tiles::Array> arrays,
                              const __grid_constant__ StepValues values, const __grid_constant__ StepArgs step) {
-  run_tiles<Tile, N, SameOrConverted<T>, SameOrConverted<T>>(loop, arrays.at, values.at, Step<Ops>{step});
+  run_tiles<Tile, N, Any<T>, Any<T>>(loop, arrays.at, values.at, Step<Ops>{step});
 }
 
 // ---- the instances of one dtype ----
@@ -308,12 +345,17 @@ Kernel* kernel_of(Symbol* symbol) {
 
 template <typename T, template <typename> class Ops>
 Kernel* mixed_kernel() {
-  return kernel_of(&elementwise_kernel<T, Ops<T>, Rows, Converted<T>, kMixedVectorOf<T>, 1>);
+  return kernel_of(&elementwise_kernel<T, Ops<T>, Converted<T>, kMixedVectorOf<T>, 1>);
 }
 
-template <typename T, template <typename> class Ops, class Walk>
+template <typename T, template <typename> class Ops>
 Kernel* same_kernel() {
-  return kernel_of(&elementwise_kernel<T, Ops<T>, Walk, Same<T>, kVectorOf<T>, kUnrollOf<T>>);
+  return kernel_of(&elementwise_kernel<T, Ops<T>, Same<T>, kVectorOf<T>, kUnrollOf<T>>);
+}
+
+template <typename T, template <typename> class Ops>
+Kernel* flat_kernel() {
+  return kernel_of(&elementwise_flat_kernel<T, Ops<T>, kVectorOf<T>>);
 }
 
 template <typename T, template <typename> class Ops>
@@ -329,10 +371,10 @@ const KernelSet& kernel_set() {
     made.mixed[static_cast<int>(Family::comparisons)] = mixed_kernel<T, Comparisons>();
     made.tiled[static_cast<int>(Family::simple)] = tiled_kernel<T, Simple>();
     made.tiled[static_cast<int>(Family::comparisons)] = tiled_kernel<T, Comparisons>();
-    made.flat[static_cast<int>(Family::simple)] = same_kernel<T, Simple, Flat>();
-    made.flat[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons, Flat>();
-    made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple, Rows>();
-    made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons, Rows>();
+    made.flat[static_cast<int>(Family::simple)] = flat_kernel<T, Simple>();
+    made.flat[static_cast<int>(Family::comparisons)] = flat_kernel<T, Comparisons>();
+    made.same[static_cast<int>(Family::simple)] = same_kernel<T, Simple>();
+    made.same[static_cast<int>(Family::comparisons)] = same_kernel<T, Comparisons>();
     if constexpr (!Facts<T>::is_bool) {
       made.mixed[static_cast<int>(Family::divisions)] = mixed_kernel<T, Divisions>();
       made.tiled[static_cast<int>(Family::divisions)] = tiled_kernel<T, Divisions>();

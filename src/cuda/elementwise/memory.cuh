@@ -158,30 +158,50 @@ INTEROP_DEVICE void write_vector(bool neighbours, int64_t step, char* row, int64
 INTEROP_DEVICE bool is_value(const Flat::Array& array) { return !array.data; }
 INTEROP_DEVICE bool is_value(const Rows::Array& array) { return array.access == Access::value; }
 
-/// The N elements from place `at` of the row that lies `offset` bytes from the array's beginning.
+// Where N elements lie. In a row: from place `at` on; those outside of it are zeros, and are not written.
+struct InRow {
+  int64_t at, length;
+};
+/// N neighbours of a flat array, all of which exist.
+struct Whole {
+  int64_t at;
+};
+/// Elements of a flat array that are as far apart as a block has threads, as far as they exist.
+struct Spread {
+  int64_t at, length;
+};
+
+/// The elements at a place, of the row that lies `offset` bytes from the array's beginning.
 template <typename M, int N>
-INTEROP_DEVICE Vector<M, N> read_vector(const Flat::Array& array, int64_t, int64_t at, int64_t length) {
-  using V = Vector<M, N>;
-  const char* from = array.data + at * static_cast<int64_t>(sizeof(M));
-  if (at + N <= length) return *reinterpret_cast<const V*>(from);
-  const auto raw = read_steps<sizeof(M), N>(from, sizeof(M), 0, static_cast<int>(length - at));
-  return *reinterpret_cast<const V*>(&raw);
+INTEROP_DEVICE Vector<M, N> read_vector(const Rows::Array& array, int64_t offset, InRow place) {
+  return read_vector<M, N>(array.access, array.step, array.data + offset, place.at, place.length);
 }
 template <typename M, int N>
-INTEROP_DEVICE Vector<M, N> read_vector(const Rows::Array& array, int64_t offset, int64_t at, int64_t length) {
-  return read_vector<M, N>(array.access, array.step, array.data + offset, at, length);
+INTEROP_DEVICE Vector<M, N> read_vector(const Flat::Array& array, int64_t, Whole place) {
+  return *reinterpret_cast<const Vector<M, N>*>(array.data + place.at * static_cast<int64_t>(sizeof(M)));
+}
+template <typename M, int N>
+INTEROP_DEVICE Vector<M, N> read_vector(const Flat::Array& array, int64_t, Spread place) {
+  Vector<M, N> vector{};
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const int64_t at = place.at + i * kThreads;
+    if (at < place.length) vector.at[i] = reinterpret_cast<const M*>(array.data)[at];
+  }
+  return vector;
 }
 
-/// Writes them, to the row that begins at `row`.
 template <typename O, int N>
-INTEROP_DEVICE void write_vector(const Flat::Loop& loop, const Flat::Array&, char* row, int64_t at,
-                                 const Vector<O, N>& vector) {
-  write_vector(true, static_cast<int64_t>(sizeof(O)), row, at, loop.length, vector);
+INTEROP_DEVICE void write_vector(const Flat::Array& array, Whole place, const Vector<O, N>& vector) {
+  *reinterpret_cast<Vector<O, N>*>(array.data + place.at * static_cast<int64_t>(sizeof(O))) = vector;
 }
 template <typename O, int N>
-INTEROP_DEVICE void write_vector(const Rows::Loop& loop, const Rows::Array& array, char* row, int64_t at,
-                                 const Vector<O, N>& vector) {
-  write_vector(loop.vector_stores != 0, array.step, row, at, loop.length, vector);
+INTEROP_DEVICE void write_vector(const Flat::Array& array, Spread place, const Vector<O, N>& vector) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const int64_t at = place.at + i * kThreads;
+    if (at < place.length) reinterpret_cast<O*>(array.data)[at] = vector.at[i];
+  }
 }
 
 }  // namespace

@@ -1,16 +1,19 @@
-// The kernels' passes over elements, for any number of arrays. A kernel says which walk it takes, how it reads its inputs,
-// and what it computes of a vector of each:
+// The kernels' passes over elements, for any number of arrays. A kernel says which walk it takes, how it reads its
+// inputs, and what it computes of a vector of each:
 //
 //     struct Reader {
 //       using Kept = ...;  // an element as it is kept until it is computed with
-//       template <int N, class Array>
-//       INTEROP_DEVICE static Vector<Kept, N> read(const Array&, const ValueArgs*, int64_t offset, int64_t at,
-//                                                  int64_t length);
+//       template <int N, class Array, class Place>
+//       INTEROP_DEVICE static Vector<Kept, N> read(const Array&, const ValueArgs*, int64_t offset, Place);
+//       // to.read_lines<R>(array, ...), with the reader R that serves the array best.
+//       template <class To, class... Args>
+//       INTEROP_DEVICE static void read_lines(To& to, const Tiles::Array& array, const Args&...);
 //     };
 //     struct Function {
 //       using Out = ...;
 //       template <int N>
-//       INTEROP_DEVICE void apply(const ValueArgs*, Out (&out)[N], const typename Readers::Kept (&... inputs)[N]) const;
+//       INTEROP_DEVICE void apply(const ValueArgs*, Out (&out)[N], const typename Readers::Kept (&... inputs)[N])
+//       const;
 //     };
 //
 // Device code alone, for NVRTC too.
@@ -34,10 +37,13 @@ INTEROP_DEVICE T value_of(const ValueArgs& value) {
 template <typename T>
 struct Of {
   using Kept = Memory<T>;
-  template <int N, class Array>
-  INTEROP_DEVICE static Vector<Kept, N> read(const Array& array, const ValueArgs*, int64_t offset, int64_t at,
-                                             int64_t length) {
-    return read_vector<Kept, N>(array, offset, at, length);
+  template <int N, class Array, class Place>
+  INTEROP_DEVICE static Vector<Kept, N> read(const Array& array, const ValueArgs*, int64_t offset, Place place) {
+    return read_vector<Kept, N>(array, offset, place);
+  }
+  template <class To, class... Args>
+  INTEROP_DEVICE static void read_lines(To& to, const Tiles::Array& array, const Args&... args) {
+    to.template read_lines<Of>(array, args...);
   }
 };
 
@@ -57,7 +63,7 @@ struct ByElement {
   }
 };
 
-// ---- where a vector lies ----
+// ---- where a row lies ----
 
 /// The offsets of a row in the output and the inputs, from its place in the outer dimensions.
 template <class Array, int Count>
@@ -75,34 +81,13 @@ INTEROP_DEVICE void find_row(const Rows::Loop& loop, const Array* arrays, unsign
   }
 }
 
-/// Has the launch so many vectors? Those of a single row are as many as its length says.
-INTEROP_DEVICE bool has_vector(const Flat::Loop&, unsigned) { return true; }
-INTEROP_DEVICE bool has_vector(const Rows::Loop& loop, unsigned vector) { return vector < loop.count; }
-
-/// The place of a vector of N elements of O in its row, and where that row lies in each array. Vectors begin where the
-/// output is aligned, so the first one's place may be negative.
-template <typename O, int N, int Count>
-INTEROP_DEVICE int64_t find_place(const Flat::Loop&, const Flat::Array*, unsigned vector, int64_t (&offsets)[Count]) {
-  offsets[0] = 0;
-  return static_cast<int64_t>(vector) * N;
-}
-template <typename O, int N, int Count>
-INTEROP_DEVICE int64_t find_place(const Rows::Loop& loop, const Rows::Array* arrays, unsigned vector,
-                                  int64_t (&offsets)[Count]) {
-  const unsigned row = loop.outer_ndim == 0 ? 0 : divide_by(vector, loop.row_pieces);
-  find_row(loop, arrays, row, offsets);
-  const auto begin = reinterpret_cast<uintptr_t>(arrays[0].data + offsets[0]);
-  const unsigned before = loop.vector_stores ? static_cast<unsigned>(begin / sizeof(O)) % N : 0;
-  return static_cast<int64_t>(vector - row * loop.row_pieces.value) * N - before;
-}
-
 // ---- vectors ----
 
 /// A vector of each input. `arrays` and `offsets` are those of the first of them.
 template <int N, typename... Readers>
 struct Vectors {
-  template <class Array>
-  INTEROP_DEVICE void read(const Array*, const ValueArgs*, const int64_t*, int64_t, int64_t) {}
+  template <class Array, class Place>
+  INTEROP_DEVICE void read(const Array*, const ValueArgs*, const int64_t*, Place) {}
   template <typename F, typename... Before>
   INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N],
                             const Before&... before) const {
@@ -114,11 +99,10 @@ struct Vectors<N, Reader, Rest...> {
   Vector<typename Reader::Kept, N> first;
   Vectors<N, Rest...> rest;
 
-  template <class Array>
-  INTEROP_DEVICE void read(const Array* arrays, const ValueArgs* values, const int64_t* offsets, int64_t at,
-                           int64_t length) {
-    first = Reader::template read<N>(*arrays, values, *offsets, at, length);
-    rest.read(arrays + 1, values, offsets + 1, at, length);
+  template <class Array, class Place>
+  INTEROP_DEVICE void read(const Array* arrays, const ValueArgs* values, const int64_t* offsets, Place place) {
+    first = Reader::template read<N>(*arrays, values, *offsets, place);
+    rest.read(arrays + 1, values, offsets + 1, place);
   }
   template <typename F, typename... Before>
   INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N],
@@ -127,19 +111,45 @@ struct Vectors<N, Reader, Rest...> {
   }
 };
 
-// run_vectors: out = function(inputs...), vector by vector of the output's rows. `arrays[0]` is the output.
+template <int N, typename... Readers, typename F, class Place>
+INTEROP_DEVICE void run_at(Place place, const Flat::Array* arrays, const ValueArgs* values, const F& function) {
+  constexpr int64_t offsets[1 + sizeof...(Readers)] = {};
+  Vectors<N, Readers...> inputs;
+  inputs.read(arrays + 1, values, offsets, place);
+  Vector<typename F::Out, N> out;
+  inputs.apply(function, values, out.at);
+  write_vector(arrays[0], place, out);
+}
+
+// run_flat: out = function(inputs...), of arrays of one dimension. `arrays[0]` is the output.
+//   in/out  compact, from an address where a vector may lie; the output may be an input itself
+//   launch  block 256, a vector of N elements a thread, as many blocks as that takes; no shared memory
+//   traffic each element once, each dtype as it is in memory. Memory-bound, unless the function is long: judge it in
+//           GB/s. Of a small array the time goes to the arguments and the instructions, line by line of their caches:
+//           so there are few, and one way through them
+template <int N, typename... Readers, typename F>
+INTEROP_DEVICE void run_flat(const Flat::Loop& loop, const Flat::Array* arrays, const ValueArgs* values,
+                             const F& function) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * N);
+  if (first + kThreads * N <= loop.length) {
+    run_at<N, Readers...>(Whole{first + static_cast<int64_t>(threadIdx.x) * N}, arrays, values, function);
+  } else {
+    run_at<N, Readers...>(Spread{first + threadIdx.x, loop.length}, arrays, values, function);
+  }
+}
+
+// run_vectors: the same, vector by vector of the output's rows.
 //   in/out  of any strides and alignment; the output may be an input itself
 //   launch  block 256, Unroll vectors of N elements a thread, as many blocks as that takes; no shared memory
-//   traffic each element once, each dtype as it is in memory; a broadcast row comes from the caches. Memory-bound,
-//           unless the function is long: judge it in GB/s
+//   traffic as above; a broadcast row comes from the caches
 // The vectors of a row begin where the output is aligned, so that all stores but those at the ends are whole vectors;
 // an input that is not aligned there is read as two vectors and shifted. E.g. x[1:] + y into a new float32 array: y and
 // the output by 16 bytes, x by two loads of which the second is the next thread's first. The place in the outer
 // dimensions is found once a vector, by 32-bit multiplications. Inputs are not read through the read-only path
 // (__restrict__), as one of them may be the output.
-template <class Walk, int N, int Unroll, typename... Readers, typename F>
-INTEROP_DEVICE void run_vectors(const typename Walk::Loop& loop, const typename Walk::Array* arrays,
-                                const ValueArgs* values, const F& function) {
+template <int N, int Unroll, typename... Readers, typename F>
+INTEROP_DEVICE void run_vectors(const Rows::Loop& loop, const Rows::Array* arrays, const ValueArgs* values,
+                                const F& function) {
   using O = typename F::Out;
   Vectors<N, Readers...> inputs[Unroll];
   char* rows[Unroll];
@@ -148,19 +158,23 @@ INTEROP_DEVICE void run_vectors(const typename Walk::Loop& loop, const typename 
   for (int u = 0; u < Unroll; ++u) {
     const unsigned vector = (blockIdx.x * Unroll + u) * kThreads + threadIdx.x;
     places[u] = loop.length;
-    if (!has_vector(loop, vector)) continue;
+    if (vector >= loop.count) continue;
+    const unsigned row = loop.outer_ndim == 0 ? 0 : divide_by(vector, loop.row_pieces);
     int64_t offsets[1 + sizeof...(Readers)];
-    places[u] = find_place<O, N>(loop, arrays, vector, offsets);
+    find_row(loop, arrays, row, offsets);
     rows[u] = arrays[0].data + offsets[0];
+    const unsigned before =  // elements from the last aligned place to the row
+        loop.vector_stores ? static_cast<unsigned>(reinterpret_cast<uintptr_t>(rows[u]) / sizeof(O)) % N : 0;
+    places[u] = static_cast<int64_t>(vector - row * loop.row_pieces.value) * N - before;
     if (places[u] >= loop.length) continue;
-    inputs[u].read(arrays + 1, values, offsets + 1, places[u], loop.length);
+    inputs[u].read(arrays + 1, values, offsets + 1, InRow{places[u], loop.length});
   }
 #pragma unroll
   for (int u = 0; u < Unroll; ++u) {
     if (places[u] >= loop.length) continue;
     Vector<O, N> out;
     inputs[u].apply(function, values, out.at);
-    write_vector(loop, arrays[0], rows[u], places[u], out);
+    write_vector(loop.vector_stores, arrays[0].step, rows[u], places[u], loop.length, out);
   }
 }
 
@@ -188,8 +202,13 @@ struct TileThread {
 
 /// Elements of a word of shared memory, which holds neighbours along the output.
 template <int Tile, int N, typename M>
-constexpr int kPackOf = smaller(sizeof(M) < 4 ? 4 / static_cast<int>(sizeof(M)) : 1,
-                                smaller(N, Tile*(Tile / N) / kThreads));
+constexpr int kPackOf =
+    smaller(sizeof(M) < 4 ? 4 / static_cast<int>(sizeof(M)) : 1, smaller(N, Tile*(Tile / N) / kThreads));
+
+/// The lines of a tile: what an input is read along, the last dimension or the other one.
+struct Lines {
+  int64_t first, end, step;
+};
 
 /// The elements of a thread of a tile, of each input.
 template <class Thread, int Tile, int N, typename... Readers>
@@ -213,26 +232,31 @@ struct TileVectors<Thread, Tile, N, Reader, Rest...> {
 
   INTEROP_DEVICE void read(const Tiles::Loop& loop, const Tiles::Array* array, const ValueArgs* values,
                            const int64_t* offset, const Thread& thread) {
-    // A line is what the input is read along: the last dimension, or the other one.
     const bool tiled = !is_value(*array) && array->tiled;
-    const int64_t at = (tiled ? thread.cross_first : thread.first) + thread.across;
-    const int64_t length = tiled ? loop.cross_length : loop.length, lines = tiled ? loop.length : loop.cross_length;
-    const int64_t line_step = tiled ? array->step : array->cross_step;
-    const int64_t line_first = tiled ? thread.first : thread.cross_first;
     Tiles::Array along = *array;
+    along.data += *offset;
     if (tiled) {
       along.step = array->cross_step;
       along.access = array->cross_access;
     }
+    const Lines lines{tiled ? thread.first : thread.cross_first, tiled ? loop.length : loop.cross_length,
+                      tiled ? array->step : array->cross_step};
+    const InRow place{(tiled ? thread.cross_first : thread.first) + thread.across,
+                      tiled ? loop.cross_length : loop.length};
+    Reader::read_lines(*this, along, values, lines, place, thread);
+    rest.read(loop, array + 1, values, offset + 1, thread);
+  }
+  template <typename R>
+  INTEROP_DEVICE void read_lines(const Tiles::Array& array, const ValueArgs* values, const Lines& lines,
+                                 const InRow& place, const Thread& thread) {
 #pragma unroll
     for (int s = 0; s < Thread::kSteps; ++s) {
-      const int64_t line = line_first + thread.line(s);
+      const int64_t line = lines.first + thread.line(s);
       first[s] = {};
-      if (line < lines && at < length) {
-        first[s] = Reader::template read<N>(along, values, *offset + line * line_step, at, length);
+      if (line < lines.end && place.at < place.length) {
+        first[s] = R::template read<N>(array, values, line * lines.step, place);
       }
     }
-    rest.read(loop, array + 1, values, offset + 1, thread);
   }
   /// Transposes an input that was read along its own dimension, through shared memory that the inputs use in turn.
   INTEROP_DEVICE void turn(const Tiles::Array* array, const Thread& thread, unsigned char* memory) {
@@ -283,7 +307,8 @@ INTEROP_DEVICE void run_tiles(const Tiles::Loop& loop, const Tiles::Array* array
   using Thread = TileThread<Tile, N, largest(1, kPackOf<Tile, N, typename Readers::Kept>...)>;
   // A row has one word more than its elements take: at most 4 elements.
   constexpr int kRow = Tile + 4;
-  __shared__ alignas(16) unsigned char memory[Tile * kRow * largest(1, static_cast<int>(sizeof(typename Readers::Kept))...)];
+  __shared__ alignas(
+      16) unsigned char memory[Tile * kRow * largest(1, static_cast<int>(sizeof(typename Readers::Kept))...)];
 
   const unsigned band = divide_by(blockIdx.x, loop.row_pieces);
   const unsigned row = divide_by(band, loop.cross_pieces);
