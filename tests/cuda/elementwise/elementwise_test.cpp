@@ -78,7 +78,7 @@ const Layout kOutputs[] = {{"compact"},
                            {"reversed", false, 0, -1},
                            {"transposed", true}};
 const std::vector<std::vector<int64_t>> kShapes = {
-    {1}, {3}, {1023}, {5, 7}, {33, 65}, {3, 70, 67}, {2, 3, 4, 5, 6, 7, 2}, {0, 4}, {4, 130}};
+    {1}, {3}, {1023}, {4097}, {5, 7}, {33, 65}, {3, 70, 67}, {2, 3, 4, 5, 6, 7, 2}, {0, 4}, {4, 130}};
 
 template <typename T>
 T draw(std::mt19937& random) {
