@@ -218,7 +218,8 @@ Packing packing_of(const Gemm& gemm, const void* data, DLDataType dtype, int64_t
   if (as == Packed::tf32_in_two) x.planes = 2;
   if (as == Packed::bytes) x.planes = std::min(x.item, gemm.out_dtype.bits / 8);
   for (int i = 0; i < gemm.batch_ndim; ++i) {
-    if (gemm.batch[i].*stride == 0) continue;
+    // A product with more dimensions is not packed (see can_pack), but the length of its rows is asked for.
+    if (gemm.batch[i].*stride == 0 || x.batch_ndim == kPackedBatchDims) continue;
     x.batch_sizes[x.batch_ndim] = gemm.batch[i].size;
     x.batch_strides[x.batch_ndim++] = gemm.batch[i].*stride;
   }
