@@ -1,4 +1,4 @@
-/// The two ways of computing a `Gemm`, as the dispatcher in matmul.cpp sees them. Private to src/cuda.
+/// The two ways of computing a `Gemm`, as matmul.cpp sees them: our kernels, and cuBLASLt. Private to src/cuda.
 #pragma once
 
 #include <interop/cuda/matmul.h>
@@ -7,32 +7,24 @@
 #include <memory>
 #include <string>
 
-namespace interop::cuda {
+#include "cuda/matmul/choosing.h"
 
-inline double multiplications(const Gemm& gemm) {
-  double count = static_cast<double>(gemm.m) * gemm.n * gemm.k;
-  for (int i = 0; i < gemm.batch_ndim; ++i) count *= gemm.batch[i].size;
-  return count;
-}
-
-}  // namespace interop::cuda
-
-namespace interop::cuda::tiled {
+namespace interop::cuda::ours {
 
 /// Has the product so few rows or columns that it takes as long as reading the larger operand?
-bool is_skinny(const Gemm& gemm);
-/// Plans a product for our kernels. It uses TF32 where that is asked for, the device has it and it is quicker. The
-/// workspace is for packed operands, or for the partial sums of split-k.
-MatmulPlan plan(const Gemm& gemm, const MatmulOptions& options);
+bool is_skinny(const Gemm& gemm, const Device& device);
+/// Chooses among our kernels: the family, the variant, and the parts of k. It uses TF32 where that is asked for, the
+/// device has it and it is quicker. The workspace is for packed operands, or for the partial sums of split-k.
+MatmulPlan choose(const Gemm& gemm, const MatmulOptions& options, const Device& device);
 /// The most workspace that such a plan can have, wherever the matrices lie.
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
-/// Takes any dtypes that `Gemm` allows, any strides and any batch; an empty product launches nothing. If `plan` has
-/// less workspace, or `workspace` is null, k is split into fewer parts.
+/// Takes any dtypes that `Gemm` allows, any strides and any batch; an empty product launches nothing. Where `workspace`
+/// is null, k is not split.
 void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
 /// "tiled 128x128x8, float32, split-k 4".
 std::string describe(const Gemm& gemm, const MatmulPlan& plan);
 
-}  // namespace interop::cuda::tiled
+}  // namespace interop::cuda::ours
 
 namespace interop::cuda::cublas {
 
@@ -42,7 +34,7 @@ struct Planned {
   std::size_t workspace_bytes = 0;
   const char* why_not = nullptr;  // set if and only if `algorithm` is null
   bool tuned = false;             // chosen by measuring
-  bool tiled_is_quicker = false;  // according to that measurement
+  bool ours_is_quicker = false;   // according to that measurement
   bool denied_division = false;   // cuBLASLt's first choice splits k wrongly, so the plan does not split k
 };
 
@@ -56,12 +48,12 @@ inline constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // cuBLAS's
 /// Why cuBLASLt has no product of these dtypes, whatever the shapes; null if it has one.
 const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options);
 /// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
-Planned plan(const Gemm& gemm, const MatmulOptions& options);
+Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& device);
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);
 /// Times cuBLASLt's algorithms for a product that it can plan, and keeps the quickest. `time` runs a launch and returns
-/// its microseconds; our kernels take `tiled_microseconds`. `workspace` has kMaxWorkspace bytes.
+/// its microseconds; our kernels take `our_microseconds`. `workspace` has kMaxWorkspace bytes.
 void tune(const Gemm& gemm, const MatmulOptions& options, void* workspace, cudaStream_t stream,
-          const std::function<double(const std::function<void()>&)>& time, double tiled_microseconds);
+          const std::function<double(const std::function<void()>&)>& time, double our_microseconds);
 /// "cuBLASLt 13.1.0 algorithm 21, tile 20, stages 8, split-k 1, float32".
 std::string describe(const void* algorithm);
 

@@ -107,13 +107,14 @@ bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % k
 
 }  // namespace
 
-bool can_finish(const Gemm& gemm) {
-  const bool is_wide = gemm.out_dtype == kFloat32 || gemm.out_dtype == kFloat64;
-  return is_wide && (is_compact(gemm) || is_compact(transposed(gemm)));
+MatmulFinish finish_of(const Gemm& gemm) {
+  if (gemm.out_dtype != kFloat32 && gemm.out_dtype != kFloat64) return MatmulFinish::none;
+  if (is_compact(gemm)) return MatmulFinish::by_rows;
+  return is_compact(transposed(gemm)) ? MatmulFinish::by_columns : MatmulFinish::none;
 }
 
-void launch_finish(const Gemm& given, cudaStream_t stream) {
-  const Gemm gemm = is_compact(given) ? given : transposed(given);
+void launch_finish(const Gemm& given, MatmulFinish finish, cudaStream_t stream) {
+  const Gemm gemm = finish == MatmulFinish::by_columns ? transposed(given) : given;
   FinishedArgs args{};
   args.c = gemm.c;
   args.aux = gemm.aux;

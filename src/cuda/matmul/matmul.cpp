@@ -95,56 +95,58 @@ bool has_few_outputs(const Gemm& gemm) {
 struct Row {
   const char* what;
   double from;
-  bool (*is_it)(const Gemm&, const MatmulOptions&);
+  bool (*is_it)(const Gemm&, const MatmulOptions&, const Device&);
   bool only_if_denied = false;  // only where cuBLASLt is denied its split-k: its other kernels are slow for these
 };
 
 /// Measured by `interop bench matmul` on H100 and H200 with cuBLASLt 13.1; docs/performance.md has figures.
 constexpr Row kOurs[] = {
     {"16-bit floats in rows at odd addresses", 4e7,
-     [](const Gemm& g, const MatmulOptions&) {
+     [](const Gemm& g, const MatmulOptions&, const Device&) {
        return g.dtype.bits == 16 && alignment_of(g) == 2 && !has_few_outputs(g);
      }},
     {"16-bit floats in rows at other addresses than multiples of 16 bytes", 3e9,
-     [](const Gemm& g, const MatmulOptions&) {
+     [](const Gemm& g, const MatmulOptions&, const Device&) {
        return g.dtype.bits == 16 && alignment_of(g) < 16 && !has_few_outputs(g);
      }},
-    {"16-bit floats", 1.5e11, [](const Gemm& g, const MatmulOptions&) { return g.dtype.bits == 16; }},
+    {"16-bit floats", 1.5e11, [](const Gemm& g, const MatmulOptions&, const Device&) { return g.dtype.bits == 16; }},
     {"int8, but where k is the unit stride of both", 1e8,
-     [](const Gemm& g, const MatmulOptions&) {
+     [](const Gemm& g, const MatmulOptions&, const Device&) {
        return g.dtype.code == kDLInt &&
               !(runs_along_k(g.a_strides, &MatrixStrides::column) && runs_along_k(g.b_strides, &MatrixStrides::row));
      }},
     {"few outputs", 1e8,
-     [](const Gemm& g, const MatmulOptions& options) {
+     [](const Gemm& g, const MatmulOptions& options, const Device&) {
        const bool is_slow = g.dtype.code == kDLComplex ? g.dtype.bits == 64
                             : g.dtype.bits == 16       ? alignment_of(g) < 16
                                                        : options.precision == MatmulPrecision::exact;
        return is_slow && has_few_outputs(g);
      },
      true},
-    {"few rows or columns", 0, [](const Gemm& g, const MatmulOptions&) { return tiled::is_skinny(g); }, true},
+    {"few rows or columns", 0,
+     [](const Gemm& g, const MatmulOptions&, const Device& device) { return ours::is_skinny(g, device); }, true},
     {"TF32 where k is the unit stride of neither", 8e9,
-     [](const Gemm& g, const MatmulOptions& options) {
+     [](const Gemm& g, const MatmulOptions& options, const Device&) {
        return options.precision == MatmulPrecision::tf32 && g.dtype == kFloat32 &&
               !runs_along_k(g.a_strides, &MatrixStrides::column) && !runs_along_k(g.b_strides, &MatrixStrides::row);
      }},
 };
 
-bool may_be_ours(const Gemm& gemm, const MatmulOptions& options, bool denied_division) {
+bool may_be_ours(const Gemm& gemm, const MatmulOptions& options, const Device& device, bool denied_division) {
   const double count = multiplications(gemm);
   return std::any_of(std::begin(kOurs), std::end(kOurs), [&](const Row& row) {
-    return count >= row.from && (denied_division || !row.only_if_denied) && row.is_it(gemm, options);
+    return count >= row.from && (denied_division || !row.only_if_denied) && row.is_it(gemm, options, device);
   });
 }
 
 // ---- products of cuBLASLt that a kernel of ours finishes in place ----
 
-/// Should cuBLASLt compute the sums, and a second kernel apply the epilogue? That pays where our own product is slow:
-/// for gelu, which does not overlap with the sums, and for float8, where only cuBLASLt uses the tensor cores.
-bool is_finished_after(const Gemm& gemm) {
+/// The epilogue by a second kernel, after sums of cuBLASLt. That pays where our own product is slow: for gelu, which
+/// does not overlap with the sums, and for float8, where only cuBLASLt uses the tensor cores.
+MatmulFinish finish_after(const Gemm& gemm) {
   const bool has_gelu = gemm.activation == Activation::gelu || gemm.activation == Activation::gelu_tanh;
-  return (has_gelu || gemm.dtype.bits == 8) && can_finish(gemm);
+  const bool has_any = gemm.activation != Activation::none || gemm.bias || gemm.aux;
+  return has_gelu || (has_any && gemm.dtype.bits == 8) ? finish_of(gemm) : MatmulFinish::none;
 }
 
 /// The part of such a product that cuBLASLt computes: all but bias, aux and activation.
@@ -153,6 +155,12 @@ Gemm product_of(Gemm gemm) {
   gemm.aux = nullptr;
   gemm.activation = Activation::none;
   return gemm;
+}
+
+/// Does the plan use the tensor cores of sm_90, or occupy all SMs by few outputs?
+bool is_tuned_to_its_shape(const MatmulPlan& plan) {
+  return plan.family == MatmulFamily::wgmma || plan.family == MatmulFamily::wgmma_integers ||
+         plan.family == MatmulFamily::skinny || plan.parts > 1;
 }
 
 [[noreturn]] void refuse(const char* why_not) {
@@ -168,7 +176,7 @@ Gemm product_of(Gemm gemm) {
 ///   small                                             tiled
 ///   few rows or columns, as is_quicker_if_skinny says tiled
 ///   TF32x3 that our kernel serves                     tiled (cuBLASLt has none)
-///   what cuBLASLt cannot take, as make_key says       tiled, but for bias and activation (see is_finished_after)
+///   what cuBLASLt cannot take, as make_key says       tiled, but for bias and activation (see finish_after)
 ///   measured, by `tune_matmul`                        the quicker one
 ///   a row of kOurs                                    tiled
 ///   all else                                          cublas
@@ -184,31 +192,42 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
     throw CudaError("interop.matmul: backend=\"cublas\", but cuBLASLt does not load (" + cublas::why_not_installed() +
                     "); install nvidia-cublas (pip) or the CUDA toolkit, or use backend=\"tiled\"");
   }
-  if (!suits_cublas(gemm, options) || !cublas::installed()) return tiled::plan(gemm, options);
+  const Device device;
+  const auto ours = [&] { return ours::choose(gemm, options, device); };
+  if (!suits_cublas(gemm, options) || !cublas::installed()) return ours();
   if (!by_name) {
-    if (tiled::is_skinny(gemm) && is_quicker_if_skinny(gemm)) return tiled::plan(gemm, options);
+    if (ours::is_skinny(gemm, device) && is_quicker_if_skinny(gemm)) return ours();
     if (options.precision == MatmulPrecision::tf32x3) {
-      MatmulPlan plan = tiled::plan(gemm, options);
+      MatmulPlan plan = ours();
       if (plan.precision == MatmulPrecision::tf32x3) return plan;
     }
   }
-  cublas::Planned planned = cublas::plan(gemm, options);
-  const bool finishes_after = !planned.algorithm && !by_name && is_finished_after(gemm);
-  if (finishes_after) planned = cublas::plan(product_of(gemm), options);
+  cublas::Planned planned = cublas::plan(gemm, options, device);
+  MatmulFinish finish = MatmulFinish::none;
+  if (!planned.algorithm && !by_name) {
+    finish = finish_after(gemm);
+    if (finish != MatmulFinish::none) planned = cublas::plan(product_of(gemm), options, device);
+  }
   if (!planned.algorithm) {
     if (by_name) refuse(planned.why_not);
-    return tiled::plan(gemm, options);
+    return ours();
   }
-  if (!by_name && (planned.tuned ? planned.tiled_is_quicker : may_be_ours(gemm, options, planned.denied_division))) {
-    MatmulPlan plan = tiled::plan(gemm, options);
-    if (planned.tuned || plan.tensor_cores || plan.parts > 1 || tiled::is_skinny(gemm)) {
-      plan.tunable = !planned.tuned && !finishes_after;
+  // A choice by measuring would be that of the product without its epilogue.
+  const bool tunable = !planned.tuned && finish == MatmulFinish::none;
+  if (!by_name &&
+      (planned.tuned ? planned.ours_is_quicker : may_be_ours(gemm, options, device, planned.denied_division))) {
+    MatmulPlan plan = ours();
+    if (planned.tuned || is_tuned_to_its_shape(plan) || ours::is_skinny(gemm, device)) {
+      plan.tunable = tunable;
       return plan;
     }
   }
-  MatmulPlan plan{MatmulBackend::cublas, planned.workspace_bytes, std::move(planned.algorithm)};
-  plan.finishes_after = finishes_after;
-  plan.tunable = !planned.tuned && !finishes_after;  // a choice would be that of the product without its epilogue
+  MatmulPlan plan;
+  plan.family = MatmulFamily::cublas;
+  plan.workspace_bytes = planned.workspace_bytes;
+  plan.algorithm = std::move(planned.algorithm);
+  plan.finish = finish;
+  plan.tunable = tunable;
   return plan;
 }
 
@@ -221,23 +240,21 @@ std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
   const bool takes_it =
       of_cublas > 0 && options.precision == MatmulPrecision::tf32 && gemm.batch_ndim <= 1 && cublas::installed();
   if (options.backend == MatmulBackend::cublas || takes_it || is_empty(gemm) || gemm.k == 0) return of_cublas;
-  return std::max(of_cublas, tiled::largest_workspace(gemm, options));
+  return std::max(of_cublas, ours::largest_workspace(gemm, options));
 }
 
 void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
-  if (plan.finishes_after) {
-    cublas::launch(product_of(gemm), plan.algorithm.get(), workspace, stream);
-    launch_finish(gemm, stream);
-  } else if (plan.backend == MatmulBackend::cublas) {
-    cublas::launch(gemm, plan.algorithm.get(), workspace, stream);
-  } else {
-    tiled::launch(gemm, plan, workspace, stream);
-  }
+  if (plan.family != MatmulFamily::cublas) return ours::launch(gemm, plan, workspace, stream);
+  const void* const algorithm = plan.algorithm.get();
+  if (plan.finish == MatmulFinish::none) return cublas::launch(gemm, algorithm, workspace, stream);
+  cublas::launch(product_of(gemm), algorithm, workspace, stream);
+  launch_finish(gemm, plan.finish, stream);
 }
 
 std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
-  if (plan.backend != MatmulBackend::cublas) return tiled::describe(gemm, plan);
-  return cublas::describe(plan.algorithm.get()) + (plan.finishes_after ? ", finished by a second kernel" : "");
+  if (plan.family != MatmulFamily::cublas) return ours::describe(gemm, plan);
+  return cublas::describe(plan.algorithm.get()) +
+         (plan.finish == MatmulFinish::none ? "" : ", finished by a second kernel");
 }
 
 }  // namespace interop::cuda

@@ -100,22 +100,22 @@ class Timer {
 
 std::size_t tuning_bytes(const Gemm& gemm, const MatmulOptions& options) {
   const Span span = span_of_c(gemm);
-  return largest_workspace_of(tiled::plan(gemm, options)) + flushed_bytes() +
+  return largest_workspace_of(ours::choose(gemm, options, Device())) + flushed_bytes() +
          (reads_its_result(gemm) ? aligned(span.before) + aligned(span.after) : 0);
 }
 
 void tune_matmul(const Gemm& asked, const MatmulOptions& options, void* memory, cudaStream_t stream) {
-  const MatmulPlan ours = tiled::plan(asked, options);
+  const MatmulPlan plan = ours::choose(asked, options, Device());
   char* const workspace = static_cast<char*>(memory);
-  char* const flushed = workspace + largest_workspace_of(ours);
+  char* const flushed = workspace + largest_workspace_of(plan);
   const std::size_t bytes = flushed_bytes();
   Gemm gemm = asked;
   if (reads_its_result(gemm)) gemm.c = flushed + bytes + aligned(span_of_c(gemm).before);
 
   RelaxedCapture relaxed(driver());  // another thread may be capturing
   Timer timer(stream, reinterpret_cast<CUdeviceptr>(flushed), bytes);
-  const double tiled = timer([&] { tiled::launch(gemm, ours, workspace, stream); });
-  cublas::tune(gemm, options, workspace, stream, [&](const auto& launch) { return timer(launch); }, tiled);
+  const double ours_us = timer([&] { ours::launch(gemm, plan, workspace, stream); });
+  cublas::tune(gemm, options, workspace, stream, [&](const auto& launch) { return timer(launch); }, ours_us);
 }
 
 }  // namespace interop::cuda

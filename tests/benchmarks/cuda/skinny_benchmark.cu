@@ -73,30 +73,31 @@ using Rows = std::vector<std::unique_ptr<Repeats>>;
 void add_parts(Rows& rows, const Shape& shape, char* memory, skinny::Way way) {
   const bool is_streamed = way == skinny::Way::shared_memory;
   const Gemm first = shape.gemm(memory, 0);
-  if (is_streamed && !skinny::may_stream(first)) return;
-  const int own = skinny::parts(first, kWorkspace, way);
+  if (is_streamed && !skinny::may_stream(first, Device())) return;
+  const int own = skinny::choose(first, kWorkspace, Device(), way).parts;
   std::vector<int> tried{own};
   for (const int parts : {1, 2, 3, 4}) {
     if (parts != own) tried.push_back(parts);
   }
   for (const int parts : tried) {
-    if (skinny::workspace_bytes(first, parts) > kWorkspace) continue;
+    const MatmulPlan plan = skinny::choose_in_parts(first, parts, Device(), way);
+    if (plan.workspace_bytes > kWorkspace) continue;
     const std::string name = (is_streamed ? "streamed, " : "") + std::to_string(parts) +
                              (parts == 1 ? " part" : " parts") + (parts == own ? " *" : "");
     rows.push_back(std::make_unique<Repeats>(name, shape.repeats(), [=, &shape](int i) {
-      skinny::launch(shape.gemm(memory, i), parts, memory + kBytes, stream(), way);
+      launch_matmul(shape.gemm(memory, i), plan, memory + kBytes, stream());
     }));
   }
 }
 
 void bench(const Shape& shape, const Cublas& cublas, char* memory, double rate) {
   const Gemm first = shape.gemm(memory, 0);
-  if (!skinny::serves(first)) return;
+  if (!skinny::serves(first, Device())) return;
   // Outputs land among the inputs of the next case: fill anew.
   fill_uniform(shape.dtype, memory, shape.sets() * shape.set_bytes());
   std::printf("%s %lldx%lldx%lld, b %s, chosen: %s\n", dtype_name(shape.dtype).c_str(), (long long)shape.m,
               (long long)shape.n, (long long)shape.k, shape.b_k_fast ? "k adjacent" : "n adjacent",
-              skinny::describe(first).c_str());
+              skinny::describe(first, skinny::choose(first, kWorkspace, Device())).c_str());
   Rows rows;
   if (cublas) {
     rows.push_back(

@@ -100,7 +100,7 @@ class Shape {
   }
   std::optional<MatmulPlan> plan(const Gemm& gemm) const {
     if (kernels.by_mma) return kernels.serves(gemm) ? std::optional(MatmulPlan()) : std::nullopt;
-    return wgmma::plan(gemm, kernels.precision, workspace_bytes_);
+    return wgmma::plan(gemm, kernels.precision, workspace_bytes_, Device());
   }
   /// Packs every operand that does not run along k, instead of reading one as it lies.
   MatmulPlan packing_plan(const Gemm& gemm) const {
@@ -122,9 +122,12 @@ class Shape {
 
 void print_title(const Shape& shape) {
   const Gemm gemm = shape.gemm(0);
-  const std::optional<MatmulPlan> plan = shape.plan(gemm);
+  std::optional<MatmulPlan> plan = shape.plan(gemm);
+  if (plan && !shape.kernels.by_mma) {
+    plan->kernel.variant = wgmma::choose(gemm, plan->precision, plan->packs_b, Device()).variant;
+  }
   const std::string chosen = !plan                  ? "none"
-                             : shape.kernels.by_mma ? shape.kernels.describe(gemm)
+                             : shape.kernels.by_mma ? shape.kernels.describe_chosen(gemm)
                                                     : wgmma::describe(gemm, *plan);
   std::printf("%s %lldx%lldx%lld", kind_name(shape.options), (long long)shape.m, (long long)shape.n,
               (long long)shape.k);
@@ -164,8 +167,10 @@ void bench(const Shape& shape, const Cublas& cublas) {
   }
   add_variants(rows, shape);
   if (shape.options.small) {
-    rows.push_back(std::make_unique<Repeats>("general", shape.repeats(),
-                                             [&](int i) { cuda::tiled::launch_general(shape.gemm(i), stream()); }));
+    rows.push_back(std::make_unique<Repeats>("general", shape.repeats(), [&](int i) {
+      const Gemm gemm = shape.gemm(i);
+      cuda::tiled::launch_variant(cuda::tiled::choose(gemm, Device()).variant, gemm, stream());
+    }));
   }
   replay_in_turn(rows);
   const double base = rows.empty() ? 0 : rows[0]->median();

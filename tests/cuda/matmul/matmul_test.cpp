@@ -568,7 +568,7 @@ TEST_F(CublasPlans, LeaveTwoBatchDimensionsToTheTiledKernels) {
   gemm.batch[0] = {2, 0, 64, 128, 0, 0};
   gemm.batch[1] = {2, 64, 0, 64, 0, 0};
   is_refused("does not collapse");
-  EXPECT_EQ(plan_matmul(gemm, {}).backend, MatmulBackend::tiled);
+  EXPECT_EQ(plan_matmul(gemm, {}).backend(), MatmulBackend::tiled);
 }
 
 TEST_F(CublasPlans, RefuseIntegers) {
@@ -578,7 +578,7 @@ TEST_F(CublasPlans, RefuseIntegers) {
 
 TEST_F(CublasPlans, AreChosenForALargeProductAndKept) {
   const MatmulPlan plan = plan_matmul(large, {});
-  EXPECT_EQ(plan.backend, MatmulBackend::cublas) << describe(large, plan);
+  EXPECT_EQ(plan.backend(), MatmulBackend::cublas) << describe(large, plan);
   EXPECT_EQ(plan_matmul(large, {}).algorithm, plan.algorithm);
   EXPECT_LE(plan.workspace_bytes, largest_workspace(large, {}));
 }
@@ -603,7 +603,7 @@ TEST_F(CublasPlans, AreMadeByManyThreads) {
       for (int i = 0; i < 800; ++i) {
         Gemm own = compact_gemm(64 + i, 65 + (t + i) % 9, 66);
         own.a = own.b = own.c = &element;
-        if (plan_matmul(own, {MatmulBackend::cublas}).backend != MatmulBackend::cublas) ++wrong;
+        if (plan_matmul(own, {MatmulBackend::cublas}).backend() != MatmulBackend::cublas) ++wrong;
       }
     });
   }

@@ -135,7 +135,7 @@ inline std::optional<MatmulPlan> plan_of(const Case& x, const Kernels& kernels, 
     EXPECT_TRUE(kernels.serves(gemm)) << text(x) << ": is not served";
     return kernels.serves(gemm) ? std::optional(MatmulPlan()) : std::nullopt;
   }
-  const std::optional<MatmulPlan> plan = wgmma::plan(gemm, kernels.precision, kMost);
+  const std::optional<MatmulPlan> plan = wgmma::plan(gemm, kernels.precision, kMost, Device());
   EXPECT_TRUE(plan.has_value()) << text(x) << ": is not served";
   if (!plan) return plan;
   const bool both = kernels.precision == MatmulPrecision::tf32x3 || x.unaligned != 0;

@@ -15,6 +15,7 @@ namespace interop::tests {
 namespace mma = cuda::mma;
 namespace mma_wide = cuda::mma_wide;
 namespace wgmma = cuda::wgmma;
+using cuda::Device;
 using cuda::MatmulPlan;
 using cuda::MatmulPrecision;
 
@@ -35,8 +36,14 @@ struct Kernels {
                      : wgmma::variant_name(precision, variant);
   }
   /// Of those by mma.sync.
-  bool serves(const Gemm& gemm) const { return is_wide() ? mma_wide::serves(gemm, precision) : mma::serves(gemm); }
-  std::string describe(const Gemm& gemm) const { return is_wide() ? mma_wide::describe(gemm) : mma::describe(gemm); }
+  bool serves(const Gemm& gemm) const {
+    return is_wide() ? mma_wide::serves(gemm, precision, Device()) : mma::serves(gemm, Device());
+  }
+  /// The quickest, by its estimate.
+  std::string describe_chosen(const Gemm& gemm) const {
+    return is_wide() ? mma_wide::describe(gemm, mma_wide::choose(gemm, Device()).variant)
+                     : mma::describe(gemm, mma::choose(gemm, Device()).variant);
+  }
   void launch(int variant, const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) const {
     is_wide() ? mma_wide::launch_variant(variant, gemm, stream)
     : by_mma  ? mma::launch_variant(variant, gemm, stream)

@@ -378,7 +378,7 @@ struct Plan {
   int device = 0;
   bool swapped = false;
   std::string dtype;  // of a, for `describe`
-  bool tuned = false, tiled_is_quicker = false, denied_division = false;
+  bool tuned = false, ours_is_quicker = false, denied_division = false;
   mutable std::atomic<uint64_t> loaded_in{0};  // the last context that ran it
 
   Plan() = default;
@@ -636,7 +636,7 @@ bool plan_as_chosen(Plan& plan, const OwnedOperation& operation) {
   plan.algorithm = choice.algorithm;
   plan.workspace_bytes = checked.workspace_bytes;
   plan.tuned = true;
-  plan.tiled_is_quicker = choice.tiled;
+  plan.ours_is_quicker = choice.tiled;
   return true;
 }
 
@@ -725,15 +725,15 @@ const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options) {
   return types_of(gemm, options.precision) ? nullptr : kNoDtypes;
 }
 
-Planned plan(const Gemm& gemm, const MatmulOptions& options) {
+Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& of) {
   const std::optional<Types> types = types_of(gemm, options.precision);
   if (!types) return {nullptr, 0, kNoDtypes};
-  const int device = current_device(kPlanning);
+  const int device = of.index();
   Key key;
   if (const char* why_not = make_key(gemm, options, *types, device, key)) return {nullptr, 0, why_not};
   std::shared_ptr<const Plan> plan = find_plan(gemm, key, *types, device);
   if (!plan) return {nullptr, 0, "it has no algorithm for these dtypes, shapes, strides, alignments and epilogue"};
-  Planned planned{nullptr, plan->workspace_bytes, nullptr, plan->tuned, plan->tiled_is_quicker, plan->denied_division};
+  Planned planned{nullptr, plan->workspace_bytes, nullptr, plan->tuned, plan->ours_is_quicker, plan->denied_division};
   planned.algorithm = std::move(plan);
   return planned;
 }
@@ -787,7 +787,7 @@ void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream
 }
 
 void tune(const Gemm& gemm, const MatmulOptions& options, void* workspace, cudaStream_t stream,
-          const std::function<double(const std::function<void()>&)>& time, double tiled_microseconds) {
+          const std::function<double(const std::function<void()>&)>& time, double our_microseconds) {
   constexpr int kTrials = 16;
   const Types types = *types_of(gemm, options.precision);
   const int device = current_device(kPlanning);
@@ -809,8 +809,8 @@ void tune(const Gemm& gemm, const MatmulOptions& options, void* workspace, cudaS
     }
   }
   if (found.empty()) return;
-  choice.tiled = tiled_microseconds < choice.microseconds;
-  choice.microseconds = std::min(choice.microseconds, tiled_microseconds);
+  choice.tiled = our_microseconds < choice.microseconds;
+  choice.microseconds = std::min(choice.microseconds, our_microseconds);
   const auto shape = [](int64_t rows, int64_t columns) { return std::to_string(rows) + "x" + std::to_string(columns); };
   choice.product = (key.flags & kTf32 ? "tf32 " : plan->dtype + " ") +
                    (key.batch > 1 ? std::to_string(key.batch) + " of " : "") + shape(key.m, key.k) + " @ " +

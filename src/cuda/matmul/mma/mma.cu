@@ -373,27 +373,6 @@ Layout layout_b(const Gemm& gemm) {
 
 // ---- the launcher ----
 
-/// A variant, and the estimated time of its busiest SM.
-struct Choice {
-  int variant;
-  double us;
-};
-
-/// The variant whose busiest SM should finish first.
-Choice choose(const Gemm& gemm) {
-  constexpr double kRate = 150e6 / 132;  // multiplications of an H100's SM in a microsecond, at a rate of 1
-  const int sms = multiprocessors(current_device("launching a product"));
-  Choice best{kVariants - 1, std::numeric_limits<double>::infinity()};
-  for (int i = 0; i < kVariants; ++i) {
-    const Variant& variant = variants()[i];
-    const int64_t tiles = ceil_div(gemm.m, variant.size) * ceil_div(gemm.n, variant.size) * matrices(gemm);
-    const double us =
-        static_cast<double>(ceil_div(tiles, sms)) * variant.size * variant.size * gemm.k / variant.rate / kRate;
-    if (us < best.us) best = {i, us};
-  }
-  return best;
-}
-
 OperandArgs operand_args(const void* data, const Layout& layout) {
   OperandArgs args{};
   args.data = static_cast<const char*>(data);
@@ -417,7 +396,7 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
 
 }  // namespace
 
-bool serves(const Gemm& gemm) {
+bool serves(const Gemm& gemm, const Device& device) {
   const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
   if ((!is_half && !is_bfloat16(gemm)) || gemm.b_dtype != gemm.dtype) return false;
   if (gemm.out_dtype != gemm.dtype && gemm.out_dtype != kFloat32) return false;
@@ -425,7 +404,21 @@ bool serves(const Gemm& gemm) {
   constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;  // coordinates and tiles are 32-bit
   if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
   if (ceil_div(gemm.m, 64) * ceil_div(gemm.n, 64) > kMost) return false;
-  return layout_a(gemm).served && layout_b(gemm).served && has_sm80_code(current_device("launching a product"));
+  return layout_a(gemm).served && layout_b(gemm).served && device.has_sm80_code();
+}
+
+Estimate choose(const Gemm& gemm, const Device& device) {
+  constexpr double kRate = 150e6 / 132;  // multiplications of an H100's SM in a microsecond, at a rate of 1
+  const int sms = device.multiprocessors();
+  Estimate best{kVariants - 1, std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < kVariants; ++i) {
+    const Variant& variant = variants()[i];
+    const int64_t tiles = ceil_div(gemm.m, variant.size) * ceil_div(gemm.n, variant.size) * matrices(gemm);
+    const double us =
+        static_cast<double>(ceil_div(tiles, sms)) * variant.size * variant.size * gemm.k / variant.rate / kRate;
+    if (us < best.us) best = {i, us};
+  }
+  return best;
 }
 
 void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
@@ -434,12 +427,8 @@ void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
   tiled::walk_batch(gemm, walked, [&](const Gemm& part) { launch_batch(part, walked, variants()[variant], stream); });
 }
 
-void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm).variant, gemm, stream); }
-
-double estimated_us(const Gemm& gemm) { return choose(gemm).us; }
-
-std::string describe(const Gemm& gemm) {
-  return std::string("mma ") + variants()[choose(gemm).variant].name + ", " + dtype_name(gemm.dtype);
+std::string describe(const Gemm& gemm, int variant) {
+  return std::string("mma ") + variant_name(variant) + ", " + dtype_name(gemm.dtype);
 }
 
 int variant_count() { return kVariants; }

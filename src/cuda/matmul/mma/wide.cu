@@ -536,36 +536,7 @@ Variants variants(DLDataType dtype) {
   return {real, static_cast<int>(std::size(real))};
 }
 
-// ---- what is served ----
-
-int64_t tiles_of(const Gemm& gemm, const Variant& variant) {
-  return ceil_div(gemm.m, variant.m) * ceil_div(gemm.n, variant.n);
-}
-
 // ---- the launcher ----
-
-/// A variant, and the estimated time of its busiest SM.
-struct Choice {
-  int variant;
-  double us;
-};
-
-/// The variant whose busiest SM should finish first.
-Choice choose(const Gemm& gemm) {
-  constexpr double kRate = 30e6 / 132;  // multiplications of float64 of a Hopper's SM in a microsecond
-  // How many of those take as long as one of this dtype.
-  const double each = gemm.dtype.code == kDLComplex ? 4 : gemm.dtype == kFloat32 ? 1. / 8 : 1;
-  const int sms = multiprocessors(current_device("launching a product"));
-  const auto [list, count] = variants(gemm.dtype);
-  Choice best{count - 1, std::numeric_limits<double>::infinity()};
-  for (int i = 0; i < count; ++i) {
-    const int64_t tiles = tiles_of(gemm, list[i]) * matrices(gemm);
-    const double blocks = static_cast<double>(ceil_div(tiles, sms)) + list[i].start;
-    const double us = each * blocks * list[i].m * list[i].n * gemm.k / list[i].rate / kRate;
-    if (us < best.us) best = {i, us};
-  }
-  return best;
-}
 
 /// One of a and b as a (mn, k) matrix, of which `threads` threads copy tiles of `size` rows or columns.
 OperandArgs operand_args(const Gemm& gemm, const void* data, int64_t mn, int64_t mn_stride, int64_t k_stride,
@@ -623,7 +594,7 @@ void launch_batch(const Gemm& gemm, int first, const Variant& variant, cudaStrea
 
 }  // namespace
 
-bool serves(const Gemm& gemm, MatmulPrecision precision) {
+bool serves(const Gemm& gemm, MatmulPrecision precision, const Device& device) {
   const bool is_complex = gemm.dtype.code == kDLComplex && gemm.dtype.bits == 128;
   const bool is_exact = precision == MatmulPrecision::exact && (gemm.dtype == kFloat64 || is_complex);
   const bool is_tf32 = precision == MatmulPrecision::tf32 && gemm.dtype == kFloat32;
@@ -633,7 +604,27 @@ bool serves(const Gemm& gemm, MatmulPrecision precision) {
   constexpr int64_t kMost = std::numeric_limits<int>::max() - 1024;  // coordinates and tiles are 32-bit
   if (gemm.m > kMost || gemm.n > kMost || gemm.k > kMost) return false;
   if (ceil_div(gemm.m, 32) * ceil_div(gemm.n, 32) > kMost) return false;
-  return has_sm80_code(current_device("launching a product"));
+  return device.has_sm80_code();
+}
+
+Estimate choose(const Gemm& gemm, const Device& device) {
+  constexpr double kRate = 30e6 / 132;  // multiplications of float64 of a Hopper's SM in a microsecond
+  constexpr double kSlower = 0.25;      // estimated, for each operand of TF32 that is copied element by element
+  // How many of those take as long as one of this dtype.
+  const double each = gemm.dtype.code == kDLComplex ? 4 : gemm.dtype == kFloat32 ? 1. / 8 : 1;
+  const int sms = device.multiprocessors();
+  const auto [list, count] = variants(gemm.dtype);
+  Estimate best{count - 1, std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < count; ++i) {
+    const int64_t tiles = ceil_div(gemm.m, list[i].m) * ceil_div(gemm.n, list[i].n) * matrices(gemm);
+    const double blocks = static_cast<double>(ceil_div(tiles, sms)) + list[i].start;
+    const double us = each * blocks * list[i].m * list[i].n * gemm.k / list[i].rate / kRate;
+    if (us < best.us) best = {i, us};
+  }
+  if (gemm.dtype != kFloat32) return best;
+  const Variant& variant = list[best.variant];
+  best.us *= 1 + kSlower * (!operand_a(gemm, variant).vectors + !operand_b(gemm, variant).vectors);
+  return best;
 }
 
 void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
@@ -643,18 +634,8 @@ void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream) {
   tiled::walk_batch(gemm, walked, [&](const Gemm& part) { launch_batch(part, walked, chosen, stream); });
 }
 
-void launch(const Gemm& gemm, cudaStream_t stream) { launch_variant(choose(gemm).variant, gemm, stream); }
-
-double estimated_us(const Gemm& gemm) {
-  constexpr double kSlower = 0.25;  // estimated, for each operand of TF32 that is copied element by element
-  const Choice choice = choose(gemm);
-  if (gemm.dtype != kFloat32) return choice.us;
-  const Variant& variant = variants(gemm.dtype).first[choice.variant];
-  return choice.us * (1 + kSlower * (!operand_a(gemm, variant).vectors + !operand_b(gemm, variant).vectors));
-}
-
-std::string describe(const Gemm& gemm) {
-  return std::string("mma ") + variants(gemm.dtype).first[choose(gemm).variant].name + ", " +
+std::string describe(const Gemm& gemm, int variant) {
+  return std::string("mma ") + variant_name(gemm.dtype, variant) + ", " +
          (gemm.dtype == kFloat32 ? "tf32" : dtype_name(gemm.dtype));
 }
 

@@ -392,20 +392,20 @@ Variant variant_for(int64_t m, bool k_fast) {
   return k_fast ? variant_for_rows<E, true>(m) : variant_for_rows<E, false>(m);
 }
 
-/// Is the product computed as dot products? With more rows, or where k does not fill a warp's stage, the other kernels
-/// are as quick; measured on an H200. `gemm` is oriented.
-bool are_dots(const Gemm& gemm, bool k_fast) {
-  const int bits = gemm.dtype.bits;
-  if (!k_fast || bits == 64 || gemm.m > (bits == 16 ? 2 : 4)) return false;
-  const Variant variant = dots_variant(gemm.dtype, gemm.m, gemm.k);
-  if (gemm.k < variant.stage_k) return false;
-  return static_cast<double>(ceil_div(gemm.n, variant.columns)) * matrices(gemm) <= kMostGrid;
-}
+/// The three kernels. A variant of the plan is one of them, doubled, plus 1 where the larger operand is read along k.
+enum class Kind { registers, dots, streamed };
 
-Variant variant_for(const Gemm& gemm, bool k_fast) {
+int variant_number(Kind kind, bool k_fast) { return 2 * static_cast<int>(kind) + k_fast; }
+Kind kind_of(int number) { return static_cast<Kind>(number / 2); }
+bool is_k_fast(int number) { return number % 2 == 1; }
+
+/// The shape of a kernel for this product. `gemm` is oriented.
+Variant variant_at(const Gemm& gemm, int number) {
   const DLDataType dtype = gemm.dtype;
   const int64_t m = gemm.m;
-  if (are_dots(gemm, k_fast)) return dots_variant(dtype, m, gemm.k);
+  const bool k_fast = is_k_fast(number);
+  if (kind_of(number) == Kind::streamed) return streamed_variant(m, k_fast);
+  if (kind_of(number) == Kind::dots) return dots_variant(dtype, m, gemm.k);
   if (dtype.code == kDLBfloat) return variant_for<device::BFloat16>(m, k_fast);
   return dtype.bits == 16   ? variant_for<device::Half>(m, k_fast)
          : dtype.bits == 32 ? variant_for<float>(m, k_fast)
@@ -471,58 +471,70 @@ double bytes_of_b(const Gemm& gemm) {
   return static_cast<double>(gemm.n) * gemm.k * matrices(gemm) * item_bytes(gemm.dtype);
 }
 
-/// `gemm` is oriented.
-bool may_stream_oriented(const Gemm& gemm) {
-  return gemm.dtype == kFloat32 && has_sm90a_code(current_device("launching a product"));
+// ---- the grids ----
+
+/// Is the product computed as dot products? With more rows, or where k does not fill a warp's stage, the other kernels
+/// are as quick; measured on an H200. `gemm` is oriented.
+bool are_dots(const Gemm& gemm, bool k_fast) {
+  const int bits = gemm.dtype.bits;
+  if (!k_fast || bits == 64 || gemm.m > (bits == 16 ? 2 : 4)) return false;
+  const Variant variant = dots_variant(gemm.dtype, gemm.m, gemm.k);
+  if (gemm.k < variant.stage_k) return false;
+  return static_cast<double>(ceil_div(gemm.n, variant.columns)) * matrices(gemm) <= kMostGrid;
 }
 
-/// `gemm` is oriented.
-bool streams(const Gemm& gemm, bool k_fast, Way way) {
+bool streams(const Gemm& gemm, bool k_fast, const Device& device, Way way) {
   constexpr double kMuch = 32e6;  // bytes
-  if (way != Way::chosen) return way == Way::shared_memory && may_stream_oriented(gemm);
+  if (way != Way::chosen) return way == Way::shared_memory && may_stream(gemm, device);
   // Measured on an H200: with fewer rows the other kernels are as quick, or quicker where little is read.
   const int fewest_rows = k_fast ? 5 : bytes_of_b(gemm) < kMuch ? 3 : 1;
-  if (gemm.m < fewest_rows || !may_stream_oriented(gemm)) return false;
+  if (gemm.m < fewest_rows || !may_stream(gemm, device)) return false;
   const int columns = streamed_variant(gemm.m, k_fast).columns;
   return 4 * gemm.n >= 3 * ceil_div(gemm.n, int64_t{columns}) * columns;
 }
 
 /// How a product is divided into blocks, and about how long its kernel takes.
 struct Grid {
-  Variant variant;
-  int k_warps_log;
-  int cluster;
-  int parts, part_k;  // part_k is a block's
-  int64_t column_blocks, blocks;
-  double us;
+  MatmulKernel kernel;
+  int parts = 0;
+  int64_t blocks = 0;
+  double us = 0;
 };
 
 constexpr double kFastestMemory = 4.2e6;  // bytes a microsecond: an H200's
 
-Grid divided(const Gemm& gemm, const Variant& variant, int parts, int cluster) {
-  Grid grid{variant, 0, cluster, 0, 0, 0, 0, 0};
-  grid.part_k =
+/// The blocks that share the columns of a matrix, or of a part of it.
+int64_t column_blocks(const Gemm& gemm, const Variant& variant, const MatmulKernel& kernel) {
+  return ceil_div(gemm.n, int64_t{variant.columns} << (variant.warps_log - kernel.k_warps_log));
+}
+
+Grid divided(const Gemm& gemm, const Variant& variant, int number, int parts, int cluster) {
+  Grid grid;
+  grid.kernel.variant = number;
+  grid.kernel.cluster = cluster;
+  grid.kernel.part_k =
       static_cast<int>(ceil_div(ceil_div(gemm.k, int64_t{parts} * cluster), variant.stage_k) * variant.stage_k);
-  grid.parts = static_cast<int>(ceil_div(gemm.k, int64_t{grid.part_k} * cluster));
+  grid.parts = static_cast<int>(ceil_div(gemm.k, int64_t{grid.kernel.part_k} * cluster));
   return grid;
 }
 
-void set_k_warps(Grid& grid, const Gemm& gemm, int log) {
-  grid.k_warps_log = log;
-  grid.column_blocks = ceil_div(gemm.n, int64_t{grid.variant.columns} << (grid.variant.warps_log - log));
-  grid.blocks = grid.column_blocks * grid.parts * matrices(gemm) * grid.cluster;
+void set_k_warps(Grid& grid, const Gemm& gemm, const Variant& variant, int log) {
+  grid.kernel.k_warps_log = log;
+  grid.blocks = column_blocks(gemm, variant, grid.kernel) * grid.parts * matrices(gemm) * grid.kernel.cluster;
 }
 
-Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts) {
-  Grid grid = divided(gemm, variant_for(gemm, k_fast), parts, 1);
-  const Variant& variant = grid.variant;
-  const int sms = multiprocessors(current_device("launching a product"));
+Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts, const Device& device) {
+  const int number = variant_number(are_dots(gemm, k_fast) ? Kind::dots : Kind::registers, k_fast);
+  const Variant variant = variant_at(gemm, number);
+  Grid grid = divided(gemm, variant, number, parts, 1);
+  const int sms = device.multiprocessors();
   // Warps take columns instead of k where half of them would have no k. They also do where each would have less than
   // two stages, as long as there are blocks for all SMs.
   for (int log = variant.warps_log;; --log) {
-    set_k_warps(grid, gemm, log);
-    if (log == 0 || grid.part_k >= 2 * variant.stage_k << log) break;
-    if (2 * grid.part_k > variant.stage_k << log && grid.blocks < 4 * sms) break;
+    set_k_warps(grid, gemm, variant, log);
+    const int part_k = grid.kernel.part_k;
+    if (log == 0 || part_k >= 2 * variant.stage_k << log) break;
+    if (2 * part_k > variant.stage_k << log && grid.blocks < 4 * sms) break;
   }
   // The rates of an H100, in bytes per microsecond: of one warp, of an SM, of memory.
   constexpr double kWarpRate = 3e3, kSmRate = 60e3, kRate = 2.8e6;
@@ -548,26 +560,26 @@ int resident_blocks(const Variant& variant, int cluster, int device) {
   return blocks;
 }
 
-Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
-  const Variant variant = streamed_variant(gemm.m, k_fast);
-  const int device = current_device("launching a product");
-  const int sms = multiprocessors(device);
+Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts, const Device& device) {
+  const int number = variant_number(Kind::streamed, k_fast);
+  const Variant variant = variant_at(gemm, number);
+  const int sms = device.multiprocessors();
   // Measured on an H200, in microseconds: a stage on a busy SM; a stage of a block alone; a block's start and end.
   const double stage_us = 0.08 + 0.021 * variant.rows;
   constexpr double kAloneUs = 0.6, kBlockUs = 1.5;
   const double memory_us = bytes_of_b(gemm) / kFastestMemory;
-  Grid best{};
+  Grid best;
   for (int cluster = 1; cluster <= kMostBlocks; ++cluster) {
-    const int held = resident_blocks(variant, cluster, device);
+    const int held = resident_blocks(variant, cluster, device.index());
     if (held < 0 && cluster > 1) continue;
     const int64_t resident = std::max(held, 1);
-    Grid grid = divided(gemm, variant, parts, cluster);
-    set_k_warps(grid, gemm, variant.warps_log);
+    Grid grid = divided(gemm, variant, number, parts, cluster);
+    set_k_warps(grid, gemm, variant, variant.warps_log);
     const auto time_of = [&](int64_t blocks) {  // for so many resident blocks
       // Clusters do not spread evenly over SMs.
       const double of_an_sm = static_cast<double>(blocks) / sms * (cluster > 1 ? 1.15 : 1);
       const double busiest = std::min(std::ceil(of_an_sm), double{kStreamedBlocks});
-      return grid.part_k / variant.stage_k * std::max(busiest * stage_us, kAloneUs) + kBlockUs;
+      return grid.kernel.part_k / variant.stage_k * std::max(busiest * stage_us, kAloneUs) + kBlockUs;
     };
     const int64_t rounds = grid.blocks / resident, left = grid.blocks % resident;
     const double busy = rounds * time_of(resident) + (left > 0 ? time_of(left) : 0);
@@ -578,13 +590,44 @@ Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts) {
   return best;
 }
 
-Grid grid_of(const Gemm& gemm, bool k_fast, int parts, Way way) {
-  return streams(gemm, k_fast, way) ? grid_of_streamed(gemm, k_fast, parts) : grid_of_registers(gemm, k_fast, parts);
-}
+/// Chooses the grids of one product. `asked` is served.
+class Grids {
+ public:
+  Grids(const Gemm& asked, const Device& device, Way way)
+      : gemm_(*oriented(asked, flipped_, k_fast_)),
+        device_(device),
+        is_transposed_(&gemm_ == &flipped_),
+        streams_(streams(gemm_, k_fast_, device, way)) {}
+  Grids(const Grids&) = delete;
+  Grids& operator=(const Grids&) = delete;
+
+  const Gemm& gemm() const { return gemm_; }
+  Grid in_parts(int count) const {
+    return streams_ ? grid_of_streamed(gemm_, k_fast_, count, device_)
+                    : grid_of_registers(gemm_, k_fast_, count, device_);
+  }
+  MatmulPlan plan(const Grid& undivided, const Grid& chosen) const {
+    MatmulPlan plan;
+    plan.family = MatmulFamily::skinny;
+    plan.transposed = is_transposed_;
+    plan.parts = chosen.parts;
+    plan.kernel = chosen.kernel;
+    plan.undivided = undivided.kernel;
+    if (plan.parts > 1) plan.workspace_bytes = tiled::partial_bytes(gemm_, plan.parts);
+    return plan;
+  }
+
+ private:
+  Gemm flipped_;
+  bool k_fast_;
+  const Gemm& gemm_;
+  const Device& device_;
+  const bool is_transposed_, streams_;
+};
 
 }  // namespace
 
-bool serves(const Gemm& gemm) {
+bool serves(const Gemm& gemm, const Device& device) {
   if (std::min(gemm.m, gemm.n) > kMostRows) return false;
   const bool is_float = gemm.dtype.code == kDLFloat || gemm.dtype.code == kDLBfloat;
   if (!is_float || gemm.dtype.bits < 16 || gemm.b_dtype != gemm.dtype) return false;
@@ -600,48 +643,45 @@ bool serves(const Gemm& gemm) {
   // Many small matrices go to the tiled kernels: a block here has at most one. Measured on an H200.
   const bool is_cheap = found->m <= 8 && (k_fast || gemm.dtype.bits != 16);
   if (of_matrix < (is_cheap ? kSmall / 8 : kSmall)) return false;
-  return has_sm80_code(current_device("launching a product"));
+  return device.has_sm80_code();
 }
 
-bool may_stream(const Gemm& asked) {
-  Gemm flipped;
-  bool k_fast;
-  return may_stream_oriented(*oriented(asked, flipped, k_fast));
-}
+bool may_stream(const Gemm& gemm, const Device& device) { return gemm.dtype == kFloat32 && device.has_sm90a_code(); }
 
-int parts(const Gemm& asked, std::size_t most_bytes, Way way) {
-  if (!tiled::may_divide(asked)) return 1;
-  Gemm flipped;
-  bool k_fast;
-  const Gemm& gemm = *oriented(asked, flipped, k_fast);
+MatmulPlan choose(const Gemm& asked, std::size_t most_bytes, const Device& device, Way way) {
+  const Grids grids(asked, device, way);
+  const Grid undivided = grids.in_parts(1);
+  if (!tiled::may_divide(asked)) return grids.plan(undivided, undivided);
   constexpr double kRate = 2.8e6;  // of an H100's memory, in bytes a microsecond
   constexpr double kSumUs = 2.5;   // the least that the kernel that adds up the partial sums takes
   const auto time = [&](const Grid& grid) {
-    return grid.us + (grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(gemm, grid.parts) / kRate);
+    return grid.us + (grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(grids.gemm(), grid.parts) / kRate);
   };
-  const int64_t enough_blocks = 4 * multiprocessors(current_device("launching a product"));
-  Grid grid = grid_of(gemm, k_fast, 1, way);
-  int best = 1;
+  const int64_t enough_blocks = 4 * device.multiprocessors();
+  Grid grid = undivided, best = undivided;
   double best_us = time(grid);
   for (int count = 2; count <= tiled::kMostParts && grid.blocks < enough_blocks; count += std::max(1, count / 2)) {
-    grid = grid_of(gemm, k_fast, count, way);
-    if (tiled::partial_bytes(gemm, grid.parts) > most_bytes) break;
+    grid = grids.in_parts(count);
+    if (tiled::partial_bytes(grids.gemm(), grid.parts) > most_bytes) break;
     const double us = time(grid);
     if (us < best_us) {
       best_us = us;
-      best = grid.parts;
+      best = grid;
     }
   }
-  return best;
+  return grids.plan(undivided, best);
 }
 
-std::size_t workspace_bytes(const Gemm& gemm, int parts) { return parts == 1 ? 0 : tiled::partial_bytes(gemm, parts); }
+MatmulPlan choose_in_parts(const Gemm& gemm, int parts, const Device& device, Way way) {
+  const Grids grids(gemm, device, way);
+  return grids.plan(grids.in_parts(1), grids.in_parts(parts));
+}
 
-void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream, Way way) {
-  Gemm flipped;
-  bool k_fast;
-  const Gemm& gemm = *oriented(asked, flipped, k_fast);
-  const Grid grid = grid_of(gemm, k_fast, parts, way);
+void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
+  const bool is_divided = plan.parts > 1 && workspace;
+  const MatmulKernel& kernel = is_divided ? plan.kernel : plan.undivided;
+  const Variant variant = variant_at(gemm, kernel.variant);
+  const int parts = is_divided ? plan.parts : 1;
   const int64_t item = item_bytes(gemm.dtype);
 
   KernelArgs args{};
@@ -653,11 +693,12 @@ void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream, 
   args.n = gemm.n;
   args.k = static_cast<int>(gemm.k);
   args.whole_k = static_cast<int>(gemm.k / (16 / item) * (16 / item));
-  args.parts = grid.parts;
-  args.part_k = grid.part_k;
-  args.cluster = grid.cluster;
-  args.column_blocks = divisor_of(grid.column_blocks);
-  args.k_warps_log = grid.k_warps_log;
+  args.parts = parts;
+  args.part_k = kernel.part_k;
+  args.cluster = kernel.cluster;
+  const int64_t columns = column_blocks(gemm, variant, kernel);
+  args.column_blocks = divisor_of(columns);
+  args.k_warps_log = kernel.k_warps_log;
   args.a_vectors = reads_a_in_vectors(gemm);
   args.is_plain = gemm.is_plain();
   args.down_rows = std::abs(gemm.c_strides.row) < std::abs(gemm.c_strides.column);
@@ -668,25 +709,25 @@ void launch(const Gemm& asked, int parts, void* workspace, cudaStream_t stream, 
   }
   tiled::set_output_batch(gemm, 0, args.batch_size, args.c, args.finish);
   args.matrices = matrices(gemm);
-  args.partials = grid.parts == 1 ? nullptr : static_cast<char*>(workspace);
+  args.partials = is_divided ? static_cast<char*>(workspace) : nullptr;
 
-  const CUfunction function = ready(*grid.variant.kernel, "launching a product", "loading the matmul kernel");
+  const CUfunction function = ready(*variant.kernel, "launching a product", "loading the matmul kernel");
   void* parameters[] = {&args};
-  CUlaunchAttribute attribute = cluster_of(grid.cluster);
-  const CUlaunchConfig config = launch_config(grid.variant, grid.blocks, attribute, stream);
+  CUlaunchAttribute attribute = cluster_of(kernel.cluster);
+  const CUlaunchConfig config =
+      launch_config(variant, columns * parts * args.matrices * kernel.cluster, attribute, stream);
   check(driver().cuLaunchKernelEx(&config, function, parameters, nullptr), "launching a product");
-  if (grid.parts > 1) tiled::launch_sum_of_parts(gemm, workspace, grid.parts, stream);
+  if (is_divided) tiled::launch_sum_of_parts(gemm, workspace, parts, stream);
 }
 
-std::string describe(const Gemm& asked) {
-  Gemm flipped;
-  bool k_fast;
-  const Gemm& gemm = *oriented(asked, flipped, k_fast);
-  const bool streamed = streams(gemm, k_fast, Way::chosen);
-  const int rows = streamed ? streamed_variant(gemm.m, k_fast).rows : variant_for(gemm, k_fast).rows;
-  const char* const kind = streamed ? "streamed " : are_dots(gemm, k_fast) ? "dots " : "";
-  return std::string("skinny ") + kind + std::to_string(rows) + (rows == 1 ? " row, " : " rows, ") +
-         dtype_name(gemm.dtype);
+std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
+  const int number = plan.kernel.variant, rows = variant_at(gemm, number).rows;
+  const Kind kind = kind_of(number);
+  return std::string("skinny ") +
+         (kind == Kind::streamed ? "streamed "
+          : kind == Kind::dots   ? "dots "
+                                 : "") +
+         std::to_string(rows) + (rows == 1 ? " row, " : " rows, ") + dtype_name(gemm.dtype);
 }
 
 }  // namespace interop::cuda::skinny

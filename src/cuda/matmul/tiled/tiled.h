@@ -1,14 +1,16 @@
 /// The arguments of the tiled kernels, and the list of those kernels. Private to src/cuda. The kernels are in
-/// kernel.cuh, one file for each arithmetic instantiates them, and tiled.cpp launches them. The tensor-core kernels are
-/// in ../wgmma (sm_90) and ../mma (sm_80 and later).
+/// kernel.cuh, one file for each arithmetic instantiates them, and tiled.cpp chooses among them and launches them. The
+/// tensor-core kernels are in ../wgmma (sm_90) and ../mma (sm_80 and later).
 #pragma once
 
 #include <interop/gemm.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "cuda/driver/kernel.h"
+#include "cuda/matmul/choosing.h"
 
 namespace interop::cuda::tiled {
 
@@ -107,8 +109,12 @@ void walk_batch(Gemm gemm, int walked, Launch launch) {
   }
 }
 
-/// Launches one of the general kernels. `gemm` is not empty. It is quickest where c's rows have the unit stride.
-void launch_general(const Gemm& gemm, cudaStream_t stream);
+/// The general kernel whose busiest SM should finish first.
+Estimate choose(const Gemm& gemm, const Device& device);
+/// Launches one of them. `gemm` is not empty. It is quickest where c's rows have the unit stride.
+void launch_variant(int variant, const Gemm& gemm, cudaStream_t stream);
+/// "128x128x8, float32".
+std::string describe(const Gemm& gemm, int variant);
 
 struct KernelArgs {
   OperandArgs a, b;

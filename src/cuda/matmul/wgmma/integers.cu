@@ -394,26 +394,9 @@ bool reads_b(const Gemm& gemm) {
 
 int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, kRowBytes); }
 
-double microseconds_of(const Gemm& gemm, const Variant& variant) {
-  const int sms = multiprocessors(current_device("launching a product"));
-  const int64_t tiles = ceil_div(gemm.m, kM) * ceil_div(gemm.n, variant.n) * matrices(gemm);
-  const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * pass_count(gemm));
-  return static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
-}
-
-/// The variant whose busiest SM should finish first.
-int choose(const Gemm& gemm) {
-  const Variants all = integer_variants(gemm);
-  int best = all.count - 1;
-  for (int i = best; i >= 0; --i) {
-    if (microseconds_of(gemm, all.first[i]) <= microseconds_of(gemm, all.first[best])) best = i;
-  }
-  return best;
-}
-
 /// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them. `gemm` has bytes, `k` of
 /// them in a row; `args` has the passes.
-void launch_batch(IntegerArgs args, const Gemm& gemm, int first, int64_t k, const Variant& variant,
+void launch_batch(IntegerArgs args, const Gemm& gemm, int first, int64_t k, const Variant& variant, int multiprocessors,
                   cudaStream_t stream) {
   args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.finish = tiled::finish_args(gemm, false);
@@ -431,7 +414,8 @@ void launch_batch(IntegerArgs args, const Gemm& gemm, int first, int64_t k, cons
   set_rows(specs[1], gemm.b, gemm.n, gemm.b_strides.column, variant.n);
   encode(args.a, specs[0], CU_TENSOR_MAP_DATA_TYPE_UINT8);
   encode(args.b, specs[1], CU_TENSOR_MAP_DATA_TYPE_UINT8);
-  launch_tiles(*variant.kernels[has_signed(args.pass, args.passes)], &args, args.grid, 1, variant.shared_bytes, stream);
+  launch_tiles(*variant.kernels[has_signed(args.pass, args.passes)], &args, args.grid, 1, variant.shared_bytes,
+               multiprocessors, stream);
 }
 
 }  // namespace
@@ -442,19 +426,33 @@ std::size_t largest_integer_packing(const Gemm& gemm, std::size_t most_packed_by
   return bytes <= most_packed_bytes ? bytes : 0;
 }
 
-std::optional<MatmulPlan> plan_integers(const Gemm& gemm, std::size_t most_packed_bytes) {
-  if (!is_pair_of_integers(gemm) || !is_countable(gemm, 8) || !is_served_here()) return std::nullopt;
+std::optional<MatmulPlan> plan_integers(const Gemm& gemm, std::size_t most_packed_bytes, const Device& device) {
+  if (!is_pair_of_integers(gemm) || !is_countable(gemm, 8) || !device.has_sm90a_code()) return std::nullopt;
   MatmulPlan plan;
-  plan.tensor_cores = true;
+  plan.family = MatmulFamily::wgmma_integers;
   plan.packs_a = !reads_a(gemm);
   plan.packs_b = !reads_b(gemm);
   if (!can_pack(gemm, plan.packs_a, plan.packs_b)) return std::nullopt;
   plan.workspace_bytes = packed_bytes(gemm, plan.packs_a, plan.packs_b, Packed::bytes);
   if (plan.workspace_bytes > most_packed_bytes) return std::nullopt;
+  plan.multiprocessors = device.multiprocessors();
   return plan;
 }
 
-double integer_us(const Gemm& gemm) { return microseconds_of(gemm, integer_variants(gemm).first[choose(gemm)]); }
+Estimate choose_integers(const Gemm& gemm, const Device& device) {
+  const int sms = device.multiprocessors();
+  const int64_t count = matrices(gemm);
+  const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * pass_count(gemm));
+  const Variants all = integer_variants(gemm);
+  Estimate best{all.count - 1, std::numeric_limits<double>::infinity()};
+  for (int i = all.count - 1; i >= 0; --i) {  // the largest of equally quick ones
+    const Variant& variant = all.first[i];
+    const int64_t tiles = ceil_div(gemm.m, kM) * ceil_div(gemm.n, variant.n) * count;
+    const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
+    if (us <= best.us) best = {i, us};
+  }
+  return best;
+}
 
 void launch_integer_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void* workspace,
                             cudaStream_t stream) {
@@ -468,18 +466,14 @@ void launch_integer_variant(int variant, const Gemm& asked, const MatmulPlan& pl
   gemm.dtype = gemm.b_dtype = {kDLUInt, 8, 1};
   const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
   tiled::walk_batch(gemm, walked, [&](const Gemm& part) {
-    launch_batch(args, part, walked, k, integer_variants(asked).first[variant], stream);
+    launch_batch(args, part, walked, k, integer_variants(asked).first[variant], plan.multiprocessors, stream);
   });
 }
 
-void launch_integers(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
-  launch_integer_variant(choose(gemm), gemm, plan, workspace, stream);
-}
-
-std::string describe_integers(const Gemm& gemm) {
+std::string describe_integers(const Gemm& gemm, int variant) {
   const int passes = pass_count(gemm);
-  return std::string("wgmma ") + integer_variants(gemm).first[choose(gemm)].name + " of bytes, " +
-         std::to_string(passes) + (passes == 1 ? " pass, " : " passes, ") + dtype_name(gemm.out_dtype);
+  return std::string("wgmma ") + integer_variant_name(gemm, variant) + " of bytes, " + std::to_string(passes) +
+         (passes == 1 ? " pass, " : " passes, ") + dtype_name(gemm.out_dtype);
 }
 
 int integer_variant_count(const Gemm& gemm) { return integer_variants(gemm).count; }

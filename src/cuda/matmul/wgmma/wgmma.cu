@@ -676,31 +676,6 @@ CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
 int64_t tile_k(const Gemm& gemm) { return kRowBytes / item_bytes(gemm.dtype); }
 int64_t k_tiles_of(const Gemm& gemm) { return ceil_div(gemm.k, tile_k(gemm)); }
 
-/// A variant, and the estimated time of its busiest SM.
-struct Choice {
-  int variant;
-  double us;
-};
-
-/// The variant whose busiest SM should finish first.
-Choice choose(const Gemm& gemm, const MatmulPlan& plan) {
-  const int sms = multiprocessors(current_device("launching a product"));
-  const int64_t count = matrices(gemm);
-  const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * (plan.precision == MatmulPrecision::tf32x3 ? 3 : 1));
-  int64_t m = gemm.m, n = gemm.n;
-  if (is_transposed(gemm, plan.packs_b)) std::swap(m, n);
-  const Variants all = variants(plan.precision);
-  Choice best{all.count - 1, std::numeric_limits<double>::infinity()};
-  for (int i = 0; i < all.count; ++i) {
-    const Variant& variant = all.first[i];
-    const int64_t tiles = ceil_div(m, variant.m * variant.cluster) * variant.cluster * ceil_div(n, variant.n) * count;
-    if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
-    const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
-    if (us < best.us) best = {i, us};
-  }
-  return best;
-}
-
 Packed packed_as(MatmulPrecision precision) {
   return precision == MatmulPrecision::tf32     ? Packed::tf32
          : precision == MatmulPrecision::tf32x3 ? Packed::tf32_in_two
@@ -708,7 +683,8 @@ Packed packed_as(MatmulPrecision precision) {
 }
 
 /// Launches the matrices of batch dimensions [first, batch_ndim), at most kBatchDims of them.
-void launch_batch(Gemm gemm, int first, MatmulPrecision precision, const Variant& variant, cudaStream_t stream) {
+void launch_batch(Gemm gemm, int first, const MatmulPlan& plan, const Variant& variant, cudaStream_t stream) {
+  const MatmulPrecision precision = plan.precision;
   KernelArgs args{};
   args.c = tiled::output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.finish = tiled::finish_args(gemm, false);
@@ -750,7 +726,7 @@ void launch_batch(Gemm gemm, int first, MatmulPrecision precision, const Variant
     encode(args.c_map, c, type);
   }
   launch_tiles(*variant.kernels[is_bfloat16(gemm)][of_a.k_fast][of_b.k_fast], &args, args.grid, variant.cluster,
-               variant.shared_bytes, stream);
+               variant.shared_bytes, plan.multiprocessors, stream);
 }
 
 // ---- what is served ----
@@ -788,16 +764,36 @@ std::size_t largest_packing(const Gemm& gemm, MatmulPrecision precision, std::si
   return bytes <= most_packed_bytes ? bytes : 0;
 }
 
-std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes) {
-  if (!has_precision(gemm, precision) || !is_countable(gemm, 2) || !is_served_here()) return std::nullopt;
+std::optional<MatmulPlan> plan(const Gemm& gemm, MatmulPrecision precision, std::size_t most_packed_bytes,
+                               const Device& device) {
+  if (!has_precision(gemm, precision) || !is_countable(gemm, 2) || !device.has_sm90a_code()) return std::nullopt;
   MatmulPlan made;
+  made.family = MatmulFamily::wgmma;
   made.precision = precision;
   std::tie(made.packs_a, made.packs_b) = packs(gemm, precision);
   if (!can_pack(gemm, made.packs_a, made.packs_b)) return std::nullopt;
   made.workspace_bytes = packed_bytes(gemm, made.packs_a, made.packs_b, packed_as(precision));
   if (made.workspace_bytes > most_packed_bytes) return std::nullopt;
-  made.tensor_cores = true;
+  made.multiprocessors = device.multiprocessors();
   return made;
+}
+
+Estimate choose(const Gemm& gemm, MatmulPrecision precision, bool packs_b, const Device& device) {
+  const int sms = device.multiprocessors();
+  const int64_t count = matrices(gemm);
+  const auto k_tiles = static_cast<double>(k_tiles_of(gemm) * (precision == MatmulPrecision::tf32x3 ? 3 : 1));
+  int64_t m = gemm.m, n = gemm.n;
+  if (is_transposed(gemm, packs_b)) std::swap(m, n);
+  const Variants all = variants(precision);
+  Estimate best{all.count - 1, std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < all.count; ++i) {
+    const Variant& variant = all.first[i];
+    const int64_t tiles = ceil_div(m, variant.m * variant.cluster) * variant.cluster * ceil_div(n, variant.n) * count;
+    if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
+    const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
+    if (us < best.us) best = {i, us};
+  }
+  return best;
 }
 
 void launch_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
@@ -806,18 +802,12 @@ void launch_variant(int variant, const Gemm& asked, const MatmulPlan& plan, void
   // Batch dimensions beyond what a tensor map takes are walked here, one launch for each of their matrices.
   const int walked = std::max(0, gemm.batch_ndim - kBatchDims);
   tiled::walk_batch(gemm, walked, [&](const Gemm& part) {
-    launch_batch(part, walked, plan.precision, variants(plan.precision).first[variant], stream);
+    launch_batch(part, walked, plan, variants(plan.precision).first[variant], stream);
   });
 }
 
-void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
-  launch_variant(choose(gemm, plan).variant, gemm, plan, workspace, stream);
-}
-
-double estimated_us(const Gemm& gemm, const MatmulPlan& plan) { return choose(gemm, plan).us; }
-
 std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
-  return std::string("wgmma ") + variant_name(plan.precision, choose(gemm, plan).variant) + ", " +
+  return std::string("wgmma ") + variant_name(plan.precision, plan.kernel.variant) + ", " +
          (plan.precision == MatmulPrecision::tf32     ? "tf32"
           : plan.precision == MatmulPrecision::tf32x3 ? "tf32x3"
                                                       : dtype_name(gemm.dtype));

@@ -165,9 +165,6 @@ inline void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType ty
 
 // ---- launching ----
 
-/// Does this build have the kernels for the current device? The code for other architectures is an empty kernel.
-inline bool is_served_here() { return has_sm90a_code(current_device("launching a product")); }
-
 /// Is there something to compute, and do the coordinates and the number of the smallest tiles fit 32 bits, for `planes`
 /// planes of k?
 inline bool is_countable(const Gemm& gemm, int planes) {
@@ -210,8 +207,8 @@ inline void set_grid(Grid& grid, MapSpec (&specs)[3], OutputArgs& c, FinishArgs&
 
 /// Launches one block per SM, or per tile if there are fewer tiles.
 inline void launch_tiles(Kernel& kernel, void* args, const Grid& grid, int cluster, int shared_bytes,
-                         cudaStream_t stream) {
-  const int clusters = multiprocessors(current_device("launching a product")) / cluster;
+                         int multiprocessors, cudaStream_t stream) {
+  const int clusters = multiprocessors / cluster;
   const unsigned blocks = static_cast<unsigned>(std::min(clusters, grid.units) * cluster);
   const CUfunction function = ready(kernel, "launching a product", "loading the matmul kernel");
   void* parameters[] = {args};

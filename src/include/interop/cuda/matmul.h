@@ -31,17 +31,49 @@ struct MatmulOptions {
   std::size_t most_packed_bytes = std::size_t{4} << 30;
 };
 
-/// What will run for one `Gemm` on the current device. Made by `plan_matmul`, valid as long as the process lives.
+/// Whose kernels compute a product: cuBLASLt's, or ours, which are in a folder of src/cuda/matmul for each family.
+enum class MatmulFamily : unsigned char {
+  none,  ///< there is nothing to compute
+  cublas,
+  tiled,           ///< any product
+  mma,             ///< 16-bit floats, on the tensor cores of sm_80
+  mma_wide,        ///< float64, complex128 and TF32, on those
+  wgmma,           ///< 16-bit floats and TF32, on the tensor cores of sm_90
+  wgmma_integers,  ///< integers and bool, on those
+  skinny           ///< few rows or columns
+};
+
+/// How one kernel of a family of ours computes all of k, or each of its equal parts.
+struct MatmulKernel {
+  int variant = 0;  ///< which of its family's kernels
+  // Of `skinny` alone: a block's share of k; how many blocks share a part of k; the logarithm of how many warps of a
+  // block share its k.
+  int part_k = 0, cluster = 1, k_warps_log = 0;
+};
+
+/// Bias and activation, where a second kernel of ours applies them to cuBLASLt's sums: it walks c as it lies.
+enum class MatmulFinish : unsigned char { none, by_rows, by_columns };
+
+/// What will run for one `Gemm` on the current device: all that is chosen. Made by `plan_matmul`, valid as long as the
+/// process lives.
 struct MatmulPlan {
-  MatmulBackend backend = MatmulBackend::tiled;        ///< never `automatic`
-  std::size_t workspace_bytes = 0;                     ///< device memory, 256-byte aligned, that the launch needs
-  std::shared_ptr<const void> algorithm;               ///< the cuBLASLt plan, shared with its cache; null for `tiled`
-  MatmulPrecision precision = MatmulPrecision::exact;  ///< of `tiled`
-  bool tensor_cores = false;                           ///< of `tiled`: by the kernels for those of sm_90
-  int parts = 1;                                       ///< of `tiled`: into how many k is split
+  MatmulFamily family = MatmulFamily::none;
+  MatmulPrecision precision = MatmulPrecision::exact;  ///< of our kernels
+  MatmulFinish finish = MatmulFinish::none;            ///< of `cublas`
+  bool transposed = false;                             ///< by our kernels: c^T = b^T a^T is computed
   bool packs_a = false, packs_b = false;               ///< into the workspace first, for the tensor cores
-  bool finishes_after = false;                         ///< of `cublas`: bias and activation by a kernel of ours
   bool tunable = false;                                ///< could `tune_matmul` choose, and has it not yet?
+  int parts = 1;                                       ///< by our kernels: into how many equal parts k is split
+  MatmulKernel kernel;                                 ///< of all of k, or of the equal parts
+  MatmulKernel rest;                                   ///< of what the equal parts leave of k
+  MatmulKernel undivided;                 ///< of all of k, if the launch gets no workspace for the sums of parts
+  int multiprocessors = 0;                ///< that the kernels of sm_90's tensor cores fill with a block each
+  std::size_t workspace_bytes = 0;        ///< device memory, 256-byte aligned, that the launch needs
+  std::shared_ptr<const void> algorithm;  ///< of `cublas`: its plan, shared with its cache
+
+  MatmulBackend backend() const {
+    return family == MatmulFamily::cublas ? MatmulBackend::cublas : MatmulBackend::tiled;
+  }
 };
 
 /// Choose what runs for `gemm` on the current device. Touches no device memory and queues nothing.
@@ -54,8 +86,9 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options);
 /// `most_packed_bytes`. Needs no GPU; reads no pointer.
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
 
-/// Queue `gemm` on `stream` and return at once. `workspace` holds `plan.workspace_bytes` (null if that is 0).
-/// The context of the operands' device is current. Throws CudaError if the launch fails.
+/// Queue `gemm`, of which `plan` was made, on `stream` and return at once. `workspace` holds `plan.workspace_bytes`
+/// (null if that is 0). It may be null, too, where it is for the sums of parts alone: then k is not split. The context
+/// of the operands' device is current. Throws CudaError if the launch fails.
 void launch_matmul(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream);
 
 /// One line for a person: the kernel or the algorithm that `plan` runs, such as "tiled 128x128x16, float32".

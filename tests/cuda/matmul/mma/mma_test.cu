@@ -71,7 +71,7 @@ bool serves(Change change) {
   g.c = reinterpret_cast<void*>(8192);
   g.a_strides = g.b_strides = g.c_strides = {64, 1};
   change(g);
-  return mma::serves(g);
+  return mma::serves(g, Device());
 }
 
 TEST_F(MmaServes, EvenStridesOfAnySign) {

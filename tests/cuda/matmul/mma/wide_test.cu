@@ -34,7 +34,7 @@ bool serves(MatmulPrecision precision, DLDataType dtype, DLDataType out_dtype) {
   g.out_dtype = out_dtype;
   g.m = g.n = g.k = 64;
   g.a_strides = g.b_strides = {130, -2};
-  return mma_wide::serves(g, precision);
+  return mma_wide::serves(g, precision, Device());
 }
 
 TEST_F(MmaWideServes, Tf32OfFloat32) {

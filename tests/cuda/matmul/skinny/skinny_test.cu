@@ -150,11 +150,12 @@ template <typename T, typename C>
 void check_every_way(const Case& x, Product<T, C>& product, void* workspace) {
   for (const skinny::Way way : {skinny::Way::registers, skinny::Way::shared_memory}) {
     const bool is_streamed = way == skinny::Way::shared_memory;
-    if (is_streamed && !skinny::may_stream(product.gemm)) continue;
+    if (is_streamed && !skinny::may_stream(product.gemm, Device())) continue;
     for (const int parts : {1, 2, 7}) {
-      poison(workspace, skinny::workspace_bytes(product.gemm, parts));
+      const MatmulPlan plan = skinny::choose_in_parts(product.gemm, parts, Device(), way);
+      poison(workspace, plan.workspace_bytes);
       const std::string how = (is_streamed ? ", streamed, in parts: " : ", in parts: ") + std::to_string(parts);
-      const auto launch = [&] { skinny::launch(product.gemm, parts, workspace, stream(), way); };
+      const auto launch = [&] { launch_matmul(product.gemm, plan, workspace, stream()); };
       if (!check_launch(x, product, how, launch)) return;
     }
   }
@@ -327,7 +328,7 @@ bool serves(Change change) {
   g.c = reinterpret_cast<void*>(8192);
   g.a_strides = g.b_strides = g.c_strides = {1024, 1};
   change(g);
-  return skinny::serves(g);
+  return skinny::serves(g, Device());
 }
 
 TEST_F(SkinnyServes, AProductAndItsTranspose) {
@@ -389,10 +390,14 @@ TEST_F(SkinnyServes, DotProductsWhoseBlocksAGridHas) {
   g.a_strides = g.c_strides = {g.k, 1}, g.b_strides = {1, g.k};
   g.batch_ndim = 1;
   g.batch[0] = {1 << 16, g.k, 0, g.n, 0, 0};
-  const auto is_dots = [&] { return skinny::serves(g) && skinny::describe(g).compare(0, 12, "skinny dots ") == 0; };
+  const Device device;
+  const auto is_dots = [&] {
+    return skinny::serves(g, device) &&
+           skinny::describe(g, skinny::choose(g, 0, device)).compare(0, 12, "skinny dots ") == 0;
+  };
   EXPECT_TRUE(is_dots());
   g.batch[0].size = 1 << 18;
-  EXPECT_TRUE(skinny::serves(g) && !is_dots());
+  EXPECT_TRUE(skinny::serves(g, device) && !is_dots());
 }
 
 }  // namespace

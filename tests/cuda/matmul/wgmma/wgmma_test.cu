@@ -63,7 +63,7 @@ template <typename Change>
 int packs(Change change) {
   Gemm g = square(kBfloat16);
   change(g);
-  return packed(wgmma::plan(g, MatmulPrecision::exact, kMost));
+  return packed(wgmma::plan(g, MatmulPrecision::exact, kMost, Device()));
 }
 
 /// Of float32, a in rows and b in columns.
@@ -72,7 +72,7 @@ std::optional<MatmulPlan> plan_float32(MatmulPrecision precision, Change change)
   Gemm g = square(kFloat32);
   g.b_strides = {1, 64};
   change(g);
-  return wgmma::plan(g, precision, kMost);
+  return wgmma::plan(g, precision, kMost, Device());
 }
 
 template <typename Change>
