@@ -329,6 +329,11 @@ int multiprocessors(int device) {
                    [](int of) { return device_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, of); });
 }
 
+int l2_bytes(int device) {
+  static std::atomic<int> bytes[kMaxDevices];
+  return read_once(bytes, device, [](int of) { return device_attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, of); });
+}
+
 int compute_capability(int device) {
   static std::atomic<int> capabilities[kMaxDevices];
   return read_once(capabilities, device, [](int of) {

@@ -60,6 +60,7 @@ inline constexpr int kMaxDevices = 256;  // for arrays with an entry for each de
 std::uint64_t current_context_id(const char* doing);
 int current_device(const char* doing);
 int multiprocessors(int device);
+int l2_bytes(int device);
 int device_attribute(CUdevice_attribute name, int device);
 /// 90 for compute capability 9.0.
 int compute_capability(int device);

@@ -3,6 +3,8 @@
 
 #include <interop/gemm.h>
 
+#include <cstddef>
+
 #include "cuda/driver/driver_api.h"
 #include "cuda/driver/kernel.h"
 
@@ -16,6 +18,7 @@ class Device {
     return index_;
   }
   int multiprocessors() const { return cuda::multiprocessors(index()); }
+  std::size_t l2_bytes() const { return static_cast<std::size_t>(cuda::l2_bytes(index())); }
   bool has_sm80_code() const { return cuda::has_sm80_code(index()); }
   bool has_sm90a_code() const { return cuda::has_sm90a_code(index()); }
 

@@ -9,6 +9,7 @@
 
 #include "cuda/matmul/backends.h"
 #include "cuda/matmul/finish.h"
+#include "cuda/matmul/rates.h"
 
 namespace interop::cuda {
 namespace {
@@ -26,16 +27,14 @@ double bytes(const Gemm& gemm) {
   return (count / gemm.n + count / gemm.m + count / gemm.k) * item_bytes(gemm.dtype);
 }
 
-/// Is the product so small that our kernel takes the GPU no longer than cuBLASLt takes the host? Launching ours takes
-/// the host less than half of that. Measured on an H100; in float32 our kernel also keeps up with cuBLASLt's on the GPU
-/// up to 512^3.
+/// Is the product so small that our kernel takes the GPU no longer than cuBLASLt takes the host?
 bool is_small(const Gemm& gemm, MatmulPrecision precision) {
   const bool is_tf32 = gemm.dtype == kFloat32 && precision == MatmulPrecision::tf32;
   const bool is_float32 = gemm.dtype == kFloat32 && !is_tf32;
   const bool is_half = gemm.dtype.bits == 16 || is_tf32;
-  const int64_t most = is_float32 ? 512 : is_half ? 256 : 128;
-  constexpr double kFewBytes = 4e6;  // reading more takes the memory longer than the launch takes the host
-  return gemm.k <= most && multiplications(gemm) <= static_cast<double>(most * most * most) && bytes(gemm) <= kFewBytes;
+  const int64_t most = is_float32 ? rates::kSmallFloat32 : is_half ? rates::kSmallHalf : rates::kSmallOther;
+  return gemm.k <= most && multiplications(gemm) <= static_cast<double>(most * most * most) &&
+         bytes(gemm) <= rates::kSmallBytes;
 }
 
 /// Is the product one for cuBLASLt, if that is installed and can take its layout?
@@ -78,17 +77,16 @@ bool runs_along_k(const MatrixStrides& strides, int64_t MatrixStrides::* k) { re
 ///   16-bit floats  if rows are not 16-byte aligned, or a vector meets a matrix whose unit stride is a long k
 ///   float32        unless a vector meets a matrix whose unit stride is not k
 bool is_quicker_if_skinny(const Gemm& gemm) {
-  constexpr int64_t kLong = 256;
   const bool is_vector = gemm.m == 1 || gemm.n == 1;
   const bool along_k = gemm.m == 1 ? runs_along_k(gemm.b_strides, &MatrixStrides::row)
                                    : runs_along_k(gemm.a_strides, &MatrixStrides::column);
-  if (gemm.dtype.bits == 16) return alignment_of(gemm) < 16 || (is_vector && along_k && gemm.k >= kLong);
+  if (gemm.dtype.bits == 16) return alignment_of(gemm) < 16 || (is_vector && along_k && gemm.k >= rates::kLongVector);
   return gemm.dtype == kFloat32 && (!is_vector || along_k);
 }
 
 /// Are the outputs so few, and k so long, that only split-k occupies all SMs?
 bool has_few_outputs(const Gemm& gemm) {
-  return gemm.k > 1024 && multiplications(gemm) < 6e5 * static_cast<double>(gemm.k);
+  return gemm.k > rates::kLongForFewOutputs && multiplications(gemm) < rates::kFewOutputs * static_cast<double>(gemm.k);
 }
 
 /// A kind of product, and the number of multiplications from which our kernel is the quicker one for it.
@@ -99,23 +97,23 @@ struct Row {
   bool only_if_denied = false;  // only where cuBLASLt is denied its split-k: its other kernels are slow for these
 };
 
-/// Measured by `interop bench matmul` on H100 and H200 with cuBLASLt 13.1; docs/performance.md has figures.
 constexpr Row kOurs[] = {
-    {"16-bit floats in rows at odd addresses", 4e7,
+    {"16-bit floats in rows at odd addresses", rates::kOddRows,
      [](const Gemm& g, const MatmulOptions&, const Device&) {
        return g.dtype.bits == 16 && alignment_of(g) == 2 && !has_few_outputs(g);
      }},
-    {"16-bit floats in rows at other addresses than multiples of 16 bytes", 3e9,
+    {"16-bit floats in rows at other addresses than multiples of 16 bytes", rates::kUnalignedRows,
      [](const Gemm& g, const MatmulOptions&, const Device&) {
        return g.dtype.bits == 16 && alignment_of(g) < 16 && !has_few_outputs(g);
      }},
-    {"16-bit floats", 1.5e11, [](const Gemm& g, const MatmulOptions&, const Device&) { return g.dtype.bits == 16; }},
-    {"int8, but where k is the unit stride of both", 1e8,
+    {"16-bit floats", rates::kHalf,
+     [](const Gemm& g, const MatmulOptions&, const Device&) { return g.dtype.bits == 16; }},
+    {"int8, but where k is the unit stride of both", rates::kInt8,
      [](const Gemm& g, const MatmulOptions&, const Device&) {
        return g.dtype.code == kDLInt &&
               !(runs_along_k(g.a_strides, &MatrixStrides::column) && runs_along_k(g.b_strides, &MatrixStrides::row));
      }},
-    {"few outputs", 1e8,
+    {"few outputs", rates::kFewOutputsInParts,
      [](const Gemm& g, const MatmulOptions& options, const Device&) {
        const bool is_slow = g.dtype.code == kDLComplex ? g.dtype.bits == 64
                             : g.dtype.bits == 16       ? alignment_of(g) < 16
@@ -125,7 +123,7 @@ constexpr Row kOurs[] = {
      true},
     {"few rows or columns", 0,
      [](const Gemm& g, const MatmulOptions&, const Device& device) { return ours::is_skinny(g, device); }, true},
-    {"TF32 where k is the unit stride of neither", 8e9,
+    {"TF32 where k is the unit stride of neither", rates::kTf32AlongNeither,
      [](const Gemm& g, const MatmulOptions& options, const Device&) {
        return options.precision == MatmulPrecision::tf32 && g.dtype == kFloat32 &&
               !runs_along_k(g.a_strides, &MatrixStrides::column) && !runs_along_k(g.b_strides, &MatrixStrides::row);

@@ -8,6 +8,7 @@
 #include "cuda/matmul/backends.h"
 #include "cuda/matmul/mma/mma.h"
 #include "cuda/matmul/mma/wide.h"
+#include "cuda/matmul/rates.h"
 #include "cuda/matmul/skinny/skinny.h"
 #include "cuda/matmul/split.h"
 #include "cuda/matmul/tiled/tiled.h"
@@ -17,8 +18,6 @@
 namespace interop::cuda::ours {
 namespace {
 
-using tiled::kMostPartialBytes;
-using tiled::kMostParts;
 using tiled::matrices;
 using tiled::may_divide;
 using tiled::partial_bytes;
@@ -28,7 +27,7 @@ bool is_empty(const Gemm& gemm) { return gemm.m == 0 || gemm.n == 0 || matrices(
 
 /// Is the product so small that the general kernels, which start sooner, are as quick as the tensor cores?
 bool is_small(const Gemm& gemm) {
-  constexpr int64_t kSmall = 128;
+  constexpr int64_t kSmall = rates::kSmallGeneral;
   return gemm.k <= kSmall && multiplications(gemm) <= kSmall * kSmall * kSmall;
 }
 
@@ -112,10 +111,7 @@ Estimate quickest_variant(const Gemm& gemm, MatmulFamily family, const Device& d
 /// Plans a family that may split k, so that there are tiles for all SMs. k is not split, unless that saves more time
 /// than the kernel that adds up the partial sums takes. `gemm` is stored by rows.
 Candidate in_parts(const Gemm& gemm, MatmulFamily family, const Device& device) {
-  constexpr int kBatchDims = 2;                   // every kernel takes one more
-  constexpr int64_t kLeast = 256;                 // of k in a part
-  constexpr double kLaunchUs = 3, kRate = 2.8e6;  // of H100's memory, in bytes a microsecond
-  constexpr double kEnough = 132 * 128 * 128;     // outputs
+  constexpr int kBatchDims = 2;  // every kernel takes one more
   const Estimate whole = quickest_variant(gemm, family, device);
   Candidate best{MatmulPlan(), whole.us};
   MatmulPlan& plan = best.plan;
@@ -123,18 +119,18 @@ Candidate in_parts(const Gemm& gemm, MatmulFamily family, const Device& device) 
   plan.kernel.variant = plan.undivided.variant = whole.variant;
   if (family == MatmulFamily::wgmma) plan.multiprocessors = device.multiprocessors();
   if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return best;
-  if (gemm.k < 2 * kLeast || static_cast<double>(gemm.m) * gemm.n * matrices(gemm) > kEnough) return best;
-  double least_us = 0.9 * whole.us;
-  for (const int count : {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, kMostParts}) {
+  const std::size_t most_bytes = std::min(rates::kMostPartialBytes, device.l2_bytes());
+  double least_us = rates::kWorthSplitting * whole.us;
+  for (const int count : {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, rates::kMostParts}) {
     const Parts parts = divided(gemm.k, count);
     const std::size_t bytes = partial_bytes(gemm, parts.sums());
-    if (parts.k < kLeast || bytes > kMostPartialBytes) break;
+    if (parts.k < rates::kLeastPartK || bytes > most_bytes) break;
     const Estimate part = quickest_variant(sums_of(gemm, parts, nullptr), family, device);
     Estimate rest{0, 0};
-    double us = part.us + kLaunchUs + 2 * bytes / kRate;
+    double us = part.us + rates::kLaunchUs + 2 * bytes / rates::kMemoryRate;
     if (parts.rest > 0) {
       rest = quickest_variant(sums_of(gemm, 0, parts.rest, nullptr), family, device);
-      us += kLaunchUs + rest.us;
+      us += rates::kLaunchUs + rest.us;
     }
     if (us >= least_us) continue;
     least_us = best.us = us;
@@ -164,7 +160,7 @@ Estimate quickest_variant(const Gemm& gemm, const MatmulPlan& plan, const Device
 double packing_us(const MatmulPlan& plan) {
   const bool in_two = plan.precision == MatmulPrecision::tf32x3;
   const double bytes = static_cast<double>(plan.workspace_bytes) * (in_two ? 1.5 : 2);  // read and written
-  return bytes == 0 ? 0 : 4 + bytes / 2.5e6;
+  return bytes == 0 ? 0 : rates::kPackingUs + bytes / rates::kPackingRate;
 }
 
 /// Plans a product that is not small: by the tensor cores of sm_90, if they are the quickest with what they pack first.
@@ -252,7 +248,7 @@ MatmulPlan choose(const Gemm& asked, const MatmulOptions& options, const Device&
   const bool is_few = skinny::serves(asked, device);
   MatmulPlan plan;
   if (flips ? skinny::serves(gemm, device) : is_few) {
-    plan = skinny::choose(gemm, kMostPartialBytes, device);
+    plan = skinny::choose(gemm, std::min(rates::kMostPartialBytes, device.l2_bytes()), device);
   } else if (is_small(gemm)) {
     plan = in_parts(gemm, MatmulFamily::tiled, device).plan;
   } else if (is_few) {  // a square, of which only the transpose is not served
@@ -266,7 +262,8 @@ MatmulPlan choose(const Gemm& asked, const MatmulOptions& options, const Device&
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
   if (is_empty(gemm) || is_small(gemm)) return 0;
-  const std::size_t sums = may_divide(gemm) ? std::min(kMostPartialBytes, partial_bytes(gemm, kMostParts + 1)) : 0;
+  const std::size_t sums =
+      may_divide(gemm) ? std::min(rates::kMostPartialBytes, partial_bytes(gemm, rates::kMostParts + 1)) : 0;
   const std::size_t packed = is_integral(gemm.dtype)
                                  ? wgmma::largest_integer_packing(gemm, options.most_packed_bytes)
                                  : wgmma::largest_packing(gemm, options.precision, options.most_packed_bytes);

@@ -8,6 +8,7 @@
 #include "cuda/driver/driver_api.h"
 #include "cuda/driver/kernel.h"
 #include "cuda/matmul/finish.cuh"
+#include "cuda/matmul/rates.h"
 
 namespace interop::cuda::tiled {
 namespace {
@@ -71,9 +72,8 @@ int64_t count_outputs(const Gemm& gemm) {
 }  // namespace
 
 bool may_divide(const Gemm& gemm) {
-  constexpr int64_t kLeast = 2048, kMost = std::numeric_limits<int>::max();
-  constexpr int64_t kMostOutputs = 80 * 128 * 128;  // tiles for 0.6 of an H100's SMs
-  return gemm.k >= kLeast && gemm.k <= kMost && count_outputs(gemm) <= kMostOutputs;
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  return gemm.k >= rates::kLeastDividedK && gemm.k <= kMost && count_outputs(gemm) <= rates::kMostDividedOutputs;
 }
 
 std::size_t partial_bytes(const Gemm& gemm, int parts) {
@@ -86,7 +86,7 @@ void launch_sum_of_parts(const Gemm& gemm, const void* partials, int parts, cuda
   args.parts = parts;
   args.m = static_cast<int>(gemm.m);
   args.n = static_cast<int>(gemm.n);
-  args.outputs = static_cast<int>(count_outputs(gemm));  // fits: the partial sums have at most kMostPartialBytes
+  args.outputs = static_cast<int>(count_outputs(gemm));  // fits: the partial sums have at most rates::kMostPartialBytes
   args.finish = finish_args(gemm, false);
   args.c = output_args(gemm.c, gemm.c_strides, item_bytes(gemm.out_dtype));
   args.batch_ndim = gemm.batch_ndim;

@@ -9,11 +9,6 @@
 
 namespace interop::cuda::tiled {
 
-/// The most memory that the partial sums may take: they should stay in L2.
-inline constexpr std::size_t kMostPartialBytes = std::size_t{32} << 20;
-
-inline constexpr int kMostParts = 64;
-
 /// Is k long enough to be split, and are the outputs so few that their tiles may leave SMs idle?
 bool may_divide(const Gemm& gemm);
 

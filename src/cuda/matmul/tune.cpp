@@ -15,13 +15,7 @@ constexpr const char* kTuning = "timing a product";
 constexpr int kRuns = 5;
 
 /// Twice the size of the L2 cache. So much is written before each run, so that no run finds its operands there.
-std::size_t flushed_bytes() {
-  CUdevice device;
-  check(driver().cuCtxGetDevice(&device), kTuning);
-  int bytes = 0;
-  check(driver().cuDeviceGetAttribute(&bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), kTuning);
-  return 2 * static_cast<std::size_t>(bytes);
-}
+std::size_t flushed_bytes(const Device& device) { return 2 * device.l2_bytes(); }
 
 /// The bytes that c's matrices span before its first element, and from it on.
 struct Span {
@@ -100,15 +94,17 @@ class Timer {
 
 std::size_t tuning_bytes(const Gemm& gemm, const MatmulOptions& options) {
   const Span span = span_of_c(gemm);
-  return largest_workspace_of(ours::choose(gemm, options, Device())) + flushed_bytes() +
+  const Device device;
+  return largest_workspace_of(ours::choose(gemm, options, device)) + flushed_bytes(device) +
          (reads_its_result(gemm) ? aligned(span.before) + aligned(span.after) : 0);
 }
 
 void tune_matmul(const Gemm& asked, const MatmulOptions& options, void* memory, cudaStream_t stream) {
-  const MatmulPlan plan = ours::choose(asked, options, Device());
+  const Device device;
+  const MatmulPlan plan = ours::choose(asked, options, device);
   char* const workspace = static_cast<char*>(memory);
   char* const flushed = workspace + largest_workspace_of(plan);
-  const std::size_t bytes = flushed_bytes();
+  const std::size_t bytes = flushed_bytes(device);
   Gemm gemm = asked;
   if (reads_its_result(gemm)) gemm.c = flushed + bytes + aligned(span_of_c(gemm).before);
 

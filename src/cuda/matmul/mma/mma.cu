@@ -12,6 +12,7 @@
 #include "cuda/driver/kernel.h"
 #include "cuda/matmul/blocks.cuh"
 #include "cuda/matmul/finish_four.cuh"
+#include "cuda/matmul/rates.h"
 
 namespace interop::cuda::mma {
 namespace {
@@ -333,8 +334,8 @@ constexpr int kVariants = 2;
 
 const Variant* variants() {
   static const Variant list[kVariants] = {
-      variant_of<Shape<128>>("128x128x32", 1.0),
-      variant_of<Shape<64>>("64x64x32", 0.6),
+      variant_of<Shape<128>>("128x128x32", rates::kMma128x128),
+      variant_of<Shape<64>>("64x64x32", rates::kMma64x64),
   };
   return list;
 }
@@ -408,14 +409,13 @@ bool serves(const Gemm& gemm, const Device& device) {
 }
 
 Estimate choose(const Gemm& gemm, const Device& device) {
-  constexpr double kRate = 150e6 / 132;  // multiplications of an H100's SM in a microsecond, at a rate of 1
   const int sms = device.multiprocessors();
   Estimate best{kVariants - 1, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < kVariants; ++i) {
     const Variant& variant = variants()[i];
     const int64_t tiles = ceil_div(gemm.m, variant.size) * ceil_div(gemm.n, variant.size) * matrices(gemm);
-    const double us =
-        static_cast<double>(ceil_div(tiles, sms)) * variant.size * variant.size * gemm.k / variant.rate / kRate;
+    const double us = static_cast<double>(ceil_div(tiles, sms)) * variant.size * variant.size * gemm.k / variant.rate /
+                      rates::kMmaRate;
     if (us < best.us) best = {i, us};
   }
   return best;

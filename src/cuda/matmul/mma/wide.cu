@@ -14,6 +14,7 @@
 #include "cuda/driver/kernel.h"
 #include "cuda/matmul/blocks.cuh"
 #include "cuda/matmul/finish_four.cuh"
+#include "cuda/matmul/rates.h"
 #include "cuda/matmul/tf32.cuh"
 
 namespace interop::cuda::mma_wide {
@@ -478,12 +479,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks) mma_wide_kernel(co
 
 // ---- the variants ----
 
-/// A shape and its speed. `blocks` blocks on one SM take as long as (blocks + start) / rate times the multiplications
-/// of one block do at the SM's peak. Fitted to an H200, with squares of 256 to 2048; estimated for TF32.
+/// A shape and its speed.
 struct Variant {
   const char* name;
   int m, n, threads, shared_bytes;
-  double rate, start;
+  rates::Tile speed;
   Kernel* kernels[2][2];  // [is k a's fast dimension][b's]
 };
 
@@ -494,14 +494,13 @@ Kernel* kernel_of() {
 }
 
 template <typename S>
-Variant variant_of(const char* name, double rate, double start) {
+Variant variant_of(const char* name, const rates::Tile& speed) {
   return {name,
           S::kM,
           S::kN,
           S::kThreads,
           S::kShared,
-          rate,
-          start,
+          speed,
           {{kernel_of<S, false, false>(), kernel_of<S, false, true>()},
            {kernel_of<S, true, false>(), kernel_of<S, true, true>()}}};
 }
@@ -516,20 +515,18 @@ Variants variants(DLDataType dtype) {
   // clang-format off
   //                     T   M    N  warp  stages  blocks an SM
   static const Variant real[] = {
-      variant_of<Shape<double, 64, 128,  32, 32,  3,  2>>("64x128x16", 0.94, 0.3),
-      variant_of<Shape<double, 64,  64,  16, 32,  4,  2>>("64x64x16", 0.875, 0.4),
-      variant_of<Shape<double, 32,  32,  16, 16,  4,  4>>("32x32x16", 0.66, 2.0),
+      variant_of<Shape<double, 64, 128,  32, 32,  3,  2>>("64x128x16", rates::kMmaFloat64_64x128),
+      variant_of<Shape<double, 64,  64,  16, 32,  4,  2>>("64x64x16", rates::kMmaFloat64_64x64),
+      variant_of<Shape<double, 32,  32,  16, 16,  4,  4>>("32x32x16", rates::kMmaFloat64_32x32),
   };
   static const Variant complex[] = {
-      variant_of<Shape<Wide, 64, 64,  16, 32,  3,  2>>("64x64x8", 1.0, 0.3),
-      variant_of<Shape<Wide, 32, 32,  16, 16,  3,  4>>("32x32x8", 1.0, 1.2),
+      variant_of<Shape<Wide, 64, 64,  16, 32,  3,  2>>("64x64x8", rates::kMmaComplex128_64x64),
+      variant_of<Shape<Wide, 32, 32,  16, 16,  3,  4>>("32x32x8", rates::kMmaComplex128_32x32),
   };
   // clang-format on
-  // These are bound by the loads from shared memory and by the rounding: 24 and 72 instructions for 16 products of a
-  // warp of 64 x 32. On an H200 they reach 120 and 100 TFLOP/s.
   static const Variant tf32[] = {
-      variant_of<Shape<float, 128, 128, 64, 32, 2, 2>>("128x128x32", 0.26, 0.3),
-      variant_of<Shape<float, 64, 64, 32, 32, 3, 4>>("64x64x32", 0.21, 0.6),
+      variant_of<Shape<float, 128, 128, 64, 32, 2, 2>>("128x128x32", rates::kMmaTf32_128x128),
+      variant_of<Shape<float, 64, 64, 32, 32, 3, 4>>("64x64x32", rates::kMmaTf32_64x64),
   };
   if (dtype == kFloat32) return {tf32, static_cast<int>(std::size(tf32))};
   if (dtype.code == kDLComplex) return {complex, static_cast<int>(std::size(complex))};
@@ -608,22 +605,21 @@ bool serves(const Gemm& gemm, MatmulPrecision precision, const Device& device) {
 }
 
 Estimate choose(const Gemm& gemm, const Device& device) {
-  constexpr double kRate = 30e6 / 132;  // multiplications of float64 of a Hopper's SM in a microsecond
-  constexpr double kSlower = 0.25;      // estimated, for each operand of TF32 that is copied element by element
-  // How many of those take as long as one of this dtype.
-  const double each = gemm.dtype.code == kDLComplex ? 4 : gemm.dtype == kFloat32 ? 1. / 8 : 1;
+  const double each = gemm.dtype.code == kDLComplex ? rates::kMmaComplex128
+                      : gemm.dtype == kFloat32      ? rates::kMmaTf32
+                                                    : 1;
   const int sms = device.multiprocessors();
   const auto [list, count] = variants(gemm.dtype);
   Estimate best{count - 1, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < count; ++i) {
     const int64_t tiles = ceil_div(gemm.m, list[i].m) * ceil_div(gemm.n, list[i].n) * matrices(gemm);
-    const double blocks = static_cast<double>(ceil_div(tiles, sms)) + list[i].start;
-    const double us = each * blocks * list[i].m * list[i].n * gemm.k / list[i].rate / kRate;
+    const double blocks = static_cast<double>(ceil_div(tiles, sms)) + list[i].speed.start;
+    const double us = each * blocks * list[i].m * list[i].n * gemm.k / list[i].speed.rate / rates::kMmaWideRate;
     if (us < best.us) best = {i, us};
   }
   if (gemm.dtype != kFloat32) return best;
   const Variant& variant = list[best.variant];
-  best.us *= 1 + kSlower * (!operand_a(gemm, variant).vectors + !operand_b(gemm, variant).vectors);
+  best.us *= 1 + rates::kMmaTf32ByElements * (!operand_a(gemm, variant).vectors + !operand_b(gemm, variant).vectors);
   return best;
 }
 

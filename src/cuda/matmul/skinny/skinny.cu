@@ -13,6 +13,7 @@
 
 #include "cuda/driver/driver_api.h"
 #include "cuda/driver/kernel.h"
+#include "cuda/matmul/rates.h"
 #include "cuda/matmul/skinny/skinny.cuh"
 #include "cuda/matmul/split.h"
 
@@ -474,20 +475,21 @@ double bytes_of_b(const Gemm& gemm) {
 // ---- the grids ----
 
 /// Is the product computed as dot products? With more rows, or where k does not fill a warp's stage, the other kernels
-/// are as quick; measured on an H200. `gemm` is oriented.
+/// are as quick. `gemm` is oriented.
 bool are_dots(const Gemm& gemm, bool k_fast) {
   const int bits = gemm.dtype.bits;
-  if (!k_fast || bits == 64 || gemm.m > (bits == 16 ? 2 : 4)) return false;
+  if (!k_fast || bits == 64 || gemm.m > (bits == 16 ? rates::kMostDotRowsOfHalf : rates::kMostDotRowsOfFloat32))
+    return false;
   const Variant variant = dots_variant(gemm.dtype, gemm.m, gemm.k);
   if (gemm.k < variant.stage_k) return false;
   return static_cast<double>(ceil_div(gemm.n, variant.columns)) * matrices(gemm) <= kMostGrid;
 }
 
 bool streams(const Gemm& gemm, bool k_fast, const Device& device, Way way) {
-  constexpr double kMuch = 32e6;  // bytes
   if (way != Way::chosen) return way == Way::shared_memory && may_stream(gemm, device);
-  // Measured on an H200: with fewer rows the other kernels are as quick, or quicker where little is read.
-  const int fewest_rows = k_fast ? 5 : bytes_of_b(gemm) < kMuch ? 3 : 1;
+  const int fewest_rows = k_fast                                    ? rates::kLeastStreamedAlongK
+                          : bytes_of_b(gemm) < rates::kMuchStreamed ? rates::kLeastStreamedOfFew
+                                                                    : 1;
   if (gemm.m < fewest_rows || !may_stream(gemm, device)) return false;
   const int columns = streamed_variant(gemm.m, k_fast).columns;
   return 4 * gemm.n >= 3 * ceil_div(gemm.n, int64_t{columns}) * columns;
@@ -500,8 +502,6 @@ struct Grid {
   int64_t blocks = 0;
   double us = 0;
 };
-
-constexpr double kFastestMemory = 4.2e6;  // bytes a microsecond: an H200's
 
 /// The blocks that share the columns of a matrix, or of a part of it.
 int64_t column_blocks(const Gemm& gemm, const Variant& variant, const MatmulKernel& kernel) {
@@ -534,13 +534,12 @@ Grid grid_of_registers(const Gemm& gemm, bool k_fast, int parts, const Device& d
     set_k_warps(grid, gemm, variant, log);
     const int part_k = grid.kernel.part_k;
     if (log == 0 || part_k >= 2 * variant.stage_k << log) break;
-    if (2 * part_k > variant.stage_k << log && grid.blocks < 4 * sms) break;
+    if (2 * part_k > variant.stage_k << log && grid.blocks < rates::kEnoughBlocksOfSm * sms) break;
   }
-  // The rates of an H100, in bytes per microsecond: of one warp, of an SM, of memory.
-  constexpr double kWarpRate = 3e3, kSmRate = 60e3, kRate = 2.8e6;
   const double bytes = bytes_of_b(gemm), of_block = bytes / grid.blocks;
   const double busiest = std::ceil(static_cast<double>(grid.blocks) / sms) * of_block;
-  grid.us = std::max({of_block / (kWarpRate * (1 << variant.warps_log)), busiest / kSmRate, bytes / kRate});
+  grid.us = std::max(
+      {of_block / (rates::kWarpRate * (1 << variant.warps_log)), busiest / rates::kSmRate, bytes / rates::kMemoryRate});
   return grid;
 }
 
@@ -564,10 +563,8 @@ Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts, const Device& de
   const int number = variant_number(Kind::streamed, k_fast);
   const Variant variant = variant_at(gemm, number);
   const int sms = device.multiprocessors();
-  // Measured on an H200, in microseconds: a stage on a busy SM; a stage of a block alone; a block's start and end.
-  const double stage_us = 0.08 + 0.021 * variant.rows;
-  constexpr double kAloneUs = 0.6, kBlockUs = 1.5;
-  const double memory_us = bytes_of_b(gemm) / kFastestMemory;
+  const double stage_us = rates::kStageUs + rates::kStageUsOfRow * variant.rows;
+  const double memory_us = bytes_of_b(gemm) / rates::kFastestMemory;
   Grid best;
   for (int cluster = 1; cluster <= kMostBlocks; ++cluster) {
     const int held = resident_blocks(variant, cluster, device.index());
@@ -576,15 +573,13 @@ Grid grid_of_streamed(const Gemm& gemm, bool k_fast, int parts, const Device& de
     Grid grid = divided(gemm, variant, number, parts, cluster);
     set_k_warps(grid, gemm, variant, variant.warps_log);
     const auto time_of = [&](int64_t blocks) {  // for so many resident blocks
-      // Clusters do not spread evenly over SMs.
-      const double of_an_sm = static_cast<double>(blocks) / sms * (cluster > 1 ? 1.15 : 1);
+      const double of_an_sm = static_cast<double>(blocks) / sms * (cluster > 1 ? rates::kUnevenClusters : 1);
       const double busiest = std::min(std::ceil(of_an_sm), double{kStreamedBlocks});
-      return grid.kernel.part_k / variant.stage_k * std::max(busiest * stage_us, kAloneUs) + kBlockUs;
+      return grid.kernel.part_k / variant.stage_k * std::max(busiest * stage_us, rates::kAloneUs) + rates::kBlockUs;
     };
     const int64_t rounds = grid.blocks / resident, left = grid.blocks % resident;
     const double busy = rounds * time_of(resident) + (left > 0 ? time_of(left) : 0);
-    // A share of the computation, at the start and the end, overlaps with no loads.
-    grid.us = std::max(busy, memory_us) + 0.2 * busy;
+    grid.us = std::max(busy, memory_us) + rates::kNotOverlapped * busy;
     if (best.blocks == 0 || grid.us < best.us) best = grid;
   }
   return best;
@@ -632,17 +627,16 @@ bool serves(const Gemm& gemm, const Device& device) {
   const bool is_float = gemm.dtype.code == kDLFloat || gemm.dtype.code == kDLBfloat;
   if (!is_float || gemm.dtype.bits < 16 || gemm.b_dtype != gemm.dtype) return false;
   if (gemm.m < 1 || gemm.n < 1 || gemm.k < 1 || gemm.batch_ndim > kKernelBatchDims) return false;
-  constexpr double kSmall = 64 * 1024;  // elements
   const double of_matrix = static_cast<double>(std::max(gemm.m, gemm.n)) * gemm.k;
-  if (of_matrix * matrices(gemm) < kSmall || gemm.k > std::numeric_limits<int>::max() / 2) return false;
+  if (of_matrix * matrices(gemm) < rates::kSkinnyElements || gemm.k > std::numeric_limits<int>::max() / 2) return false;
   if (static_cast<double>(ceil_div(std::max(gemm.m, gemm.n), 16)) * matrices(gemm) > kMostGrid) return false;
   Gemm flipped;
   bool k_fast;
   const Gemm* const found = oriented(gemm, flipped, k_fast);
   if (!found) return false;
-  // Many small matrices go to the tiled kernels: a block here has at most one. Measured on an H200.
-  const bool is_cheap = found->m <= 8 && (k_fast || gemm.dtype.bits != 16);
-  if (of_matrix < (is_cheap ? kSmall / 8 : kSmall)) return false;
+  // Many small matrices go to the tiled kernels: a block here has at most one.
+  const bool is_cheap = found->m <= rates::kSkinnyCheapRows && (k_fast || gemm.dtype.bits != 16);
+  if (of_matrix < rates::kSkinnyElements / (is_cheap ? rates::kSkinnyCheaper : 1)) return false;
   return device.has_sm80_code();
 }
 
@@ -652,15 +646,14 @@ MatmulPlan choose(const Gemm& asked, std::size_t most_bytes, const Device& devic
   const Grids grids(asked, device, way);
   const Grid undivided = grids.in_parts(1);
   if (!tiled::may_divide(asked)) return grids.plan(undivided, undivided);
-  constexpr double kRate = 2.8e6;  // of an H100's memory, in bytes a microsecond
-  constexpr double kSumUs = 2.5;   // the least that the kernel that adds up the partial sums takes
   const auto time = [&](const Grid& grid) {
-    return grid.us + (grid.parts == 1 ? 0 : kSumUs + 2 * tiled::partial_bytes(grids.gemm(), grid.parts) / kRate);
+    if (grid.parts == 1) return grid.us;
+    return grid.us + (rates::kSumUs + 2 * tiled::partial_bytes(grids.gemm(), grid.parts) / rates::kMemoryRate);
   };
-  const int64_t enough_blocks = 4 * device.multiprocessors();
+  const int64_t enough_blocks = rates::kEnoughBlocksOfSm * device.multiprocessors();
   Grid grid = undivided, best = undivided;
   double best_us = time(grid);
-  for (int count = 2; count <= tiled::kMostParts && grid.blocks < enough_blocks; count += std::max(1, count / 2)) {
+  for (int count = 2; count <= rates::kMostParts && grid.blocks < enough_blocks; count += std::max(1, count / 2)) {
     grid = grids.in_parts(count);
     if (tiled::partial_bytes(grids.gemm(), grid.parts) > most_bytes) break;
     const double us = time(grid);

@@ -15,14 +15,14 @@ using Only128 = Shape<Complex<double>,   64, 32, 8, 3,  32, 16,  4, 4,  2>;
 }  // namespace
 
 Variants complex64_variants() {
-  static const Variant variants[] = {variant_of<Large64, false>("128x64x8", 0.8, 0.2),
-                                     variant_of<Medium64, false>("64x64x8", 0.75, 0.2),
-                                     variant_of<Small64, false>("32x32x8", 0.5, 0.44)};
+  static const Variant variants[] = {variant_of<Large64, false>("128x64x8", rates::kComplex64_128x64),
+                                     variant_of<Medium64, false>("64x64x8", rates::kComplex64_64x64),
+                                     variant_of<Small64, false>("32x32x8", rates::kComplex64_32x32)};
   return {variants, 3};
 }
 
 Variants complex128_variants() {
-  static const Variant variants[] = {variant_of<Only128, false>("64x32x8", 0.7, 0.3)};
+  static const Variant variants[] = {variant_of<Only128, false>("64x32x8", rates::kComplex128_64x32)};
   return {variants, 1};
 }
 

@@ -15,9 +15,10 @@ using Small = Shape<float,   32,  32, 16, 4,  32, 16,  4, 4,  8>;
 }  // namespace
 
 Variants float32_variants() {
-  static const Variant variants[] = {
-      variant_of<Large, true>("128x128x16", 0.777, 0.174), variant_of<Medium, true>("64x64x8", 0.647, 0.235),
-      variant_of<Narrow, false>("32x64x16", 0.563, 0.386), variant_of<Small, false>("32x32x16", 0.426, 0.44)};
+  static const Variant variants[] = {variant_of<Large, true>("128x128x16", rates::kFloat32_128x128),
+                                     variant_of<Medium, true>("64x64x8", rates::kFloat32_64x64),
+                                     variant_of<Narrow, false>("32x64x16", rates::kFloat32_32x64),
+                                     variant_of<Small, false>("32x32x16", rates::kFloat32_32x32)};
   return {variants, 4};
 }
 

@@ -12,7 +12,7 @@ using Only = Shape<double,  32, 32, 8, 4,  32, 16,  4, 4,  6>;
 }  // namespace
 
 Variants float64_variants() {
-  static const Variant variants[] = {variant_of<Only, false>("32x32x8", 0.35, 0.50)};
+  static const Variant variants[] = {variant_of<Only, false>("32x32x8", rates::kFloat64_32x32)};
   return {variants, 1};
 }
 

@@ -15,14 +15,14 @@ using Small64 = Shape<uint64_t,  32,  32,  8, 4,  32, 16,  4, 4,  6>;
 }  // namespace
 
 Variants int32_variants() {
-  static const Variant variants[] = {variant_of<Large32, true>("128x128x16", 0.85, 0.15),
-                                     variant_of<Small32, false>("32x32x16", 0.5, 0.44)};
+  static const Variant variants[] = {variant_of<Large32, true>("128x128x16", rates::kInt32_128x128),
+                                     variant_of<Small32, false>("32x32x16", rates::kInt32_32x32)};
   return {variants, 2};
 }
 
 Variants int64_variants() {
-  static const Variant variants[] = {variant_of<Large64, false>("64x64x8", 0.85, 0.15),
-                                     variant_of<Small64, false>("32x32x8", 0.6, 0.44)};
+  static const Variant variants[] = {variant_of<Large64, false>("64x64x8", rates::kInt64_64x64),
+                                     variant_of<Small64, false>("32x32x8", rates::kInt64_32x32)};
   return {variants, 2};
 }
 

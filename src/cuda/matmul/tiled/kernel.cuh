@@ -490,7 +490,7 @@ Kernel* kernel_of() {
 }
 
 template <typename S, bool Vectors>
-Variant variant_of(const char* name, double rate, double start) {
+Variant variant_of(const char* name, const rates::Tile& speed) {
   using VectorCopyA = TileCopy<typename S::Type, S::kM, S::kK, S::kThreads, Vectors>;
   using VectorCopyB = TileCopy<typename S::Type, S::kN, S::kK, S::kThreads, Vectors>;
   return {name,
@@ -501,8 +501,7 @@ Variant variant_of(const char* name, double rate, double start) {
           Vectors,
           VectorCopyA::kStepK,
           VectorCopyB::kStepK,
-          rate,
-          start,
+          speed,
           {{kernel_of<S, false, false>(), kernel_of<S, false, Vectors>()},
            {kernel_of<S, Vectors, false>(), kernel_of<S, Vectors, Vectors>()}}};
 }

@@ -15,26 +15,26 @@ using Small = Shape<T, 32, 32, 16, 2,  32, 16,  4, 4,  8, Source>;
 }  // namespace
 
 Variants float16_variants() {
-  static const Variant variants[] = {variant_of<Large<float, uint16_t>, false>("64x64x16", 0.6, 0.25),
-                                     variant_of<Small<float, uint16_t>, false>("32x32x16", 0.4, 0.44)};
+  static const Variant variants[] = {variant_of<Large<float, uint16_t>, false>("64x64x16", rates::kNarrow_64x64),
+                                     variant_of<Small<float, uint16_t>, false>("32x32x16", rates::kNarrow_32x32)};
   return {variants, 2};
 }
 
 Variants float8_variants() {
-  static const Variant variants[] = {variant_of<Large<float, uint8_t>, false>("64x64x16", 0.6, 0.25),
-                                     variant_of<Small<float, uint8_t>, false>("32x32x16", 0.4, 0.44)};
+  static const Variant variants[] = {variant_of<Large<float, uint8_t>, false>("64x64x16", rates::kNarrow_64x64),
+                                     variant_of<Small<float, uint8_t>, false>("32x32x16", rates::kNarrow_32x32)};
   return {variants, 2};
 }
 
 Variants int16_variants() {
-  static const Variant variants[] = {variant_of<Large<uint32_t, uint16_t>, false>("64x64x16", 0.6, 0.25),
-                                     variant_of<Small<uint32_t, uint16_t>, false>("32x32x16", 0.4, 0.44)};
+  static const Variant variants[] = {variant_of<Large<uint32_t, uint16_t>, false>("64x64x16", rates::kNarrow_64x64),
+                                     variant_of<Small<uint32_t, uint16_t>, false>("32x32x16", rates::kNarrow_32x32)};
   return {variants, 2};
 }
 
 Variants int8_variants() {
-  static const Variant variants[] = {variant_of<Large<uint32_t, uint8_t>, false>("64x64x16", 0.6, 0.25),
-                                     variant_of<Small<uint32_t, uint8_t>, false>("32x32x16", 0.4, 0.44)};
+  static const Variant variants[] = {variant_of<Large<uint32_t, uint8_t>, false>("64x64x16", rates::kNarrow_64x64),
+                                     variant_of<Small<uint32_t, uint8_t>, false>("32x32x16", rates::kNarrow_32x32)};
   return {variants, 2};
 }
 

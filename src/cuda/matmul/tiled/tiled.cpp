@@ -66,7 +66,7 @@ struct Choice {
 Choice least_work(const Gemm& gemm, const Device& device) {
   const auto [variants, count] = variants_for(gemm.dtype);
   const auto work = [](const Variant& variant, double blocks) {
-    return variant.m * variant.n * (blocks + variant.start) / variant.rate;
+    return variant.m * variant.n * (blocks + variant.speed.start) / variant.speed.rate;
   };
   const Variant& last = variants[count - 1];
   Choice best{count - 1, work(last, 1)};
@@ -199,13 +199,12 @@ void transpose(Gemm& gemm) {
 }
 
 Estimate choose(const Gemm& gemm, const Device& device) {
-  const double slower = gemm.dtype.code == kDLComplex                      ? 4
-                        : is_integral(gemm.dtype) && gemm.dtype.bits == 64 ? 8
-                        : is_integral(gemm.dtype)                          ? 2
+  const double slower = gemm.dtype.code == kDLComplex                      ? rates::kComplexSlower
+                        : is_integral(gemm.dtype) && gemm.dtype.bits == 64 ? rates::kInt64Slower
+                        : is_integral(gemm.dtype)                          ? rates::kIntegerSlower
                                                                            : 1;
-  constexpr double kPeak = 128 * 1.7e3;  // an SM's multiply-adds of float32 in a microsecond
   const Choice best = least_work(gemm, device);
-  return {best.variant, slower * gemm.k * best.work / kPeak};
+  return {best.variant, slower * gemm.k * best.work / rates::kGeneralPeak};
 }
 
 std::string describe(const Gemm& gemm, int variant) {

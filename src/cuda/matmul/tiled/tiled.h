@@ -11,6 +11,7 @@
 
 #include "cuda/driver/kernel.h"
 #include "cuda/matmul/choosing.h"
+#include "cuda/matmul/rates.h"
 
 namespace interop::cuda::tiled {
 
@@ -129,14 +130,13 @@ struct KernelArgs {
   FinishArgs finish;
 };
 
-/// The kernels of one shape, by [vectors of a][vectors of b], and their speed. For each k, `blocks` blocks on one SM
-/// take as long as (blocks + start) * m * n / rate multiply-adds do at the SM's peak. Fitted to an H100, with float32.
+/// The kernels of one shape, by [vectors of a][vectors of b], and their speed.
 struct Variant {
   const char* name;
   int m, n, k, threads;
   bool reads_vectors;
   int step_vectors_m, step_vectors_n;  // rows of k that one pass of vector copies covers, for a and for b
-  double rate, start;
+  rates::Tile speed;
   Kernel* kernels[2][2];
 };
 

@@ -15,6 +15,7 @@
 
 #include "cuda/matmul/finish_four.cuh"
 #include "cuda/matmul/pack.h"
+#include "cuda/matmul/rates.h"
 #include "cuda/matmul/wgmma/wgmma.cuh"
 
 namespace interop::cuda::wgmma {
@@ -279,10 +280,10 @@ __global__ void __launch_bounds__(kThreads, 1) integer_kernel(const __grid_const
 
 // ---- the variants ----
 
-/// A shape, and the times that a block takes for one k tile of one pass, and to store a tile. Fitted to an H100.
+/// A shape and its speed.
 struct Variant {
   const char* name;
-  double k_tile_us, store_us;
+  rates::TileTime time;
   int n, shared_bytes;
   Kernel* kernels[2];  // by [are there signed bytes?]
 };
@@ -296,20 +297,19 @@ Kernel* kernel_of() {
 constexpr int kM = 128;  // of all tiles
 
 template <int N, int Stages>
-Variant of_32_bits(const char* name, double k_tile_us, double store_us) {
+Variant of_32_bits(const char* name, const rates::TileTime& time) {
   return {
       name,
-      k_tile_us,
-      store_us,
+      time,
       N,
       IntegerShape<N, Stages, uint32_t, false>::kShared,
       {kernel_of<IntegerShape<N, Stages, uint32_t, false>>(), kernel_of<IntegerShape<N, Stages, uint32_t, true>>()}};
 }
 
 template <int N, int Stages>
-Variant of_64_bits(const char* name, double k_tile_us, double store_us) {
+Variant of_64_bits(const char* name, const rates::TileTime& time) {
   using S = IntegerShape<N, Stages, uint64_t, false>;
-  return {name, k_tile_us, store_us, N, S::kShared, {kernel_of<S>(), kernel_of<S>()}};
+  return {name, time, N, S::kShared, {kernel_of<S>(), kernel_of<S>()}};
 }
 
 struct Variants {
@@ -320,13 +320,13 @@ struct Variants {
 /// The smallest last.
 Variants integer_variants(const Gemm& gemm) {
   static const Variant narrow[] = {
-      of_32_bits<256, 4>("128x256x128", 0.80, 3.2),
-      of_32_bits<128, 6>("128x128x128", 0.46, 1.6),
-      of_32_bits<64, 8>("128x64x128", 0.36, 0.8),
+      of_32_bits<256, 4>("128x256x128", rates::kBytes_128x256),
+      of_32_bits<128, 6>("128x128x128", rates::kBytes_128x128),
+      of_32_bits<64, 8>("128x64x128", rates::kBytes_128x64),
   };
   static const Variant wide[] = {
-      of_64_bits<128, 6>("128x128x128", 0.52, 3.2),
-      of_64_bits<64, 8>("128x64x128", 0.40, 1.6),
+      of_64_bits<128, 6>("128x128x128", rates::kWideBytes_128x128),
+      of_64_bits<64, 8>("128x64x128", rates::kWideBytes_128x64),
   };
   if (gemm.out_dtype.bits == 64) return {wide, 2};
   return {narrow, 3};
@@ -448,7 +448,8 @@ Estimate choose_integers(const Gemm& gemm, const Device& device) {
   for (int i = all.count - 1; i >= 0; --i) {  // the largest of equally quick ones
     const Variant& variant = all.first[i];
     const int64_t tiles = ceil_div(gemm.m, kM) * ceil_div(gemm.n, variant.n) * count;
-    const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
+    const double us =
+        static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.time.k_tile_us + variant.time.store_us);
     if (us <= best.us) best = {i, us};
   }
   return best;

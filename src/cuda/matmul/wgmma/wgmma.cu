@@ -19,6 +19,7 @@
 #include "cuda/driver/kernel.h"
 #include "cuda/matmul/finish_four.cuh"
 #include "cuda/matmul/pack.h"
+#include "cuda/matmul/rates.h"
 #include "cuda/matmul/tf32.cuh"
 #include "cuda/matmul/wgmma/sm90.cuh"
 #include "cuda/matmul/wgmma/wgmma.cuh"
@@ -519,10 +520,10 @@ __global__ void __launch_bounds__(kThreads, 1) INTEROP_CLUSTER(S::kCluster)
 
 // ---- the variants ----
 
-/// A shape, and the times that a block takes for one k tile, and to store a tile. Fitted to an H100.
+/// A shape and its speed.
 struct Variant {
   const char* name;
-  double k_tile_us, store_us;
+  rates::TileTime time;
   int m, n, cluster, b_share, shared_bytes;
   bool ping_pong;
   Kernel* kernels[2][2][2];  // [bfloat16][k fast in a][k fast in b]; of float32 only [0][...][1], in two [0][1][1]
@@ -537,16 +538,16 @@ Kernel* kernel_of() {
 }
 
 template <typename S>
-Variant variant_of(const char* name, double k_tile_us, double store_us, const Kernels& kernels) {
-  Variant variant{name, k_tile_us, store_us, S::kM, S::kN, S::kCluster, S::kShareB, S::kShared, S::kPingPong, {}};
+Variant variant_of(const char* name, const rates::TileTime& time, const Kernels& kernels) {
+  Variant variant{name, time, S::kM, S::kN, S::kCluster, S::kShareB, S::kShared, S::kPingPong, {}};
   std::memcpy(variant.kernels, kernels, sizeof kernels);
   return variant;
 }
 
 /// The variant for float16 and bfloat16, in every layout.
 template <typename S>
-Variant of_16_bits(const char* name, double k_tile_us, double store_us) {
-  return variant_of<S>(name, k_tile_us, store_us,
+Variant of_16_bits(const char* name, const rates::TileTime& time) {
+  return variant_of<S>(name, time,
                        {{{kernel_of<S, __half, false, false>(), kernel_of<S, __half, false, true>()},
                          {kernel_of<S, __half, true, false>(), kernel_of<S, __half, true, true>()}},
                         {{kernel_of<S, __nv_bfloat16, false, false>(), kernel_of<S, __nv_bfloat16, false, true>()},
@@ -555,11 +556,10 @@ Variant of_16_bits(const char* name, double k_tile_us, double store_us) {
 
 /// The variant for float32 as TF32. A k tile takes the tensor cores as long as one of 16 bits.
 template <typename S>
-Variant of_tf32(const char* name, double k_tile_us, double store_us) {
+Variant of_tf32(const char* name, const rates::TileTime& time) {
   Kernel* from_registers = nullptr;
   if constexpr (S::kPasses == 1) from_registers = kernel_of<S, float, false, true>();
-  return variant_of<S>(name, k_tile_us, store_us,
-                       {{{nullptr, from_registers}, {nullptr, kernel_of<S, float, true, true>()}}});
+  return variant_of<S>(name, time, {{{nullptr, from_registers}, {nullptr, kernel_of<S, float, true, true>()}}});
 }
 
 struct Variants {
@@ -571,19 +571,19 @@ struct Variants {
 Variants variants(MatmulPrecision precision) {
   // row blocks, n, stages, cluster, ping-pong, in two
   static const Variant half[] = {
-      of_16_bits<Shape<1, 256, 4, 1, false>>("128x256x64", 0.80, 1.6),
-      of_16_bits<Shape<2, 128, 6, 2, true>>("128x128x64 ping-pong", 0.42, 0.4),
-      of_16_bits<Shape<1, 128, 6, 1, false>>("128x128x64", 0.48, 0.8),
-      of_16_bits<Shape<1, 64, 8, 1, false>>("128x64x64", 0.36, 0.4),
+      of_16_bits<Shape<1, 256, 4, 1, false>>("128x256x64", rates::kHalf_128x256),
+      of_16_bits<Shape<2, 128, 6, 2, true>>("128x128x64 ping-pong", rates::kHalfPingPong_128x128),
+      of_16_bits<Shape<1, 128, 6, 1, false>>("128x128x64", rates::kHalf_128x128),
+      of_16_bits<Shape<1, 64, 8, 1, false>>("128x64x64", rates::kHalf_128x64),
   };
   static const Variant tf32[] = {
-      of_tf32<Shape<1, 256, 4, 1, false>>("128x256x32", 0.80, 3.2),
-      of_tf32<Shape<2, 128, 6, 2, true>>("128x128x32 ping-pong", 0.42, 0.8),
-      of_tf32<Shape<1, 64, 8, 1, false>>("128x64x32", 0.36, 0.8),
+      of_tf32<Shape<1, 256, 4, 1, false>>("128x256x32", rates::kTf32_128x256),
+      of_tf32<Shape<2, 128, 6, 2, true>>("128x128x32 ping-pong", rates::kTf32PingPong_128x128),
+      of_tf32<Shape<1, 64, 8, 1, false>>("128x64x32", rates::kTf32_128x64),
   };
   static const Variant tf32x3[] = {
-      of_tf32<Shape<1, 128, 6, 2, false, true>>("128x128x32", 0.46, 1.6),
-      of_tf32<Shape<1, 64, 8, 1, false, true>>("128x64x32", 0.38, 0.8),
+      of_tf32<Shape<1, 128, 6, 2, false, true>>("128x128x32", rates::kTf32x3_128x128),
+      of_tf32<Shape<1, 64, 8, 1, false, true>>("128x64x32", rates::kTf32x3_128x64),
   };
   switch (precision) {
     case MatmulPrecision::tf32:
@@ -790,7 +790,8 @@ Estimate choose(const Gemm& gemm, MatmulPrecision precision, bool packs_b, const
     const Variant& variant = all.first[i];
     const int64_t tiles = ceil_div(m, variant.m * variant.cluster) * variant.cluster * ceil_div(n, variant.n) * count;
     if (variant.ping_pong && tiles <= sms) continue;  // half of the warpgroups would have no tile
-    const double us = static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.k_tile_us + variant.store_us);
+    const double us =
+        static_cast<double>(ceil_div(tiles, sms)) * (k_tiles * variant.time.k_tile_us + variant.time.store_us);
     if (us < best.us) best = {i, us};
   }
   return best;
