@@ -603,7 +603,7 @@ def batch_ndim(x, y):
     """Over how many strides the batch of a product of compact arrays runs; 0 where there is nothing to add up."""
     if x.size == 0 or y.size == 0:
         return 0
-    return interop._core.abstract_matmul((x.shape, x.dtype.name), (y.shape, y.dtype.name), x.dtype.name)["batch_ndim"]
+    return interop._core.matmul_batch_ndim((x.shape, x.dtype.name), (y.shape, y.dtype.name), x.dtype.name)
 
 
 @pytest.mark.gpu

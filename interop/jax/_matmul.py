@@ -423,7 +423,7 @@ def _lower_cuda(
     require_target("interop.matmul", _TARGET)
     x, y = ctx.avals_in
     nothing = 0 in x.shape or 0 in y.shape  # which needs no backend
-    if backend == "cublas" and not nothing and _abstract(x, y, dtype)["batch_ndim"] > 1:
+    if backend == "cublas" and not nothing and _core.matmul_batch_ndim(_described(x), _described(y), dtype) > 1:
         # Said here, at the call: what the handler reports, JAX raises where the result is used.
         raise ValueError(
             'interop.matmul: backend="cublas" cannot take this product: its batch does not collapse to one dimension; '

@@ -22,8 +22,9 @@ DLDataType operand_dtype(const char* name, const std::string& dtype) {
 /// A compact array of this shape and dtype, without memory: all that is known of JAX's tracers.
 class Compact {
  public:
-  Compact(const char* name, nb::handle shape, const std::string& dtype)
-      : Compact(read_shape(name, shape), operand_dtype(name, dtype)) {}
+  /// From (shape, dtype) of Python.
+  Compact(const char* name, nb::handle given)
+      : Compact(read_shape(name, nb::object(given[0])), operand_dtype(name, nb::cast<std::string>(given[1]))) {}
   explicit Compact(const ops::MatmulResult& result) : Compact(result.shape, result.dtype) {}
   Compact(const Compact&) = delete;
   Compact& operator=(const Compact&) = delete;
@@ -45,44 +46,41 @@ class Compact {
   DLTensor tensor_{};
 };
 
-/// (shape, dtype) of Python as such an array; nothing for None.
-void read(std::optional<Compact>& array, const char* name, nb::handle given) {
-  if (!given.is_none()) array.emplace(name, nb::object(given[0]), nb::cast<std::string>(given[1]));
+/// The product that kernels compute of compact arrays.
+Gemm compact_gemm(nb::handle a_given, nb::handle b_given, const std::string& dtype) {
+  const Compact a("a", a_given), b("b", b_given), out(ops::matmul_result(*a, *b, dtype_called(dtype)));
+  return ops::plan_matmul(*a, *b, *out);
 }
 
 nb::dict abstract_matmul(nb::handle a_given, nb::handle b_given, nb::handle dtype, nb::handle library, nb::handle c,
                          nb::handle bias, nb::handle epilogue) {
-  std::optional<Compact> a, b, addend, row;
-  read(a, "a", a_given);
-  read(b, "b", b_given);
+  const Compact a("a", a_given), b("b", b_given);
   const DLDataType result_dtype = library.is_none()
                                       ? dtype_called(nb::cast<std::string>(dtype))
-                                      : product_dtype(nb::cast<const char*>(library), (**a).dtype, (**b).dtype, dtype);
-  const ops::MatmulResult result = ops::matmul_result(**a, **b, result_dtype);
+                                      : product_dtype(nb::cast<const char*>(library), (*a).dtype, (*b).dtype, dtype);
+  const ops::MatmulResult result = ops::matmul_result(*a, *b, result_dtype);
   ops::MatmulTerms terms;
   terms.activation = read_epilogue(epilogue);
-  read(addend, "c", c);
-  read(row, "bias", bias);
-  if (addend) terms.c = &**addend;
-  if (row) terms.bias = &**row;
-  ops::check_terms(terms, result.shape, ((**a).ndim > 1) + ((**b).ndim > 1), result.dtype);
-  const Compact out(result);
+  std::optional<Compact> addend, row;
+  if (!c.is_none()) terms.c = &*addend.emplace("c", c);
+  if (!bias.is_none()) terms.bias = &*row.emplace("bias", bias);
+  ops::check_terms(terms, result.shape, ((*a).ndim > 1) + ((*b).ndim > 1), result.dtype);
   nb::dict answer;
   answer["shape"] = exchange::shape_tuple(result.shape);
   answer["dtype"] = dtype_name(result.dtype);
-  answer["reads"] = ops::reads_matmul((**a).dtype, (**b).dtype, result.dtype);
-  answer["batch_ndim"] = ops::plan_matmul(**a, **b, *out).batch_ndim;
+  answer["reads"] = ops::reads_matmul((*a).dtype, (*b).dtype, result.dtype);
   return answer;
 }
 
-std::size_t matmul_workspace(nb::handle a_given, nb::handle b_given, const std::string& dtype, nb::handle backend,
+int matmul_batch_ndim(nb::handle a, nb::handle b, const std::string& dtype) {
+  return compact_gemm(a, b, dtype).batch_ndim;
+}
+
+std::size_t matmul_workspace(nb::handle a, nb::handle b, const std::string& dtype, nb::handle backend,
                              nb::handle precision) {
-  std::optional<Compact> a, b;
-  read(a, "a", a_given);
-  read(b, "b", b_given);
-  const Compact out(ops::matmul_result(**a, **b, dtype_called(dtype)));
+  const Gemm gemm = compact_gemm(a, b, dtype);
   find_cublas();
-  return cuda::largest_workspace(ops::plan_matmul(**a, **b, *out), read_kernel_options(backend, precision));
+  return cuda::largest_workspace(gemm, read_kernel_options(backend, precision));
 }
 
 }  // namespace
@@ -96,8 +94,12 @@ void bind_abstract_matmul(nb::module_& m) {
                 "c: tuple[tuple[int, ...], str] | None = None, bias: tuple[tuple[int, ...], str] | None = None, "
                 "epilogue: str | None = None) -> dict[str, typing.Any]"),
         "What a product of arrays of these (shape, dtype) is, or the error that interop.matmul raises: its shape and "
-        "dtype, whether kernels read the operands as they are, and over how many strides its batch runs. `dtype` is "
-        "the product's own, or with `library`, whose promotion decides, what the caller asked for.");
+        "dtype, and whether kernels read the operands as they are. `dtype` is the product's own, or with `library`, "
+        "whose promotion decides, what the caller asked for.");
+  m.def("matmul_batch_ndim", &matmul_batch_ndim, nb::arg(), nb::arg(), nb::arg(),
+        nb::sig("def matmul_batch_ndim(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], dtype: str, /) "
+                "-> int"),
+        "Over how many strides the batch of a product of such arrays, compact, runs.");
   m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
         nb::sig("def matmul_workspace(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], dtype: str, "
                 "backend: str | None, precision: str | None, /) -> int"),
