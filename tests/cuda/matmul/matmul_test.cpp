@@ -175,7 +175,7 @@ MatrixStrides strides_of(Layout layout, int64_t rows, int64_t columns) {
   }
 }
 
-/// Can cuBLASLt take it? (As cublas.cpp decides, said independently.)
+/// Can cuBLASLt take it? (As cublas/key.cpp decides, said independently.)
 bool is_blas(Layout layout, int64_t rows, int64_t columns) {
   if (layout <= kRowPadded4) return true;
   const MatrixStrides s = strides_of(layout, rows, columns);

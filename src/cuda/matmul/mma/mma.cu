@@ -11,6 +11,7 @@
 #include "cuda/driver/driver_api.h"
 #include "cuda/driver/kernel.h"
 #include "cuda/matmul/blocks.cuh"
+#include "cuda/matmul/blocks.h"
 #include "cuda/matmul/finish_four.cuh"
 #include "cuda/matmul/rates.h"
 
