@@ -69,10 +69,7 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
     }
   };
   if (args.aux) store(args.aux);
-  if (args.activation) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) x.at[i] = tiled::activate(x.at[i], args.activation, false);
-  }
+  tiled::activate(x.at, args.activation, false);
   store(args.c);
 }
 

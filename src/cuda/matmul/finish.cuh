@@ -190,15 +190,24 @@ __device__ __forceinline__ float narrow_gelu_tanh(float x) {
   return __fdividef(x < 0 ? x * power : x, 1 + power);
 }
 
-/// `is_narrow`: the result has 16 bits.
-template <typename T>
-__device__ __forceinline__ T activate(T x, int activation, bool is_narrow) {
-  if (activation == static_cast<int>(Activation::relu)) return x < 0 ? T(0) : x;  // NaN stays
+/// Applies the activation, if there is one, to all of `x`. `is_narrow`: the result has 16 bits. There is one branch for
+/// all values: a branch for each took a tenth of a product's time.
+template <typename T, int N>
+__device__ __forceinline__ void activate(T (&x)[N], int activation, bool is_narrow) {
+  const auto apply = [&](auto function) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = function(x[i]);
+  };
+  if (activation == static_cast<int>(Activation::none)) return;
+  if (activation == static_cast<int>(Activation::relu))
+    return apply([](T v) { return v < 0 ? T(0) : v; });  // NaN stays
   const bool is_exact = activation == static_cast<int>(Activation::gelu);
   if constexpr (std::is_same<T, float>::value) {
-    if (is_narrow) return is_exact ? narrow_gelu(x) : narrow_gelu_tanh(x);
+    if (is_narrow && is_exact) return apply([](T v) { return narrow_gelu(v); });
+    if (is_narrow) return apply([](T v) { return narrow_gelu_tanh(v); });
   }
-  return is_exact ? gelu(x) : gelu_tanh(x);
+  if (is_exact) return apply([](T v) { return gelu(v); });
+  apply([](T v) { return gelu_tanh(v); });
 }
 
 /// The offset of matrix number `matrix` of a batch in an array with these strides.
@@ -242,7 +251,9 @@ INTEROP_CALLED void finish_one(const FinishArgs& how, T value, OutputPlaces at) 
   if (at.bias) value = add(value, load_as<T>(at.bias, how.format));
   if (at.aux) store_as<T>(at.aux, how.format, value);
   if constexpr (std::is_floating_point<T>::value) {
-    if (how.activation) value = activate(value, how.activation, is_16_bits(how.format));
+    T one[] = {value};
+    activate(one, how.activation, is_16_bits(how.format));
+    value = one[0];
   }
   store_as<T>(at.c, how.format, value);
 }

@@ -122,10 +122,7 @@ __device__ __forceinline__ void finish_four(const FinishArgs& how, const OutputA
   if (const Place aux = place_in(how.aux, batch, row, column); aux.data) {
     store_four<T>(aux, values, count, is_float32);
   }
-  if (how.activation) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = activate(values[i], how.activation, !is_float32);
-  }
+  activate(values, how.activation, !is_float32);
   store_four<T>(place_in(c, batch, row, column), values, count, is_float32);
 }
 

@@ -285,17 +285,7 @@ __device__ __forceinline__ void finish_eight(const tiled::FinishArgs& how, float
     add_bias<T>(x, 0, how.bias.data, column, columns);
     add_bias<T>(x, 4, how.bias.data, column + 8, columns);
   }
-  // One branch for all eight sums: a branch for each took a tenth of the product's time.
-  if (how.activation == static_cast<int>(Activation::relu)) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = x[i] < 0 ? 0 : x[i];
-  } else if (how.activation == static_cast<int>(Activation::gelu)) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu(x[i]);
-  } else if (how.activation) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = tiled::narrow_gelu_tanh(x[i]);
-  }
+  tiled::activate(x, how.activation, true);
 }
 
 /// Stores one warpgroup's 64 x N outputs by TMA, 64 columns at a time; unchanged, unless `Finishes`. `buffer`
