@@ -88,12 +88,6 @@ Gemm sums_of(const Gemm& gemm, const Parts& parts, void* sums) {
 
 // ---- choosing ----
 
-/// A plan, and about how long it takes, in microseconds.
-struct Candidate {
-  MatmulPlan plan;
-  double us;
-};
-
 /// The quickest variant of a family that may split k.
 Estimate quickest_variant(const Gemm& gemm, MatmulFamily family, const Device& device) {
   switch (family) {
@@ -109,18 +103,16 @@ Estimate quickest_variant(const Gemm& gemm, MatmulFamily family, const Device& d
 }
 
 /// Plans a family that may split k, so that there are tiles for all SMs. k is not split, unless that saves more time
-/// than the kernel that adds up the partial sums takes. `gemm` is stored by rows.
-Candidate in_parts(const Gemm& gemm, MatmulFamily family, const Device& device) {
+/// than the kernel that adds up the partial sums takes. `gemm` is stored by rows. Returns about how long it takes.
+double plan_in_parts(const Gemm& gemm, MatmulFamily family, const Device& device, MatmulPlan& plan) {
   constexpr int kBatchDims = 2;  // every kernel takes one more
   const Estimate whole = quickest_variant(gemm, family, device);
-  Candidate best{MatmulPlan(), whole.us};
-  MatmulPlan& plan = best.plan;
   plan.family = family;
   plan.kernel.variant = plan.undivided.variant = whole.variant;
   if (family == MatmulFamily::wgmma) plan.multiprocessors = device.multiprocessors();
-  if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return best;
+  if (!may_divide(gemm) || gemm.batch_ndim > kBatchDims) return whole.us;
   const std::size_t most_bytes = std::min(rates::kMostPartialBytes, device.l2_bytes());
-  double least_us = rates::kWorthSplitting * whole.us;
+  double best_us = whole.us, least_us = rates::kWorthSplitting * whole.us;
   for (const int count : {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, rates::kMostParts}) {
     const Parts parts = divided(gemm.k, count);
     const std::size_t bytes = partial_bytes(gemm, parts.sums());
@@ -133,13 +125,13 @@ Candidate in_parts(const Gemm& gemm, MatmulFamily family, const Device& device) 
       us += rates::kLaunchUs + rest.us;
     }
     if (us >= least_us) continue;
-    least_us = best.us = us;
+    least_us = best_us = us;
     plan.parts = count;
     plan.kernel.variant = part.variant;
     plan.rest.variant = rest.variant;
     plan.workspace_bytes = bytes;
   }
-  return best;
+  return best_us;
 }
 
 /// The family of a product that neither the skinny kernels nor the tensor cores of sm_90 compute.
@@ -165,42 +157,56 @@ double packing_us(const MatmulPlan& plan) {
 
 /// Plans a product that is not small: by the tensor cores of sm_90, if they are the quickest with what they pack first.
 /// `gemm` is `asked`, or its transpose, stored by rows.
-MatmulPlan choose_large(const Gemm& asked, const Gemm& gemm, const MatmulOptions& options, const Device& device) {
+void plan_large(const Gemm& asked, const Gemm& gemm, const MatmulOptions& options, const Device& device,
+                MatmulPlan& plan) {
   std::optional<MatmulPlan> whole = is_integral(asked.dtype)
                                         ? wgmma::plan_integers(asked, options.most_packed_bytes, device)
                                         : wgmma::plan(asked, options.precision, options.most_packed_bytes, device);
   const bool is_half = asked.dtype.bits == 16 && is_float(asked.dtype);
-  if (whole && is_half && whole->workspace_bytes == 0) return in_parts(gemm, MatmulFamily::wgmma, device).plan;
-  const Candidate others = in_parts(gemm, other_family(gemm, options.precision, device), device);
-  if (!whole) return others.plan;
+  if (whole && is_half && whole->workspace_bytes == 0) {
+    plan_in_parts(gemm, MatmulFamily::wgmma, device, plan);
+    return;
+  }
+  const double others_us = plan_in_parts(gemm, other_family(gemm, options.precision, device), device, plan);
+  if (!whole) return;
   Estimate estimate = quickest_variant(asked, *whole, device);
-  if (estimate.us + packing_us(*whole) >= others.us) return others.plan;
+  if (estimate.us + packing_us(*whole) >= others_us) return;
   if (&gemm != &asked) {
     std::swap(whole->packs_a, whole->packs_b);
     estimate = quickest_variant(gemm, *whole, device);
   }
   whole->kernel.variant = whole->undivided.variant = estimate.variant;
-  return *whole;
+  plan = *whole;
 }
 
-/// The kernels store along rows of c, so a column-major c is computed as its transpose. Returns `asked`, or the
-/// transposed product in `flipped`.
-const Gemm& by_rows(const Gemm& asked, Gemm& flipped) {
-  if (asked.c_strides.row != 1 || asked.c_strides.column == 1) return asked;
-  flipped = asked;
+/// The kernels store along rows of c, so a column-major c is computed as its transpose.
+bool is_column_major(const Gemm& gemm) { return gemm.c_strides.row == 1 && gemm.c_strides.column != 1; }
+
+Gemm transposed(const Gemm& gemm) {
+  Gemm flipped = gemm;
   tiled::transpose(flipped);
   return flipped;
+}
+
+/// Plans `gemm`, which is `asked`, or its transpose, stored by rows.
+MatmulPlan choose_by_rows(const Gemm& asked, const Gemm& gemm, const MatmulOptions& options, const Device& device) {
+  const bool flips = &gemm != &asked, is_few = skinny::serves(asked, device);
+  MatmulPlan plan;
+  if (flips ? skinny::serves(gemm, device) : is_few) {
+    plan = skinny::choose(gemm, std::min(rates::kMostPartialBytes, device.l2_bytes()), device);
+  } else if (is_small(gemm)) {  // k is too short to split
+    plan.family = MatmulFamily::tiled;
+    plan.kernel.variant = plan.undivided.variant = tiled::choose(gemm, device).variant;
+  } else if (is_few) {  // a square, of which only the transpose is not served
+    plan_in_parts(gemm, other_family(gemm, MatmulPrecision::exact, device), device, plan);
+  } else {
+    plan_large(asked, gemm, options, device, plan);
+  }
+  plan.transposed = plan.transposed != flips;
+  return plan;
 }
 
 // ---- launching ----
-
-/// The product that `plan` computes: `asked`, or its transpose in `flipped`.
-const Gemm& computed(const Gemm& asked, const MatmulPlan& plan, Gemm& flipped) {
-  if (!plan.transposed) return asked;
-  flipped = asked;
-  tiled::transpose(flipped);
-  return flipped;
-}
 
 /// Launches one variant on all of k, or on a part of it.
 void launch_variant(const Gemm& gemm, const MatmulPlan& plan, int variant, void* workspace, cudaStream_t stream) {
@@ -236,28 +242,27 @@ std::string describe_variant(const Gemm& gemm, const MatmulPlan& plan) {
   }
 }
 
+/// Launches the product that `plan` computes.
+void launch_computed(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
+  if (plan.family == MatmulFamily::skinny) return skinny::launch(gemm, plan, workspace, stream);
+  if (plan.parts == 1 || !workspace) return launch_variant(gemm, plan, plan.undivided.variant, workspace, stream);
+  const Parts parts = divided(gemm.k, plan.parts);
+  launch_variant(sums_of(gemm, parts, workspace), plan, plan.kernel.variant, nullptr, stream);
+  if (parts.rest > 0) {
+    char* const last = static_cast<char*>(workspace) + partial_bytes(gemm, parts.count);
+    launch_variant(sums_of(gemm, parts.k * parts.count, parts.rest, last), plan, plan.rest.variant, nullptr, stream);
+  }
+  tiled::launch_sum_of_parts(gemm, workspace, parts.sums(), stream);
+}
+
 }  // namespace
 
 bool is_skinny(const Gemm& gemm, const Device& device) { return skinny::serves(gemm, device); }
 
-MatmulPlan choose(const Gemm& asked, const MatmulOptions& options, const Device& device) {
-  if (is_empty(asked)) return {};
-  Gemm flipped;
-  const Gemm& gemm = by_rows(asked, flipped);
-  const bool flips = &gemm == &flipped;
-  const bool is_few = skinny::serves(asked, device);
-  MatmulPlan plan;
-  if (flips ? skinny::serves(gemm, device) : is_few) {
-    plan = skinny::choose(gemm, std::min(rates::kMostPartialBytes, device.l2_bytes()), device);
-  } else if (is_small(gemm)) {
-    plan = in_parts(gemm, MatmulFamily::tiled, device).plan;
-  } else if (is_few) {  // a square, of which only the transpose is not served
-    plan = in_parts(gemm, other_family(gemm, MatmulPrecision::exact, device), device).plan;
-  } else {
-    plan = choose_large(asked, gemm, options, device);
-  }
-  plan.transposed = plan.transposed != flips;
-  return plan;
+MatmulPlan choose(const Gemm& gemm, const MatmulOptions& options, const Device& device) {
+  if (is_empty(gemm)) return {};
+  if (!is_column_major(gemm)) return choose_by_rows(gemm, gemm, options, device);
+  return choose_by_rows(gemm, transposed(gemm), options, device);
 }
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
@@ -270,24 +275,14 @@ std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
   return std::max(sums, packed);
 }
 
-void launch(const Gemm& asked, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
+void launch(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (plan.family == MatmulFamily::none) return;
-  Gemm flipped;
-  const Gemm& gemm = computed(asked, plan, flipped);
-  if (plan.family == MatmulFamily::skinny) return skinny::launch(gemm, plan, workspace, stream);
-  if (plan.parts == 1 || !workspace) return launch_variant(gemm, plan, plan.undivided.variant, workspace, stream);
-  const Parts parts = divided(gemm.k, plan.parts);
-  launch_variant(sums_of(gemm, parts, workspace), plan, plan.kernel.variant, nullptr, stream);
-  if (parts.rest > 0) {
-    char* const last = static_cast<char*>(workspace) + partial_bytes(gemm, parts.count);
-    launch_variant(sums_of(gemm, parts.k * parts.count, parts.rest, last), plan, plan.rest.variant, nullptr, stream);
-  }
-  tiled::launch_sum_of_parts(gemm, workspace, parts.sums(), stream);
+  if (!plan.transposed) return launch_computed(gemm, plan, workspace, stream);
+  launch_computed(transposed(gemm), plan, workspace, stream);
 }
 
-std::string describe(const Gemm& asked, const MatmulPlan& plan) {
+std::string describe(const Gemm& gemm, const MatmulPlan& plan) {
   if (plan.family == MatmulFamily::none) return "nothing to compute";
-  Gemm flipped;
   const bool packs_a = plan.transposed ? plan.packs_b : plan.packs_a;
   const bool packs_b = plan.transposed ? plan.packs_a : plan.packs_b;
   const char* const packed = packs_a && packs_b ? "; a and b are packed first, in the workspace"
@@ -295,7 +290,7 @@ std::string describe(const Gemm& asked, const MatmulPlan& plan) {
                              : packs_b          ? "; b is packed first, in the workspace"
                                                 : "";
   const std::string split = plan.parts == 1 ? "" : ", split-k " + std::to_string(plan.parts);
-  return "tiled " + describe_variant(computed(asked, plan, flipped), plan) + split + packed;
+  return "tiled " + describe_variant(plan.transposed ? transposed(gemm) : gemm, plan) + split + packed;
 }
 
 }  // namespace interop::cuda::ours

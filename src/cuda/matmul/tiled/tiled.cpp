@@ -199,10 +199,10 @@ void transpose(Gemm& gemm) {
 }
 
 Estimate choose(const Gemm& gemm, const Device& device) {
-  const double slower = gemm.dtype.code == kDLComplex                      ? rates::kComplexSlower
-                        : is_integral(gemm.dtype) && gemm.dtype.bits == 64 ? rates::kInt64Slower
-                        : is_integral(gemm.dtype)                          ? rates::kIntegerSlower
-                                                                           : 1;
+  const double slower = gemm.dtype.code == kDLComplex ? rates::kComplexSlower
+                        : !is_integral(gemm.dtype)    ? 1
+                        : gemm.dtype.bits == 64       ? rates::kInt64Slower
+                                                      : rates::kIntegerSlower;
   const Choice best = least_work(gemm, device);
   return {best.variant, slower * gemm.k * best.work / rates::kGeneralPeak};
 }
