@@ -4,6 +4,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/jax_ffi.h"
+#include "exchange/python.h"
 
 namespace nb = nanobind;
 
@@ -17,6 +18,7 @@ NB_MODULE(in_main_interpreter, m) {
   interop::initialize();
   auto cuda_error = nb::exception<interop::CudaError>(m, "CudaError", PyExc_RuntimeError);
   cuda_error.attr("__doc__") = "CUDA or cuBLAS failed, or no driver, GPU or library is there.";
+  interop::exchange::set_cuda_error(cuda_error);
   m.attr("_c_api") =
       nb::steal(PyCapsule_New(const_cast<InteropApi*>(&interop::core_api), INTEROP_API_CAPSULE, nullptr));
 

@@ -118,8 +118,10 @@ std::string take_error_text() {
 }
 
 namespace {
-const Lookup kCudaError("interop._core", "CudaError");
+PyObject* g_cuda_error = PyExc_RuntimeError;
 }  // namespace
+
+void set_cuda_error(nb::handle type) { g_cuda_error = type.inc_ref().ptr(); }
 
 void throw_of_call(const char* function, bool has_execution) {
   try {
@@ -127,11 +129,11 @@ void throw_of_call(const char* function, bool has_execution) {
   } catch (const CudaError& error) {
     throw CudaError(of_call(function, has_execution, error.what()));
   } catch (nb::python_error& error) {
-    if (!error.matches(kCudaError.get())) throw;
+    if (!error.matches(g_cuda_error)) throw;
     const std::string words = text_of(error.value());
     const std::string named = of_call(function, has_execution, words);
     if (named == words) throw;
-    nb::raise_from(error, kCudaError.get(), "%s", named.c_str());
+    nb::raise_from(error, g_cuda_error, "%s", named.c_str());
   }
 }
 
@@ -147,12 +149,7 @@ void set_python_error() noexcept {
   } catch (const BufferError& error) {
     PyErr_SetString(PyExc_BufferError, error.what());
   } catch (const CudaError& error) {
-    PyObject* type = PyExc_RuntimeError;
-    try {
-      type = kCudaError.get().ptr();
-    } catch (nb::python_error&) {  // there is no module any more, as Python is ending
-    }
-    PyErr_SetString(type, error.what());
+    PyErr_SetString(g_cuda_error, error.what());
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::exception& error) {

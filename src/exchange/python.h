@@ -83,6 +83,9 @@ std::string type_text(nb::handle object);
 /// (KeyboardInterrupt, MemoryError) is thrown unchanged.
 std::string take_error_text();
 
+/// Takes the Python type of CudaError, which is kept for the life of the process. The module says it when it is made.
+void set_cuda_error(nb::handle type);
+
 /// In a catch block of a C function that Python calls: sets the Python error that the C++ exception stands for.
 void set_python_error() noexcept;
 

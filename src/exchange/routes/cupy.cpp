@@ -21,12 +21,25 @@ const Lookup kNdarray("cupy", "ndarray");
 const Lookup kCore("cupy", "_core.core");
 const Lookup kBase("cupy", "_core.core._ndarray_base");
 const Lookup kCurrentStream("cupy.cuda", "get_current_stream");
-const Lookup kStreamOf("interop._libraries.cupy", "cupy_stream");
+const Lookup kStream("cupy.cuda", "Stream");
+const Lookup kExternalStream("cupy.cuda", "ExternalStream");
+const Lookup kNamespace("types", "SimpleNamespace");
+const Name kFromExternal("from_external");
 
 DLDataType read_dtype(const Operand& operand, nb::handle dtype) {
   if (const auto found = dtype_of(dtype)) return *found;
   throw TypeError(operand.label() + " is " + text_of(dtype) +
                   "; accepted: bool, integers, floats and complex numbers in native byte order");
+}
+
+/// CuPy's stream of a handle: a context manager that makes it CuPy's current stream of the current device.
+nb::object stream_of(cudaStream_t stream, int device) {
+  const auto handle = reinterpret_cast<uintptr_t>(stream);
+  const nb::object from_external = attribute_or_null(kStream.get(), kFromExternal);
+  if (!from_external.is_valid()) return kExternalStream.get()(handle, device);  // CuPy 14 deprecates that
+  nb::dict protocol;
+  protocol["__cuda_stream__"] = nb::cpp_function([handle] { return nb::make_tuple(0, handle); });
+  return from_external(kNamespace.get()(**protocol));
 }
 
 class CupyRoute final : public Route {
@@ -56,7 +69,7 @@ class CupyRoute final : public Route {
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override {
     if (!foreign) return allocate(shape, dtype);
     // CuPy's pool keeps memory apart by the stream that is current.
-    const Within guard(kStreamOf.get()(reinterpret_cast<uintptr_t>(stream), device.device_id));
+    const Within guard(stream_of(stream, device.device_id));
     return allocate(shape, dtype);
   }
   nb::object hand_over(nb::object made, cudaStream_t) const override { return made; }
