@@ -145,7 +145,8 @@ def test_a_driver_that_does_not_start(fake_driver):
 def test_a_machine_without_cublas(tmp_path):
     for name in ("libcublasLt.so", "libcublasLt.so.12", "libcublasLt.so.13"):
         (tmp_path / name).write_bytes(b"")
-    code = "from interop import _core; from interop._cuda import cublas; cublas.find_paths = lambda: []; "
+    code = "import types, cuda.pathfinder; from interop import _core; "
+    code += "cuda.pathfinder.load_nvidia_dynamic_lib = lambda _: types.SimpleNamespace(abs_path=None); "
     code += "print(_core.cublas_status())"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)

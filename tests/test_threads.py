@@ -536,11 +536,11 @@ def test_cublas_is_looked_for_again_where_the_look_was_interrupted():
             raise KeyboardInterrupt
 
         try:
-            with meanwhile("call", "find_paths", interrupt):
+            with meanwhile("call", "load_nvidia_dynamic_lib", interrupt):
                 interop._core.find_cublas()
         except KeyboardInterrupt:
             pass
-        with meanwhile("call", "find_paths", lambda: None):
+        with meanwhile("call", "load_nvidia_dynamic_lib", lambda: None):
             interop._core.find_cublas()
     """)
 
@@ -551,9 +551,9 @@ def test_cublas_is_not_done_without_while_another_thread_looks_for_it():
         from helpers.threads import at_once, meanwhile
 
         def look(_):
-            with meanwhile("call", "find_paths", lambda: None):  # it looks for itself
+            with meanwhile("call", "load_nvidia_dynamic_lib", lambda: None):  # it looks for itself
                 interop._core.find_cublas()
 
-        with meanwhile("call", "find_paths", lambda: at_once(1, look)):
+        with meanwhile("call", "load_nvidia_dynamic_lib", lambda: at_once(1, look)):
             interop._core.find_cublas()
     """)

@@ -1,1 +1,1 @@
-"""CUDA's own libraries: where they are, and the compiler NVRTC."""
+"""CUDA's compiler for run time, NVRTC."""

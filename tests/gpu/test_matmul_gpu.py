@@ -448,9 +448,10 @@ def test_interleaved_out_is_no_overlap(device_view_library, dtype, backend):
 # ---- without cuBLAS ----
 
 NO_CUBLAS = """
+import types
+import cuda.pathfinder
 import numpy as np
-from interop._cuda import cublas
-cublas.find_paths = lambda: []
+cuda.pathfinder.load_nvidia_dynamic_lib = lambda _: types.SimpleNamespace(abs_path=None)
 import interop
 a = np.ones((300, 300), "float32")
 assert (interop.matmul(a, a, execution="cuda") == 300).all()

@@ -3,10 +3,11 @@
 
 #include <interop/cuda/driver.h>
 #include <interop/cuda/elementwise.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "exchange/python.h"
 #include "ops/elementwise.h"
@@ -14,7 +15,19 @@
 namespace interop::bindings {
 namespace {
 
-const exchange::Lookup kFindPaths("interop._cuda.cublas", "find_paths");
+const exchange::Lookup kLoadLibrary("cuda.pathfinder", "load_nvidia_dynamic_lib");
+
+/// The paths of libcublasLt to try, best first; none if only the loader's own search is left.
+std::vector<std::string> cublas_paths() {
+  try {
+    // cublasLt by itself: loading cublas first would bind it to whatever cublasLt the loader finds.
+    const nb::object path = kLoadLibrary.get()("cublasLt").attr("abs_path");
+    if (!path.is_none()) return {nb::cast<std::string>(path)};
+  } catch (nb::python_error& error) {  // a library that is not found is a RuntimeError
+    if (!error.matches(PyExc_RuntimeError) && !error.matches(PyExc_OSError)) throw;
+  }
+  return {};
+}
 
 constexpr size_t kAlignment = 256;  // of what a kernel's workspace is cut into
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -24,7 +37,7 @@ size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 void find_cublas() {
   static bool found = false;
   if (found) return;
-  const auto paths = nb::cast<std::vector<std::string>>(kFindPaths.get()());
+  const std::vector<std::string> paths = cublas_paths();
   if (found) return;  // by another thread meanwhile, which may be reading the paths by now
   found = true;
   std::vector<const char*> pointers;
