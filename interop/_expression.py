@@ -9,6 +9,7 @@ from typing import Any
 from interop import _core
 from interop._arguments import named, shown
 from interop._expressions.parser import OPTIONS, parse
+from interop._expressions.source import load
 from interop._expressions.typed import Split
 from interop._streams import StreamLike
 
@@ -87,7 +88,8 @@ class Expression:
         parameters = parsed.parameters
         function = f"interop.elementwise({shown(expression)})"
         self._text = expression
-        self._calls = _core.Expression(function, list(parameters), functools.partial(Split, function, parsed))
+        make_split = functools.partial(Split, function, parsed)
+        self._calls = _core.Expression(function, list(parameters), make_split, load)
         positional = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in parameters]
         options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OPTIONS]
         self.__signature__ = inspect.Signature([*positional, *options])

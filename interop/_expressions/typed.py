@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,6 +158,7 @@ class Typed:
 
     function: str
     arrays: list[str]  #: their dtypes
+    current_configuration: Callable[[], Any]  #: of the library, as it is now
     steps: list[Step] = field(default_factory=list)
     values: list[tuple[int, str]] = field(default_factory=list)  #: (source, the dtype that it becomes)
     compared: list[tuple[int, str]] = field(default_factory=list)  #: (source, dtype of the array that it meets)
@@ -224,11 +226,12 @@ class _Typing:
         self.arrays = arrays
         self.scalars = [scalar_of(x) for x in scalars]
         self.sides = sides
-        self.typed = Typed(split.function, [array[0] for array in arrays])
+        self.configuration = functools.partial(configuration, library)
+        self.typed = Typed(split.function, [array[0] for array in arrays], self.configuration)
         self.place_of: dict[tuple[int, str], int] = {}  # in typed.values
 
     def run(self) -> Typed:
-        before = configuration(self.library)
+        before = self.configuration()
         nodes, split = self.split.parsed.nodes, self.split
         literals = [place for place in range(len(nodes)) if split.is_literal[place]]
         met = {x for place, node in enumerate(nodes) if isinstance(node, Apply) and not split.is_scalar[place]
@@ -250,7 +253,7 @@ class _Typing:
             copy = OPERATIONS["copy"]
             self.step(copy, self.common_dtype(copy, [result]), None, [result])
         if self.typed.asks:
-            if configuration(self.library) != before:  # another thread has changed it between two steps
+            if self.configuration() != before:  # another thread has changed it between two steps
                 return _Typing(self.split, self.library, self.arrays, self.scalars, self.sides).run()
             self.typed.configuration = before
         return self.typed

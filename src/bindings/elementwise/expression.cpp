@@ -32,7 +32,6 @@ using exchange::Name;
 const Lookup kRefuseKeyword("interop._arguments", "refuse_keyword");
 const Lookup kInJax("interop.jax._expression", "compute");
 const Lookup kOnHost("interop._host.expression", "compute");
-const Lookup kLoadKernel("interop._expressions.source", "load");
 const Lookup kFrozenset("builtins", "frozenset");
 const Name kDtype("dtype");
 const Name kNum("num");
@@ -50,6 +49,7 @@ struct Typed {
   std::vector<uint64_t> key;
   nb::object python;
   nb::object configuration;  // of the array library; None if the dtypes do not depend on it
+  nb::object current;        // gives the configuration that the library has now
   DLDataType out_dtype;
   std::vector<Value> values;
   std::vector<Value> compared;  // with arrays of that dtype
@@ -76,11 +76,16 @@ struct Split {
 struct ExpressionCalls {
   std::string function;
   std::vector<std::string> parameters;
-  nb::object make_split;  // of the names of the scalars
+  nb::object make_split;   // of the names of the scalars
+  nb::object load_kernel;  // `interop._expressions.source.load`
   std::vector<std::unique_ptr<Split>> splits;
 
-  ExpressionCalls(std::string function_, std::vector<std::string> parameters_, nb::object make_split_)
-      : function(std::move(function_)), parameters(std::move(parameters_)), make_split(std::move(make_split_)) {
+  ExpressionCalls(std::string function_, std::vector<std::string> parameters_, nb::object make_split_,
+                  nb::object load_kernel_)
+      : function(std::move(function_)),
+        parameters(std::move(parameters_)),
+        make_split(std::move(make_split_)),
+        load_kernel(std::move(load_kernel_)) {
     if (parameters.empty() || parameters.size() > kMaxInputs) throw ValueError("interop: no such expression");
   }
   ExpressionCalls(const ExpressionCalls&) = delete;
@@ -249,19 +254,18 @@ std::vector<Typed::Value> values_of(const ExpressionCalls& self, nb::handle pair
   return values;
 }
 
-Typed* known_typed(const Split& split, const std::vector<uint64_t>& key, const char* library) {
+Typed* known_typed(const Split& split, const std::vector<uint64_t>& key) {
   for (size_t i = 0; i < split.typed.size(); ++i) {  // by index: comparing configurations calls Python
     Typed* const typed = split.typed[i].get();
     if (typed->key != key) continue;
-    if (typed->configuration.is_none() || typed->configuration.equal(promotion::configuration(library))) return typed;
+    if (typed->configuration.is_none() || typed->configuration.equal(typed->current())) return typed;
   }
   return nullptr;
 }
 
 Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uint64_t> key, nb::handle sides) {
   const Call& call = *plan.call;
-  const char* library = call.library();
-  if (Typed* known = known_typed(*plan.split, key, library)) return *known;
+  if (Typed* known = known_typed(*plan.split, key)) return *known;
   nb::list arrays, scalars;
   for (int k = 0; k < plan.arguments.array_count; ++k) {
     const DLTensor& tensor = call.tensor(k);
@@ -269,8 +273,9 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uin
   }
   for (nb::handle value : plan.sources.values) scalars.append(value);
   auto typed = std::make_unique<Typed>();
-  typed->python = plan.split->python.attr("type")(library, arrays, scalars, sides);
+  typed->python = plan.split->python.attr("type")(call.library(), arrays, scalars, sides);
   typed->configuration = typed->python.attr("configuration");
+  typed->current = typed->python.attr("current_configuration");
   typed->out_dtype = named_dtype(self, typed->python.attr("out_dtype"));
   typed->values = values_of(self, typed->python.attr("values"));
   typed->compared = values_of(self, typed->python.attr("compared"));
@@ -278,7 +283,7 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uin
     throw ValueError(self.function + ": the arrays meet " + std::to_string(typed->values.size()) +
                      " scalars; accepted: " + std::to_string(kMaxValues) + " scalars and arrays");
   }
-  if (Typed* known = known_typed(*plan.split, key, library)) return *known;
+  if (Typed* known = known_typed(*plan.split, key)) return *known;
   typed->key = std::move(key);
   return *plan.split->typed.emplace_back(std::move(typed));
 }
@@ -292,12 +297,13 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan) {
   for (const Typed::Value& x : typed.compared) fit &= fits(scalar_of(x), kind_of(scalar_of(x)), x.dtype);
   if (fit) return typed;
   fit = true;
-  nb::list sides;  // where each lies beside what the dtype holds: -1 below, 1 above
-  for (const Typed::Value& x : typed.compared) {
-    const int side = promotion::side_of(scalar_of(x), x.dtype);
+  nb::list scalars;
+  for (nb::handle value : plan.sources.values) scalars.append(value);
+  const nb::object sides = typed.python.attr("sides")(scalars);
+  for (nb::handle given : sides) {
+    const int side = nb::cast<int>(given);
     fit &= side == 0;
     key.push_back(static_cast<uint64_t>(side));
-    sides.append(side);
   }
   return fit ? typed : find_typed(self, plan, std::move(key), sides);
 }
@@ -351,7 +357,7 @@ const cuda::CompiledPass* known_kernel(const Typed& typed, int device, const cud
 }
 
 /// The kernel for a pass, compiled on first use.
-cuda::CompiledPass find_kernel(const Plan& plan, const Elementwise& work) {
+cuda::CompiledPass find_kernel(const ExpressionCalls& self, const Plan& plan, const Elementwise& work) {
   if (cuda::is_empty(work)) return {};
   Typed& typed = *plan.typed;
   const int device = plan.call->device();
@@ -360,7 +366,7 @@ cuda::CompiledPass find_kernel(const Plan& plan, const Elementwise& work) {
   constexpr const char* kWalks[] = {"Flat", "Rows", "Tiles"};
   nb::list passed;
   for (int k = 0; k < plan.arguments.array_count; ++k) passed.append(plan.passed[k]);
-  const nb::object loaded = kLoadKernel.get()(typed.python, passed, kWalks[static_cast<int>(shape.walk)], shape.tile,
+  const nb::object loaded = self.load_kernel(typed.python, passed, kWalks[static_cast<int>(shape.walk)], shape.tile,
                                               shape.vector, shape.unroll, cuda::architecture_name(device));
   const cuda::CompiledPass pass{shape, nb::cast<const LoadedKernel&>(loaded).kernel};
   if (!known_kernel(typed, device, shape)) typed.compiled.push_back({device, pass});
@@ -370,7 +376,7 @@ cuda::CompiledPass find_kernel(const Plan& plan, const Elementwise& work) {
 /// What a call of an expression is: all that is decided before anything is computed. `run` does it, `explain` says it.
 class Decision {
  public:
-  Decision(ExpressionCalls& self, const Arguments& arguments, const CallOptions& options) {
+  Decision(ExpressionCalls& self, const Arguments& arguments, const CallOptions& options) : self_(self) {
     plan_.arguments = arguments;
     plan_call(plan_, self, options);
     out_ = &plan_.call->output(plan_.shape, plan_.typed->out_dtype);
@@ -388,7 +394,7 @@ class Decision {
     if (call.on_host()) {
       on_host(plan_);
     } else {
-      pass_.run(call, [&](const Elementwise& work) { return find_kernel(plan_, work); });
+      pass_.run(call, [&](const Elementwise& work) { return find_kernel(self_, plan_, work); });
     }
     return call.hand_over();
   }
@@ -405,6 +411,7 @@ class Decision {
   }
 
  private:
+  const ExpressionCalls& self_;
   Plan plan_;
   const DLTensor* out_ = nullptr;
   // on a GPU
@@ -451,9 +458,10 @@ void bind_expression(nb::module_& m) {
   m.attr("max_parameters") = kMaxInputs;
   m.attr("kernel_source") = kKernelSource;
   nb::class_<ExpressionCalls>(m, "Expression", "An expression, and what its calls have found out.")
-      .def(nb::init<std::string, std::vector<std::string>, nb::object>(),
+      .def(nb::init<std::string, std::vector<std::string>, nb::object, nb::object>(),
            nb::sig("def __init__(self, function: str, parameters: list[str], "
-                   "make_split: typing.Callable[[frozenset[str]], typing.Any], /) -> None"));
+                   "make_split: typing.Callable[[frozenset[str]], typing.Any], "
+                   "load_kernel: typing.Callable[..., LoadedKernel], /) -> None"));
   // Functions rather than methods, which torch.compile would call without the object.
   m.def("call_expression", &call_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(),
