@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +16,12 @@ __all__ = ["compute"]
 _Array = np.ndarray[Any, Any]
 
 
-def compute(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: complex | None, warns: bool) -> None:
+def compute(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: complex | None) -> None:
     """Write `name`(a, b) to `out`, computed in `dtype`.
 
-    The operands are NumPy arrays, or scalars; `b` is None for unary operations. `warns`: NumPy's floating-point
-    warnings are the caller's own.
+    The operands are NumPy arrays, or scalars; `b` is None for unary operations.
     """
-    with contextlib.nullcontext() if warns else np.errstate(all="ignore"):
-        _FUNCTIONS.get(name, _by_ufunc)(name, a, b, out, dtype, where_zero)
+    _FUNCTIONS.get(name, _by_ufunc)(name, a, b, out, dtype, where_zero)
 
 
 def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,38 +18,32 @@ __all__ = ["compute"]
 _Array = np.ndarray[Any, Any]
 
 
-def compute(
-    typed: Typed, arrays: Sequence[_Array], scalars: Sequence[tuple[str, Any]], out: _Array, warns: bool
-) -> None:
-    """Write the expression of `arrays` to `out`.
+def compute(typed: Typed, arrays: Sequence[_Array], out: _Array, scalars: Sequence[tuple[str, Any]]) -> None:
+    """Write the expression of `arrays` to `out`. `scalars` are (name, value) of each of `typed.values`."""
+    values = [
+        element_of(typed.function, name, scalar, numpy_dtype(dtype), warns=True)
+        for (name, scalar), (_, dtype) in zip(scalars, typed.values, strict=True)
+    ]
+    results: dict[int, _Array] = {}
 
-    `scalars` are (name, value) of each of `typed.values`. `warns`: NumPy's floating-point warnings are the caller's.
-    """
-    with contextlib.nullcontext() if warns else np.errstate(all="ignore"):
-        values = [
-            element_of(typed.function, name, scalar, numpy_dtype(dtype), warns=True)
-            for (name, scalar), (_, dtype) in zip(scalars, typed.values, strict=True)
-        ]
-        results: dict[int, _Array] = {}
+    def find(ref: Reference) -> Any:
+        if isinstance(ref, ArrayRef):
+            return arrays[ref.index]
+        if isinstance(ref, ValueRef):
+            return values[ref.index]
+        return ref.value if isinstance(ref, Constant) else results[ref.index]
 
-        def find(ref: Reference) -> Any:
-            if isinstance(ref, ArrayRef):
-                return arrays[ref.index]
-            if isinstance(ref, ValueRef):
-                return values[ref.index]
-            return ref.value if isinstance(ref, Constant) else results[ref.index]
-
-        last_uses = typed.last_uses()
-        for place, step in enumerate(typed.steps):
-            operands = [_nonzero(find(ref), to) for ref, to in step.args]
-            is_last = step is typed.steps[-1]
-            # Not NumPy's broadcast_shapes, which stops at 32 dimensions.
-            shape = _core.broadcast_shapes(typed.function, [""] * len(operands), [x.shape for x in operands])
-            result = out if is_last else np.empty(shape, numpy_dtype(step.out_dtype))
-            _apply(step, operands, result)
-            results[place] = result
-            for index in last_uses[place]:  # no more memory than the expression needs
-                del results[index]
+    last_uses = typed.last_uses()
+    for place, step in enumerate(typed.steps):
+        operands = [_nonzero(find(ref), to) for ref, to in step.args]
+        is_last = step is typed.steps[-1]
+        # Not NumPy's broadcast_shapes, which stops at 32 dimensions.
+        shape = _core.broadcast_shapes(typed.function, [""] * len(operands), [x.shape for x in operands])
+        result = out if is_last else np.empty(shape, numpy_dtype(step.out_dtype))
+        _apply(step, operands, result)
+        results[place] = result
+        for index in last_uses[place]:  # no more memory than the expression needs
+            del results[index]
 
 
 def _nonzero(x: _Array, to: str) -> _Array:
@@ -61,7 +54,7 @@ def _apply(step: Step, operands: list[_Array], out: _Array) -> None:
     operation, dtype = step.operation, numpy_dtype(step.dtype)
     if operation.is_function:
         a, b = operands if len(operands) > 1 else (operands[0], None)
-        elementwise.compute(operation.name, a, b, out, dtype, None, True)
+        elementwise.compute(operation.name, a, b, out, dtype, None)
         return
     truths = operands[: operation.truths]
     rest = [x.astype(dtype, copy=False) for x in operands[operation.truths :]]
@@ -69,7 +62,7 @@ def _apply(step: Step, operands: list[_Array], out: _Array) -> None:
         np.copyto(out, rest[0])
         return
     if operation.name == "square":
-        elementwise.compute("multiply", rest[0], rest[0], out, dtype, None, True)
+        elementwise.compute("multiply", rest[0], rest[0], out, dtype, None)
         return
     if dtype.itemsize == 2 and dtype.kind in "fV" and operation.name != "where":
         rest = [x.astype(np.float32) for x in rest]  # and rounded once; ml_dtypes has not all of them

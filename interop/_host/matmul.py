@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,29 +29,26 @@ def compute(
     epilogue: str | None,
     aux: _Array | None,
     scales: Sequence[Any],
-    warns: bool,
 ) -> None:
     """Write epilogue(alpha * a @ b + beta * c + bias) to `out`, and what the epilogue is given to `aux`.
 
     16-bit and float8 operands are added up in float32, and the result is rounded once. `conjugates`: which of the
-    operands are lazily conjugated. `scales`: further factors of the product. `warns`: NumPy's floating-point warnings
-    are the caller's own.
+    operands are lazily conjugated. `scales`: further factors of the product.
     """
     work = np.dtype(np.float32) if dtype.itemsize < 4 and dtype.kind in "fV" else dtype
-    with contextlib.nullcontext() if warns else np.errstate(all="ignore"):
-        total = _matmul(a, b, work, conjugates, alpha, dtype)
-        for scale in scales:
-            total = total * np.asarray(scale, work).reshape(())
-        beta = factor_of("interop.matmul", "beta", beta, dtype, work)
-        if c is not None and beta != 0:
-            total = total + beta * c.astype(work, copy=False)
-        if bias is not None:
-            total = total + bias.astype(work, copy=False)
-        if aux is not None:
-            np.copyto(aux, total, casting="unsafe")
-        if epilogue is not None:
-            total = _EPILOGUES[epilogue](total)
-        np.copyto(out, total, casting="unsafe")
+    total = _matmul(a, b, work, conjugates, alpha, dtype)
+    for scale in scales:
+        total = total * np.asarray(scale, work).reshape(())
+    beta = factor_of("interop.matmul", "beta", beta, dtype, work)
+    if c is not None and beta != 0:
+        total = total + beta * c.astype(work, copy=False)
+    if bias is not None:
+        total = total + bias.astype(work, copy=False)
+    if aux is not None:
+        np.copyto(aux, total, casting="unsafe")
+    if epilogue is not None:
+        total = _EPILOGUES[epilogue](total)
+    np.copyto(out, total, casting="unsafe")
 
 
 def _matmul(a: _Array, b: _Array, work: Any, conjugates: tuple[bool, bool], alpha: Any, dtype: Any) -> Any:

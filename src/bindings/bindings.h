@@ -1,15 +1,9 @@
 /// One function for each Python-visible area of `interop._core`.
 #pragma once
 
-#include <interop/call.h>
 #include <nanobind/nanobind.h>
 
-#include <cstring>
-
 namespace interop::bindings {
-
-/// NumPy computes for another library: its floating-point warnings are not that library's.
-inline bool led_by_numpy(const Call& call) { return std::strcmp(call.library(), "numpy") == 0; }
 
 void bind_arguments(nanobind::module_& m);
 void bind_array(nanobind::module_& m);

@@ -11,6 +11,7 @@
 
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
+#include "bindings/by_python.h"
 #include "bindings/elementwise/abstract.h"
 #include "bindings/elementwise/pass.h"
 #include "bindings/functions/results.h"
@@ -27,12 +28,7 @@
 namespace interop::bindings {
 namespace {
 
-using exchange::Lookup;
 using exchange::Name;
-
-const Lookup kInJax("interop.jax._elementwise", "elementwise");
-const Lookup kOfJaxArrays("interop.jax._elementwise", "elementwise_of_arrays");
-const Lookup kOnHost("interop._host.elementwise", "compute");
 
 /// A function of the package.
 struct Function {
@@ -187,17 +183,19 @@ DLDataType common_dtype(const Function& function, const Operands& operands, cons
 
 nb::object in_jax(const Function& function, const Operands& operands, nb::handle a, nb::handle b, nb::handle out,
                   nb::handle stream, nb::handle execution, nb::handle where_zero) {
-  exchange::enter_foreign(function.name, "JAX");
+  const nb::handle door = enter_jax(function.name);
+  const nb::handle name = function.short_name.get();
   bool is_plain = out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none();
   for (int k = 0; k < operands.count; ++k) {
     is_plain = is_plain && exchange::is_concrete_in_jax(operands.objects[k]);
   }
-  if (is_plain) return kOfJaxArrays.get()(nb::handle(function.short_name.get()), a, b);
-  nb::object handle = nb::none();
-  if (!stream.is_none()) {
-    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, function.name)));
-  }
-  return kInJax.get()(function.operation().name, a, b, out, handle, execution, where_zero);
+  if (is_plain) return door(name, nb::none(), a, b);
+  nb::dict options;
+  options["out"] = out;
+  options["stream"] = stream_for_jax(function.name, stream);
+  options["execution"] = execution;
+  options["where_zero"] = where_zero;
+  return door(name, options, a, b);
 }
 
 nb::object host_operand(const Call& call, const Operands& operands, int k) {
@@ -208,8 +206,8 @@ void on_host(const Function& function, const Operands& operands, const Call& cal
              nb::handle where_zero) {
   nb::object b = nb::none();
   if (operands.count == 2) b = host_operand(call, operands, 1);
-  kOnHost.get()(function.operation().name, host_operand(call, operands, 0), b, call.numpy_output(),
-                exchange::numpy_dtype(dtype), where_zero, led_by_numpy(call));
+  const nb::tuple both = nb::make_tuple(host_operand(call, operands, 0), b);
+  compute_on_host(call, function.short_name.get(), both, exchange::numpy_dtype(dtype), where_zero);
 }
 
 /// A call, and what its shape and dtype rules say.
@@ -354,7 +352,7 @@ nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::
   const Operands operands = read_operands(function, a, b);
   check_where_zero(function, where_zero);
   if (is_left_to_jax(function, operands, execution)) {
-    if (!stream.is_none()) exchange::stream_argument(stream, function.name);
+    stream_for_jax(function.name, stream);
     return nb::none();
   }
   return Decision(function, operands, {out, stream, where_zero, execution}, true).explain();

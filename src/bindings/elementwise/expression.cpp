@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "bindings/bindings.h"
+#include "bindings/by_python.h"
 #include "bindings/elementwise/kernel_source.h"
 #include "bindings/elementwise/pass.h"
 #include "bindings/functions/loaded_kernel.h"
@@ -30,8 +31,6 @@ using exchange::Lookup;
 using exchange::Name;
 
 const Lookup kRefuseKeyword("interop._arguments", "refuse_keyword");
-const Lookup kInJax("interop.jax._expression", "compute");
-const Lookup kOnHost("interop._host.expression", "compute");
 const Lookup kFrozenset("builtins", "frozenset");
 const Name kDtype("dtype");
 const Name kNum("num");
@@ -332,7 +331,7 @@ void on_host(const Plan& plan) {
     const auto source = static_cast<size_t>(value.source);
     scalars.append(nb::make_tuple(plan.split->labels[source], plan.sources.values[source]));
   }
-  kOnHost.get()(plan.typed->python, arrays, scalars, call.numpy_output(), led_by_numpy(call));
+  compute_on_host(call, plan.typed->python, arrays, nb::none(), scalars);
 }
 
 /// The values of the kernel: scalars as the elements that they are to become, then the 0-d arrays of the host.
@@ -421,13 +420,12 @@ class Decision {
 
 nb::object in_jax(ExpressionCalls& self, const Arguments& arguments, nb::handle out, nb::handle stream,
                   nb::handle execution) {
-  exchange::enter_foreign(self.function.c_str(), "JAX");
-  nb::object handle = nb::none();
-  if (!stream.is_none()) {
-    handle = nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, self.function.c_str())));
-  }
-  const Split& split = find_split(self, arguments.scalars);
-  return kInJax.get()(split.python, argument_tuple(self, arguments), out, handle, execution);
+  const nb::handle door = enter_jax(self.function.c_str());
+  nb::dict options;
+  options["out"] = out;
+  options["stream"] = stream_for_jax(self.function.c_str(), stream);
+  options["execution"] = execution;
+  return door(find_split(self, arguments.scalars).python, options, *argument_tuple(self, arguments));
 }
 
 nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle out, nb::handle stream,
@@ -446,7 +444,7 @@ nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict na
   const exchange::CallGuard guard;
   const Arguments arguments = read_arguments(self, args, named);
   if (is_left_to_jax(self, arguments, execution)) {
-    if (!stream.is_none()) exchange::stream_argument(stream, self.function.c_str());
+    stream_for_jax(self.function.c_str(), stream);
     return nb::make_tuple(find_split(self, arguments.scalars).python, argument_tuple(self, arguments));
   }
   return Decision(self, arguments, {out, stream, execution, true, true, true}).explain();

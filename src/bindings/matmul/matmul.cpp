@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bindings/bindings.h"
+#include "bindings/by_python.h"
 #include "bindings/matmul/abstract.h"
 #include "bindings/matmul/choices.h"
 #include "bindings/matmul/device_product.h"
@@ -21,11 +22,9 @@ namespace {
 
 using exchange::Lookup;
 
-const Lookup kJaxMatmul("interop.jax", "matmul");
-const Lookup kJaxMatmulOfArrays("interop.jax._matmul", "matmul_of_arrays");
+const exchange::Name kMatmulName("matmul");
 const Lookup kNumpyMatmul("numpy", "matmul");
 const Lookup kErrstate("numpy", "errstate");
-const Lookup kOnHost("interop._host.matmul", "compute");
 
 bool is_left_to_jax(nb::handle a, nb::handle b, const Terms& terms) {
   Argument arrays[4] = {{"a", a}, {"b", b}};
@@ -36,14 +35,14 @@ bool is_left_to_jax(nb::handle a, nb::handle b, const Terms& terms) {
 }
 
 nb::object in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
-  exchange::enter_foreign(kMatmul, "JAX");
+  const nb::handle door = enter_jax(kMatmul), name = kMatmulName.get();
   if (given.size() == 0 && exchange::is_concrete_in_jax(a) && exchange::is_concrete_in_jax(b))
-    return kJaxMatmulOfArrays.get()(a, b);
-  return kJaxMatmul.get()(a, b, **jax_keywords(terms));
+    return door(name, nb::none(), a, b);
+  return door(name, jax_keywords(terms), a, b);
 }
 
 /// By NumPy: its own product where there is nothing else to do, and no conversion.
-void compute_on_host(const Product& product) {
+void on_host(const Product& product) {
   const Call& call = product.call;
   const DLDataType dtype = product.result.dtype;
   const bool is_half = dtype.bits == 16 && is_float(dtype);
@@ -75,8 +74,8 @@ void compute_on_host(const Product& product) {
     if (!scale.is_none()) scales.append(place < 0 ? nb::borrow(scale) : product.numpy_of(place));
   }
   keywords["scales"] = scales;
-  keywords["warns"] = led_by_numpy(call);
-  kOnHost.get()(call.numpy(0), call.numpy(1), call.numpy_output(), exchange::numpy_dtype(dtype), **keywords);
+  const nb::tuple operands = nb::make_tuple(call.numpy(0), call.numpy(1));
+  compute_on_host(call, kMatmulName.get(), operands, exchange::numpy_dtype(dtype), keywords);
 }
 
 /// What a call of `interop.matmul` is: all that is decided before anything is computed. `run` does it, `explain` says
@@ -99,7 +98,7 @@ class Decision {
     if (device_) {
       device_->launch(product_.call, asks_tuning(product_.terms));
     } else {
-      compute_on_host(product_);
+      on_host(product_);
     }
     return product_.call.hand_over();
   }

@@ -2,8 +2,8 @@
 #include "bindings/matmul/terms.h"
 
 #include "bindings/arguments.h"
+#include "bindings/by_python.h"
 #include "exchange/python.h"
-#include "exchange/stream.h"
 
 namespace interop::bindings {
 namespace {
@@ -70,9 +70,7 @@ nb::dict jax_keywords(const Terms& terms) {
     const nb::handle value = terms.*term.place;
     if (!value.is_none()) keywords[nb::handle(term.name.get())] = value;
   }
-  if (!terms.stream.is_none()) {
-    keywords["stream"] = reinterpret_cast<uintptr_t>(exchange::stream_argument(terms.stream, kMatmul));
-  }
+  if (!terms.stream.is_none()) keywords["stream"] = stream_for_jax(kMatmul, terms.stream);
   if (!terms.autotune.is_none()) {
     throw ValueError(std::string(kMatmul) + ": autotune is given, and the arrays are JAX's, whose products XLA " +
                      "launches; accepted: None (choices that were made with other arrays serve JAX's, too)");

@@ -1,0 +1,34 @@
+/// What Python computes: operations on JAX arrays, by JAX, and on host arrays, by NumPy.
+#include "bindings/by_python.h"
+
+#include <cstring>
+
+#include "exchange/closing.h"
+#include "exchange/python.h"
+#include "exchange/stream.h"
+
+namespace interop::bindings {
+namespace {
+
+const exchange::Lookup kInJax("interop.jax._door", "compute");
+const exchange::Lookup kOnHost("interop._host.door", "compute");
+
+}  // namespace
+
+nb::handle enter_jax(const char* function) {
+  exchange::enter_foreign(function, "JAX");
+  return kInJax.get();
+}
+
+nb::object stream_for_jax(const char* function, nb::handle stream) {
+  if (stream.is_none()) return nb::none();
+  return nb::int_(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, function)));
+}
+
+bool led_by_numpy(const Call& call) { return std::strcmp(call.library(), "numpy") == 0; }
+
+void compute_on_host(const Call& call, nb::handle operation, nb::handle operands, nb::handle dtype, nb::handle more) {
+  kOnHost.get()(operation, operands, call.numpy_output(), dtype, more, led_by_numpy(call));
+}
+
+}  // namespace interop::bindings
