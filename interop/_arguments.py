@@ -82,8 +82,15 @@ def refuse_call(name: str, signature: inspect.Signature, args: Sequence[Any], kw
     )
 
 
-def refuse_call_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
-    """Raise it for a function of this package, by its name, such as "interop.add"."""
+def refuse_call_of(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], accepted: Sequence[str] | None = None
+) -> NoReturn:
+    """Raise it for a function of this package, by its name, such as "interop.add".
+
+    Of what has no name there, `accepted` are the keywords, and `kwargs` begins with one that it does not have.
+    """
+    if accepted is not None:
+        refuse_keyword(name, next(iter(kwargs)), accepted)
     function = getattr(sys.modules["interop"], name.removeprefix("interop."))
     refuse_call(name, inspect.signature(function), args, kwargs)
 

@@ -13,7 +13,7 @@ from interop import _core
 from interop._core import Array
 from interop._libraries.base import Export, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
 
-__all__ = ["LIBRARY", "jax_array", "jax_has_cuda"]
+__all__ = ["LIBRARY", "check_special", "jax_array", "jax_has_cuda"]
 
 
 def _take(jax: Any, array: Array, stream: int | None) -> Any:
@@ -32,11 +32,38 @@ def _take(jax: Any, array: Array, stream: int | None) -> Any:
         refuse_layout("JAX", f"cannot share the memory ({error})", array, "let jax.numpy.asarray(x) copy it")
 
 
-def jax_array(array: Array) -> Any:
-    """Return what `jax.numpy.asarray` makes of an `Array`, for which it asks: it does not know the protocols."""
+def jax_array(array: Array, is_result: bool) -> Any:
+    """Return the JAX array of an `Array`: of a result of a call, or what `jax.numpy.asarray` makes of it.
+
+    That one asks for it, as it does not know the protocols.
+    """
+    if is_result:
+        return _result(importlib.import_module("jax"), array)
     if _core.readable_by_host(array):
         return importlib.import_module("jax.numpy").asarray(array.__array__())
     return _take(importlib.import_module("jax"), array, None)
+
+
+def _result(jax: Any, array: Array) -> Any:
+    is_wide = np.dtype(numpy_dtype(array.dtype)).itemsize >= 8  # which the caller's operands were, too
+    with _x64(jax) if is_wide else contextlib.nullcontext():
+        result = jax.dlpack.from_dlpack(array)
+        check_special("interop", result)
+    return result
+
+
+def check_special(function: str, result: Any) -> None:
+    """Raise FloatingPointError for a value that `jax.debug_nans` or `jax.debug_infs` forbids."""
+    jax = sys.modules["jax"]
+    looks_for = {"nan": jax.numpy.isnan} if jax.config.jax_debug_nans else {}
+    if jax.config.jax_debug_infs:
+        looks_for["inf"] = jax.numpy.isinf
+    if not looks_for or not jax.numpy.issubdtype(result.dtype, jax.numpy.inexact):
+        return
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        for name, is_special in looks_for.items():
+            if is_special(result).any():
+                raise FloatingPointError(f"{function}: invalid value ({name}) encountered in the result")
 
 
 def _is_compact(array: Array) -> bool:

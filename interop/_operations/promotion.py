@@ -18,17 +18,16 @@ __all__ = [
     "REAL",
     "accepted_factor",
     "beside",
-    "bytes_of",
     "comparison_dtype",
     "comparison_of",
     "configuration",
-    "dtype_name",
     "element_of",
     "factor_of",
     "numpy_dtype",
     "promote",
     "scalar_of",
     "side_of",
+    "value_of",
 ]
 
 #: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
@@ -132,10 +131,27 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any, warns: bool = 
         return np.asarray(scalar).astype(dtype)
 
 
-def bytes_of(array: Any, dtype: Any) -> bytes:
-    """Return a 0-d array or a scalar as the bytes of one element, rounded in silence."""
-    with np.errstate(all="ignore"):
-        return np.asarray(array).astype(dtype).tobytes()
+def value_of(
+    function: str,
+    name: str,
+    scalar: Any,
+    dtype: Any,
+    product: Any = None,
+    comparison: str | None = None,
+    is_left: bool = False,
+) -> tuple[bytes, str | None]:
+    """Return the bytes of a scalar as an element, and the comparison that answers for it; for the compiled half.
+
+    It is an operand as in `element_of`; a factor of a product of the dtype `product`, as in `factor_of`; or an operand
+    of a comparison, as in `comparison_of`.
+    """
+    if product is not None:
+        element = factor_of(function, name, scalar, product, dtype)
+    elif comparison is not None:
+        comparison, element = comparison_of(function, comparison, name, scalar, dtype, is_left)
+    else:
+        element = element_of(function, name, scalar, dtype)
+    return element.tobytes(), comparison
 
 
 # ---- comparisons, which are exact ----
@@ -241,17 +257,3 @@ REAL = _INTEGRAL | float | np.floating
 def accepted_factor(dtype: Any) -> str:
     """Say what scalars are factors of a product of that dtype."""
     return {"b": "1", "i": "an integer", "u": "an integer", "c": "a number"}.get(dtype.kind, "a real number")
-
-
-def dtype_name(function: str, dtype: Any) -> str:
-    """Return the name of a dtype of any library, or of the name itself; TypeError for what is none."""
-    if (type(dtype).__module__, type(dtype).__name__) == ("torch", "dtype"):
-        return str(dtype).removeprefix("torch.")
-    if isinstance(dtype, str) and hasattr(ml_dtypes, dtype):
-        return dtype
-    try:
-        return str(np.dtype(dtype).name)
-    except Exception as error:  # NumPy's, of whatever kind
-        raise TypeError(
-            f"{function}: dtype is {shown(dtype)}; accepted: None, a name, a dtype of NumPy, torch or JAX"
-        ) from error

@@ -9,19 +9,18 @@ from typing import Any, NoReturn
 
 import jax
 import jax.ffi
-import jax.numpy as jnp
 import jax.sharding
 from jax.interpreters import mlir
 
 from interop import _core
 from interop._arguments import shown
 from interop._core import CudaError
+from interop._libraries.jax import check_special
 
 __all__ = [
     "check_concrete",
     "check_operands",
     "check_placement",
-    "check_special",
     "compute",
     "make_wait",
     "name_of",
@@ -158,19 +157,6 @@ def run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: 
         result = _apart(compiled)(*operands)
     check_special(function, result)
     return result
-
-
-def check_special(function: str, result: jax.Array) -> None:
-    """Raise FloatingPointError for a value that `jax.debug_nans` or `jax.debug_infs` forbids."""
-    looks_for = {"nan": jnp.isnan} if jax.config.jax_debug_nans else {}
-    if jax.config.jax_debug_infs:
-        looks_for["inf"] = jnp.isinf
-    if not looks_for or not jnp.issubdtype(result.dtype, jnp.inexact):
-        return
-    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
-        for name, is_special in looks_for.items():
-            if is_special(result).any():
-                raise FloatingPointError(f"{function}: invalid value ({name}) encountered in the result")
 
 
 def refuse_outputs(function: str, **outputs: object) -> None:

@@ -24,6 +24,13 @@ void refuse_call(const char* function, nb::handle a, nb::handle b, nb::handle ke
   nb::raise_type_error("%s: the call does not fit its signature", function);
 }
 
+void refuse_keyword(const char* function, nb::handle keyword, nb::list accepted) {
+  nb::dict keywords;
+  keywords[keyword] = nb::none();
+  kRefuse.get()(function, nb::make_tuple(), keywords, accepted);
+  nb::raise_type_error("%s: an unexpected keyword argument", function);
+}
+
 void bind_arguments(nb::module_& m) {
   g_missing = kObject.get()().release().ptr();
   m.attr("missing") = nb::handle(g_missing);

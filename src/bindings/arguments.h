@@ -34,5 +34,7 @@ bool is_missing(nanobind::handle x);
 /// Raises the TypeError of a call that does not fit the signature of a public function: an operand is missing, or a
 /// keyword is unknown.
 [[noreturn]] void refuse_call(const char* function, nanobind::handle a, nanobind::handle b, nanobind::handle keywords);
+/// Raises the TypeError of a keyword that is none of those.
+[[noreturn]] void refuse_keyword(const char* function, nanobind::handle keyword, nanobind::list accepted);
 
 }  // namespace interop::bindings

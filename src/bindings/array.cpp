@@ -7,6 +7,7 @@
 #include "exchange/array/view.h"
 #include "exchange/closing.h"
 #include "exchange/routes/buffer.h"
+#include "exchange/routes/jax.h"
 
 namespace interop::bindings {
 
@@ -15,7 +16,6 @@ using exchange::Array;
 namespace {
 
 const exchange::Lookup kNumpyArray("numpy", "array");
-const exchange::Lookup kJaxArray("interop._libraries.jax", "jax_array");
 
 // ---- what an interop.Array is not ----
 // It has no values of its own, so nothing may be read out of it by the way: by its length, its buffer or its identity.
@@ -161,7 +161,7 @@ void bind_array(nb::module_& m) {
            nb::sig("def __array__(self, dtype: typing.Any = None, copy: bool | None = None) -> typing.Any"),
            "A NumPy array on the memory, also of the dtypes of ml_dtypes; TypeError for device memory.")
       .def(
-          "__jax_array__", [](nb::handle self) { return kJaxArray.get()(self); },
+          "__jax_array__", [](nb::handle self) { return exchange::jax_array(self, false); },
           nb::sig("def __jax_array__(self) -> typing.Any"),
           "What jax.numpy.asarray(x) makes of it: host memory as it takes NumPy's, device memory shared.")
       .def("__len__", &length, "The size of the first dimension.")

@@ -1,7 +1,7 @@
 /// What Python knows of promotion, `interop._operations.promotion`, as C++ asks it.
 #include "bindings/promotion.h"
 
-#include <nanobind/stl/string.h>
+#include <cstring>
 
 #include "exchange/python.h"
 #include "exchange/routes/numpy.h"
@@ -14,13 +14,7 @@ using exchange::numpy_dtype;
 
 constexpr const char* kModule = "interop._operations.promotion";
 const Lookup kPromote(kModule, "promote");
-const Lookup kConfiguration(kModule, "configuration");
-const Lookup kSideOf(kModule, "side_of");
-const Lookup kComparisonOf(kModule, "comparison_of");
-const Lookup kElementOf(kModule, "element_of");
-const Lookup kBytesOf(kModule, "bytes_of");
-const Lookup kFactorOf(kModule, "factor_of");
-const Lookup kDtypeName(kModule, "dtype_name");
+const Lookup kValueOf(kModule, "value_of");
 
 }  // namespace
 
@@ -28,28 +22,29 @@ nb::object promote(const char* function, const char* library, bool in_float, nb:
   return kPromote.get()(function, library, in_float, a, b);
 }
 
-nb::object configuration(const char* library) { return kConfiguration.get()(library); }
-
-int side_of(nb::handle scalar, DLDataType dtype) { return nb::cast<int>(kSideOf.get()(scalar, numpy_dtype(dtype))); }
-
-nb::object comparison_of(const char* function, const char* comparison, const char* parameter, nb::handle scalar,
-                         DLDataType dtype, bool is_left) {
-  return kComparisonOf.get()(function, comparison, parameter, scalar, numpy_dtype(dtype), is_left);
+ScalarValue element_of(const char* function, const char* parameter, nb::handle scalar, DLDataType dtype) {
+  const nb::object found = kValueOf.get()(function, parameter, scalar, numpy_dtype(dtype));
+  return value_of_bytes(nb::object(found[0]), dtype);
 }
 
-nb::object element_of(const char* function, const char* parameter, nb::handle scalar, DLDataType dtype) {
-  return kElementOf.get()(function, parameter, scalar, numpy_dtype(dtype));
+ScalarValue compared_of(const char* function, nb::object& comparison, const char* parameter, nb::handle scalar,
+                        DLDataType dtype, bool is_left) {
+  const nb::object found =
+      kValueOf.get()(function, parameter, scalar, numpy_dtype(dtype), nb::none(), comparison, is_left);
+  comparison = found[1];
+  return value_of_bytes(nb::object(found[0]), dtype);
 }
 
-nb::object bytes_of(nb::handle scalar, DLDataType dtype) { return kBytesOf.get()(scalar, numpy_dtype(dtype)); }
-
-nb::object factor_of(const char* function, const char* parameter, nb::handle factor, DLDataType result,
-                     DLDataType dtype) {
-  return kFactorOf.get()(function, parameter, factor, numpy_dtype(result), numpy_dtype(dtype));
+ScalarValue factor_of(const char* function, const char* parameter, nb::handle factor, DLDataType result,
+                      DLDataType dtype) {
+  const nb::object found = kValueOf.get()(function, parameter, factor, numpy_dtype(dtype), numpy_dtype(result));
+  return value_of_bytes(nb::object(found[0]), dtype);
 }
 
-std::string dtype_name(const char* function, nb::handle dtype) {
-  return nb::cast<std::string>(kDtypeName.get()(function, dtype));
+ScalarValue value_of_bytes(nb::handle bytes, DLDataType dtype) {
+  ScalarValue value{};
+  std::memcpy(value.bytes, PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(item_bytes(dtype)));
+  return value;
 }
 
 }  // namespace interop::bindings::promotion

@@ -22,6 +22,9 @@ using exchange::Name;
 const Lookup kNumpyGeneric("numpy", "generic");
 const Lookup kNumpyBool("numpy", "bool_");
 const Lookup kNumpyNdarray("numpy", "ndarray");
+const Lookup kAsarray("numpy", "asarray");
+const Name kAstype("astype");
+const Name kTobytes("tobytes");
 const Name kDtype("dtype");
 const Name kKind("kind");
 const Name kReal("real");
@@ -240,17 +243,16 @@ bool fits(nb::handle x, Kind kind, DLDataType dtype) {
 }
 
 ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
-  const nb::object text = promotion::bytes_of(x, dtype);
-  ScalarValue value{};
-  std::memcpy(value.bytes, PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(item_bytes(dtype)));
-  return value;
+  const exchange::Within silence(exchange::numpy_in_silence());
+  const nb::object element = attribute(kAsarray.get()(x), kAstype)(exchange::numpy_dtype(dtype));
+  return promotion::value_of_bytes(attribute(element, kTobytes)(), dtype);
 }
 
 ScalarValue value_of(const char* function, const char* name, nb::handle x, Kind kind, DLDataType dtype) {
   ScalarValue value{};
   if (kind == Kind::numpy_scalar || dtype.bits == 16 || (kind == Kind::complex && dtype.code != kDLComplex)) {
     // NumPy rounds to any dtype and tells its own scalars apart.
-    return value_by_numpy(promotion::element_of(function, name, x, dtype), dtype);
+    return promotion::element_of(function, name, x, dtype);
   }
   if (dtype.code == kDLBool) {
     put(value, static_cast<unsigned char>(PyObject_IsTrue(x.ptr())));

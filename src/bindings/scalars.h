@@ -27,7 +27,7 @@ inline constexpr const char* kAcceptedPromotions =
 /// A scalar as one element of `dtype`. Throws OverflowError, naming the argument, where the dtype cannot hold an
 /// integer, and TypeError for a complex number in a real dtype.
 ScalarValue value_of(const char* function, const char* name, nanobind::handle x, Kind kind, DLDataType dtype);
-/// The same by NumPy, which rounds to any dtype; of a 0-d array, too.
+/// A number or a 0-d array as one element, by NumPy, which rounds to any dtype.
 ScalarValue value_by_numpy(nanobind::handle x, DLDataType dtype);
 
 /// A number of Python or NumPy as an argument of a C type; of an integer all 64 bits are set. No array is one, as its

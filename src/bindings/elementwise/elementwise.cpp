@@ -234,10 +234,10 @@ ScalarValue scalar_of(ElementwiseOp& op, const Function& function, const Plan& p
   if (!is_comparison(op) || fits(x, kind, plan.dtype)) {
     return value_of(function.name, parameter, x, kind, plan.dtype);
   }
-  const nb::object found =
-      promotion::comparison_of(function.name, function.operation().name, parameter, x, plan.dtype, k == 0);
-  op = function_named(found[0]).op;
-  return value_by_numpy(found[1], plan.dtype);
+  nb::object comparison = nb::borrow(function.short_name.get());
+  const ScalarValue value = promotion::compared_of(function.name, comparison, parameter, x, plan.dtype, k == 0);
+  op = function_named(comparison).op;
+  return value;
 }
 
 /// What is computed, as far as it is known without reading an array. Throws what computing would of the scalars.

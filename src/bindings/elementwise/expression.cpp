@@ -8,13 +8,13 @@
 #include <memory>
 #include <optional>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/by_python.h"
 #include "bindings/elementwise/kernel_source.h"
 #include "bindings/elementwise/pass.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/functions/results.h"
-#include "bindings/promotion.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/door.h"
@@ -30,7 +30,6 @@ namespace {
 using exchange::Lookup;
 using exchange::Name;
 
-const Lookup kRefuseKeyword("interop._arguments", "refuse_keyword");
 const Lookup kFrozenset("builtins", "frozenset");
 const Name kDtype("dtype");
 const Name kNum("num");
@@ -105,8 +104,7 @@ int parameter_count(const ExpressionCalls& self) { return static_cast<int>(self.
   nb::list accepted;
   for (const std::string& parameter : self.parameters) accepted.append(parameter);
   for (const char* option : {"out", "stream", "execution"}) accepted.append(option);
-  kRefuseKeyword.get()(self.function, name, accepted);
-  throw TypeError(self.function + ": an unexpected keyword argument");
+  bindings::refuse_keyword(self.function.c_str(), name, accepted);
 }
 
 /// The arguments in the order of the parameters.

@@ -24,7 +24,6 @@ using exchange::Lookup;
 
 const exchange::Name kMatmulName("matmul");
 const Lookup kNumpyMatmul("numpy", "matmul");
-const Lookup kErrstate("numpy", "errstate");
 
 bool is_left_to_jax(nb::handle a, nb::handle b, const Terms& terms) {
   Argument arrays[4] = {{"a", a}, {"b", b}};
@@ -52,11 +51,7 @@ void on_host(const Product& product) {
     nb::dict keywords;
     keywords["out"] = call.numpy_output();
     std::optional<exchange::Within> guard;
-    if (!led_by_numpy(call)) {
-      nb::dict quiet;
-      quiet["all"] = "ignore";
-      guard.emplace(kErrstate.get()(**quiet));
-    }
+    if (!led_by_numpy(call)) guard.emplace(exchange::numpy_in_silence());
     kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
     return;
   }

@@ -13,10 +13,25 @@
 namespace interop::bindings {
 namespace {
 
+const exchange::Lookup kNumpyDtype("numpy", "dtype");
+const exchange::Name kName("name");
+
 DLDataType promote(const char* library, DLDataType a, DLDataType b) {
   if (a == b) return a;
   return dtype_called(nb::cast<std::string>(promotion::promote(
       kMatmul, library, false, nb::make_tuple(dtype_name(a), false), nb::make_tuple(dtype_name(b), false))));
+}
+
+/// The name of a dtype of any library, or of the name itself. Throws TypeError for what is none.
+std::string name_of(nb::handle dtype) {
+  if (exchange::type_text(dtype) == "torch.dtype") return exchange::text_of(dtype).substr(std::strlen("torch."));
+  try {
+    return exchange::text_of(exchange::attribute(kNumpyDtype.get()(dtype), kName));
+  } catch (nb::python_error& error) {  // NumPy's, of whatever kind
+    if (!error.matches(PyExc_Exception)) throw;
+    nb::raise_from(error, PyExc_TypeError, "%s: dtype is %s; accepted: None, a name, a dtype of NumPy, torch or JAX",
+                   kMatmul, exchange::shown(dtype).c_str());
+  }
 }
 
 }  // namespace
@@ -31,7 +46,7 @@ DLDataType product_dtype(const char* library, DLDataType a, DLDataType b, nb::ha
   ops::check_matmul_dtypes(a, b);
   const bool of_float8 = ops::is_float8(a);
   if (asked.is_none()) return of_float8 ? kBfloat16 : promote(library, a, b);
-  const DLDataType wanted = dtype_called(promotion::dtype_name(kMatmul, asked));
+  const DLDataType wanted = dtype_called(name_of(asked));
   if (of_float8) return wanted;  // the rules of shapes and dtypes look at it
   const DLDataType common = promote(library, a, b);
   if (common == wanted || promote(library, common, wanted) == wanted) return wanted;
@@ -55,7 +70,7 @@ ScalarValue factor_value(const char* name, nb::handle factor, DLDataType result)
       return value;
     }
   }
-  return value_by_numpy(promotion::factor_of(kMatmul, name, factor, result, dtype), dtype);
+  return promotion::factor_of(kMatmul, name, factor, result, dtype);
 }
 
 double scale_of(const char* name, nb::handle scale) {

@@ -1,21 +1,15 @@
 /// JAX arrays in calls with other libraries, by DLPack. (Calls of JAX arrays alone go to `interop.jax`.)
+#include "exchange/routes/jax.h"
+
 #include <interop/cuda/driver.h>
 
-#include <optional>
-
-#include "exchange/array/array.h"
 #include "exchange/closing.h"
 #include "exchange/routes/dlpack.h"
 
 namespace interop::exchange {
 namespace {
 
-const Lookup kFromDlpack("jax.dlpack", "from_dlpack");
-const Lookup kEnableX64("jax", "enable_x64");
-const Lookup kConfig("jax", "config");
-const Lookup kCheckSpecial("interop.jax._calls", "check_special");
-const Name kDebugNans("jax_debug_nans");
-const Name kDebugInfs("jax_debug_infs");
+const Lookup kJaxArray("interop._libraries.jax", "jax_array");
 const Name kIsDeleted("is_deleted");
 
 class JaxArrayRoute : public Route {
@@ -46,16 +40,7 @@ class JaxArrayRoute : public Route {
     operand.read_only = true;  // which JAX's unversioned capsule cannot say
   }
   nb::object hand_over(nb::object made, cudaStream_t stream) const override {
-    const nb::object array = Route::hand_over(made, stream);
-    std::optional<Within> wide;
-    // Outside its x64 mode JAX would narrow the result, and the caller's operands were 64 bits wide.
-    if (item_bytes(nb::cast<const Array&>(array).dtype) >= 8) wide.emplace(kEnableX64.get()(true));
-    const nb::object result = kFromDlpack.get()(array);
-    const nb::handle config = kConfig.get();
-    if (attribute(config, kDebugNans).is(Py_True) || attribute(config, kDebugInfs).is(Py_True)) {
-      kCheckSpecial.get()("interop", result);
-    }
-    return result;
+    return jax_array(Route::hand_over(made, stream), true);
   }
 };
 
@@ -71,6 +56,8 @@ class JaxTracerRoute final : public JaxArrayRoute {
 };
 
 }  // namespace
+
+nb::object jax_array(nb::handle array, bool is_result) { return kJaxArray.get()(array, is_result); }
 
 const Route& jax_array_route() {
   static const JaxArrayRoute route;

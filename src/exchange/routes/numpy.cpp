@@ -9,6 +9,7 @@ namespace {
 
 const Lookup kEmpty("numpy", "empty");
 const Lookup kDtype("numpy", "dtype");
+const Lookup kErrstate("numpy", "errstate");
 const Name kStr("str");
 const Name kType("type");
 
@@ -91,6 +92,12 @@ std::optional<DLDataType> dtype_of(nb::handle numpy_dtype_object) {
   const auto named = dtype_from_name(text_of(numpy_dtype_object));
   const bool same = named && attribute(numpy_dtype_object, kType).is(attribute(numpy_dtype(*named), kType));
   return same ? named : std::nullopt;
+}
+
+nb::object numpy_in_silence() {
+  nb::dict quiet;
+  quiet["all"] = "ignore";
+  return kErrstate.get()(**quiet);
 }
 
 const Route& numpy_route() {
