@@ -90,18 +90,19 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
     def _count(cls, by: int) -> None:
         with cls._lock:
             cls._open += by
-            _core.tune_products(cls._open > 0)
+            _core.Tuning.tune_all(cls._open > 0)
 
     @staticmethod
     @named("interop.autotune.load")
     def load(path: str | os.PathLike[str]) -> int:
         """Take the choices in a file, and return how many hold for the cards and the cuBLAS that are here."""
         kept = 0
+        cards, cublas = _machine()
         for entry in _read(_path(path)):
-            for device, card in enumerate(_cards()):
-                if entry["card"] == card and entry["cublas"] == _core.cublas_version():
+            for device, card in enumerate(cards):
+                if entry["card"] == card and entry["cublas"] == cublas:
                     try:
-                        _core.keep_matmul_choice(device, entry)
+                        _core.Tuning.keep(device, entry)
                     except (KeyError, TypeError, ValueError) as error:
                         raise _malformed(path, shown(error)) from error
                     kept += 1
@@ -115,10 +116,11 @@ class autotune:  # noqa: N801 - used as a function is, as numpy.errstate
         Choices that are in the file already, for other cards, another cuBLAS or other products, stay in it.
         """
         file = Path(os.path.realpath(_path(path)))
+        cards, cublas = _machine()
         mine = [
-            {"card": card, "cublas": _core.cublas_version(), **choice}
-            for device, card in enumerate(_cards())
-            for choice in _core.matmul_choices(device)
+            {"card": card, "cublas": cublas, **choice}
+            for device, card in enumerate(cards)
+            for choice in _core.Tuning.choices(device)
         ]
         with _alone(file.parent):
             try:
@@ -193,12 +195,10 @@ def _replace(file: Path, data: bytes) -> None:
         raise
 
 
-def _cards() -> list[str]:
-    """Return the names of the GPUs; none where there is no driver."""
-    try:
-        return [_core.device_info(device)["name"] for device in range(_core.device_count())]
-    except _core.CudaError:
-        return []
+def _machine() -> tuple[list[str], str]:
+    """Return the names of the GPUs, none where there is no driver, and the version of cuBLAS."""
+    machine = _core.machine_info()
+    return [card["name"] for card in machine["devices"]], machine["cublas"]
 
 
 def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:

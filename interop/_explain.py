@@ -140,7 +140,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
 
 
 def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
-    found = _core.explain_matmul(a, b, options)
+    found = _core.explain("matmul", (a, b), options)
     if found is None:
         from interop.jax._matmul import operands_of, refuse_backend_on_host
 
@@ -167,17 +167,10 @@ def _explanation(function: str, found: dict[str, Any]) -> Explanation:
     return Explanation(function, arguments, **fields)
 
 
-def _explain_elementwise(
-    name: str,
-    *operands: Any,
-    out: Any = None,
-    stream: Any = None,
-    where_zero: complex | None = None,
-    execution: str | None = None,
-) -> Explanation:
+def _explain_elementwise(name: str, *operands: Any, **options: Any) -> Explanation:
     function = f"interop.{name}"
     a, b = operands if len(operands) > 1 else (*operands, None)
-    found = _core.explain_elementwise(name, a, b, out, stream, execution, where_zero)
+    found = _core.explain(name, (a, b), options)
     if found is not None:
         return _explanation(function, found)
     import jax
@@ -185,13 +178,13 @@ def _explain_elementwise(
     from interop.jax._calls import refuse_outputs
     from interop.jax._elementwise import result_of
 
-    refuse_outputs(function, out=out)
+    refuse_outputs(function, out=options.get("out"))
     keys = ("a", "b") if len(operands) > 1 else ("x",)
     arrays = {key: x for key, x in zip(keys, operands, strict=True) if isinstance(x, jax.Array | jax.core.Tracer)}
-    shape, dtype = result_of(name, a, b, where_zero)
+    shape, dtype = result_of(name, a, b, options.get("where_zero"))
     kernels = "the XLA FFI handler interop_elementwise"
     names = ("interop_elementwise", kernels, f"jax.numpy's own {name}")
-    return _explain_in_jax(function, arrays, shape, dtype, *names, stream, execution)
+    return _explain_in_jax(function, arrays, shape, dtype, *names, options.get("stream"), options.get("execution"))
 
 
 def _explain_c(
@@ -225,22 +218,16 @@ def _explain_kernel(
     return _explanation(function._label, found)
 
 
-def _explain_expression(
-    function: Expression,
-    *arrays: Any,
-    out: Any = None,
-    stream: Any = None,
-    execution: str | None = None,
-    **named: Any,
-) -> Explanation:
-    found = _core.explain_expression(function._calls, arrays, named, out, stream, execution)
+def _explain_expression(function: Expression, *arrays: Any, **options: Any) -> Explanation:
+    found = _core.explain(function._calls, arrays, options)
     if isinstance(found, dict):
         return _explanation(repr(function), found)
     from interop.jax._calls import refuse_outputs
     from interop.jax._expression import result_of
 
-    refuse_outputs(repr(function), out=out)
+    refuse_outputs(repr(function), out=options.get("out"))
     jax_arrays, shape, dtype = result_of(*found)
+    stream, execution = options.get("stream"), options.get("execution")
     explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "", stream, execution)
     return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")
 

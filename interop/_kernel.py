@@ -185,7 +185,7 @@ class Kernel(ArrayFunction):
         if sum(extent is not None for extent in launch[:2]) > 1:
             raise refuse("grid and threads are given; accepted: one of them")
         self._load = functools.partial(_load, label, text, path, name, options)
-        self._core = _core.Kernel(
+        self._calls = _core.Kernel(
             label, [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters], self._load, (*fixed, *launch[2:])
         )
 
@@ -193,7 +193,7 @@ class Kernel(ArrayFunction):
         """Launch the kernel; see the class."""
         # Python looks up the default of each keyword that a signature has; C++ reads those that are given.
         if self._is_plain and len(args) == self._count:
-            made = self._core.call(args, self._like, named)
+            made = self._calls.call(args, self._like, named)
             if made is not NotImplemented:
                 return made
         return self._call_with(args, **named)
@@ -221,7 +221,7 @@ class Kernel(ArrayFunction):
             if self._has_extent or callable(grid) or callable(threads):
                 launch = self._launch(args, launch)
         if self._is_direct and not results:
-            return self._core.call_with(args, self._like, _NONE, launch, stream, execution, False)
+            return self._calls.call_with(args, self._like, _NONE, launch, stream, execution, False)
         return self._call(args, results, launch, stream, execution, False)
 
     def _launch(self, args: tuple[Any, ...], given: Launch) -> Launch:
@@ -248,7 +248,7 @@ class Kernel(ArrayFunction):
         looks: bool,
     ) -> Any:
         def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:
-            return self._core.call_with(args, shapes, given, launch, stream, execution, looks)
+            return self._calls.call_with(args, shapes, given, launch, stream, execution, looks)
 
         return self._run(core, args, results, looks)
 

@@ -160,19 +160,19 @@ class Function(ArrayFunction):
         self.__name__ = self.__qualname__ = declaration.name
         self.__doc__ = declaration.text
         declared = [(p.kind, p.name, p.dtype, p.written) for p in declaration.parameters]
-        self._core = _core.CFunction(label, address, declared, declaration.result, streams == "own")
+        self._calls = _core.CFunction(label, address, declared, declaration.result, streams == "own")
 
     def __call__(
         self, /, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
     ) -> Any:
         """Call the C function; see the class."""
         if self._is_direct and not named and len(args) == self._count:
-            return self._core.call(args, self._like, _NONE, stream, execution, False)
+            return self._calls.call(args, self._like, _NONE, stream, execution, False)
         return self._call(args, named, stream, execution, False)
 
     def _call(self, args: tuple[Any, ...], named: dict[str, Any], stream: Any, execution: Any, looks: bool) -> Any:
         def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:
-            return self._core.call(args, shapes, given, stream, execution, looks)
+            return self._calls.call(args, shapes, given, stream, execution, looks)
 
         return self._run(core, *self._bind(args, named), looks)
 

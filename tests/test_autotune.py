@@ -80,8 +80,8 @@ def test_a_file_that_is_not_there(tmp_path):
 @pytest.mark.parametrize("change", [{"key": "0"}, {"key": "g" * 18 * 16}, {"algorithm": "00"}, {"microseconds": "x"}])
 def test_a_malformed_choice_is_refused(change):
     with pytest.raises((KeyError, TypeError, ValueError)):
-        interop._core.keep_matmul_choice(0, entry(**change))
-    assert interop._core.matmul_choices(0) == []
+        interop._core.Tuning.keep(0, entry(**change))
+    assert interop._core.Tuning.choices(0) == []
 
 
 def test_another_value_is_refused():
@@ -114,9 +114,9 @@ from interop import _autotune
 
 path, who = sys.argv[1], sys.argv[2]
 mine = threading.local()
-_autotune._cards = lambda: ["a card"]
-interop._core.keep_matmul_choice = lambda device, entry: None
-interop._core.matmul_choices = lambda device: [{"key": f"{who} {mine.number}"}]
+_autotune._machine = lambda: (["a card"], "")
+interop._core.Tuning.keep = lambda device, entry: None
+interop._core.Tuning.choices = lambda device: [{"key": f"{who} {mine.number}"}]
 wrong = []
 
 def write(number):

@@ -88,13 +88,13 @@ def test_the_page_is_of_products(capsys):
 def test_stages_are_of_device_arrays():
     x = np.ones((2, 2), "float32")
     with pytest.raises(TypeError, match="DLPack C exchange API, borrowed views included"):
-        _core.time_stages(x, x, 1)
+        _core.Timing.stages(x, x, 1)
 
 
 def test_stages_are_not_of_host_tensors(torch):
     x = torch.ones(2, 2)
     with pytest.raises(ValueError, match="time_stages is for device arrays"):
-        _core.time_stages(x, x, 1)
+        _core.Timing.stages(x, x, 1)
 
 
 def test_other_libraries_that_are_here_take_part(torch, capsys):
@@ -142,7 +142,7 @@ def cuda_torch(cuda_device):
 @pytest.mark.gpu
 def test_stages_make_up_a_call_on_gpu(cuda_torch):
     x = cuda_torch.rand(16, 16, device="cuda")
-    stages = _core.time_stages(x, x, 50)
+    stages = _core.Timing.stages(x, x, 50)
     cuda_torch.cuda.synchronize()
     assert list(stages) == ["import", "checks", "stream", "allocate", "plan", "launch"]
     assert all(0 < seconds < 1e-3 for seconds in stages.values())

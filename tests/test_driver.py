@@ -39,7 +39,7 @@ for _ in range(2):  # the second call tries again, and says the same
 from interop._commands import info
 info.LIBRARIES = ()  # which take seconds to import
 report["info"] = info.report()
-report["cublas"] = _core.cublas_status()
+report["cublas"] = _core.machine_info()["cublas_status"]
 print(json.dumps(report))
 """
 
@@ -147,7 +147,7 @@ def test_a_machine_without_cublas(tmp_path):
         (tmp_path / name).write_bytes(b"")
     code = "import types, cuda.pathfinder; from interop import _core; "
     code += "cuda.pathfinder.load_nvidia_dynamic_lib = lambda _: types.SimpleNamespace(abs_path=None); "
-    code += "print(_core.cublas_status())"
+    code += "print(_core.machine_info()['cublas_status'])"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -206,7 +206,7 @@ def loader(nvrtc, monkeypatch, tmp_path):
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compiler, "compile_source", counting)
     monkeypatch.setattr(compiler, "_loaded", {})
-    monkeypatch.setattr(interop._core, "load_kernels", lambda image, names: [(image, name) for name in names])
+    monkeypatch.setattr(interop._core.LoadedKernel, "load", lambda image, names: [(image, name) for name in names])
 
     def load(source="__global__ void f() {}", names=("f",), architecture=ARCHITECTURE, forget=True, **options):
         if forget:

@@ -427,7 +427,7 @@ def compiled(nvrtc, monkeypatch, tmp_path):
     """The image of a kernel for a device that is not there, by way of the cache."""
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compiler, "_loaded", {})
-    monkeypatch.setattr(interop._core, "load_kernels", lambda image, names: [(image, name) for name in names])
+    monkeypatch.setattr(interop._core.LoadedKernel, "load", lambda image, names: [(image, name) for name in names])
     return lambda made, architecture="sm_90": made._load(architecture)
 
 

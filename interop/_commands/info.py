@@ -35,18 +35,18 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def _devices() -> Iterator[tuple[str, str]]:
-    try:
-        yield "driver", f"supports CUDA {_cuda_version(_core.driver_version())}"
-        for index in range(_core.device_count()):
-            card = _core.device_info(index)
-            major, minor = card["compute_capability"]
-            yield (
-                f"cuda:{index}",
-                f"{card['name']}, compute capability {major}.{minor}, {card['multiprocessors']} multiprocessors, "
-                f"{card['memory_bytes'] / 2**30:.0f} GiB",
-            )
-    except interop.CudaError as error:
-        yield "no GPU", str(error)
+    machine = _core.machine_info()
+    if machine["driver"]:
+        yield "driver", f"supports CUDA {_cuda_version(machine['driver'])}"
+    for index, card in enumerate(machine["devices"]):
+        major, minor = card["compute_capability"]
+        yield (
+            f"cuda:{index}",
+            f"{card['name']}, compute capability {major}.{minor}, {card['multiprocessors']} multiprocessors, "
+            f"{card['memory_bytes'] / 2**30:.0f} GiB",
+        )
+    if machine["no_gpu"]:
+        yield "no GPU", machine["no_gpu"]
 
 
 def _route(library: Library) -> str:
@@ -85,7 +85,7 @@ def report() -> str:
         "versions": _versions(),
         "devices": _devices(),
         "array libraries": _array_libraries(),
-        "CUDA libraries": iter([("cuBLASLt", _core.cublas_status())]),
+        "CUDA libraries": iter([("cuBLASLt", _core.machine_info()["cublas_status"])]),
     }
     lines = []
     for title, rows in sections.items():

@@ -42,7 +42,7 @@ def load(
     with _lock:
         if key not in _loaded:
             image, lowered = _compiled(what, key, source, names, options, architecture)
-            _loaded.setdefault(key, tuple(_core.load_kernels(image, lowered)))
+            _loaded.setdefault(key, tuple(_core.LoadedKernel.load(image, lowered)))
         return _loaded[key]
 
 

@@ -197,8 +197,8 @@ class _Parser:
         if node.id in OPTIONS:
             self.refuse(self.start(node), f"{node.id} is an option of the call", "another name for a parameter")
         self.parameters.setdefault(node.id)
-        if len(self.parameters) > _core.max_parameters:
-            self.refuse(self.start(node), "one parameter too many", f"{_core.max_parameters} parameters")
+        if len(self.parameters) > _core.Expression.max_parameters:
+            self.refuse(self.start(node), "one parameter too many", f"{_core.Expression.max_parameters} parameters")
         return Name(node.id)
 
     def constant(self, node: ast.Constant) -> Literal:

@@ -76,7 +76,7 @@ def source(typed: Typed, passed: Sequence[bool], walk: str, tile: int, vector: i
         "Rows": f"run_vectors<{vector}, {unroll}",
         "Tiles": f"run_tiles<{tile}, {vector}",
     }[walk]
-    return f"""{_core.kernel_source}
+    return f"""{_core.Expression.kernel_source}
 namespace interop::cuda::elementwise {{
 struct Expression {{
   using Out = {_TYPES[typed.out_dtype]};

@@ -5,10 +5,14 @@
 
 namespace interop::bindings {
 
+/// The seconds that one launch of `a + b` into `out` takes on the host, with everything before it done.
+double time_launch_of_add(nanobind::handle a, nanobind::handle b, nanobind::handle out);
+
 void bind_arguments(nanobind::module_& m);
 void bind_array(nanobind::module_& m);
 void bind_convert(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
+void bind_explain(nanobind::module_& m);
 void bind_expression(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
 void bind_kernel(nanobind::module_& m);

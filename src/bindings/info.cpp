@@ -1,9 +1,11 @@
 /// What the build and the machine are, for `interop info`, and what the package needs once at import and at exit.
 #include <interop/cuda/driver.h>
+#include <interop/cuda/matmul.h>
 
 #include <chrono>
 
 #include "bindings/bindings.h"
+#include "bindings/matmul/device_product.h"
 #include "exchange/closing.h"
 #include "exchange/python.h"
 #include "exchange/reaper.h"
@@ -31,6 +33,25 @@ nb::dict device_info(int device) {
   return result;
 }
 
+nb::dict machine_info() {
+  nb::list devices;
+  nb::dict info;
+  info["driver"] = nb::none();
+  info["devices"] = devices;
+  info["no_gpu"] = nb::none();
+  try {
+    cuda::require_driver();
+    info["driver"] = cuda::driver_version();
+    for (int k = 0; k < cuda::device_count(); ++k) devices.append(device_info(k));
+  } catch (const CudaError& error) {
+    info["no_gpu"] = nb::str(error.what());
+  }
+  find_cublas();
+  info["cublas"] = cuda::cublas_version();
+  info["cublas_status"] = cuda::cublas_status();
+  return info;
+}
+
 nb::tuple route(nb::handle object) {
   const exchange::Route& found = exchange::route_of(object, "interop", "the object");
   return nb::make_tuple(found.library(), found.protocol());
@@ -42,22 +63,10 @@ void bind_info(nb::module_& m) {
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, typing.Any]"),
         "CUDA version, compiler and architectures of the build; whether JAX's handlers are in it.");
   m.def(
-      "driver_version",
-      [] {
-        cuda::require_driver();
-        return cuda::driver_version();
-      },
-      "The CUDA version that the driver supports, such as 13000; CudaError without a usable driver and GPU.");
-  m.def(
-      "device_count",
-      [] {
-        cuda::require_driver();
-        return cuda::device_count();
-      },
-      "The number of CUDA devices; CudaError without a usable driver and GPU.");
-  m.def("device_info", &device_info, nb::arg("device"),
-        nb::sig("def device_info(device: int) -> dict[str, typing.Any]"),
-        "Name, compute capability, multiprocessors and memory of a CUDA device.");
+      "machine_info", &machine_info, nb::sig("def machine_info() -> dict[str, typing.Any]"),
+      "The CUDA version that the driver supports, such as 13000; name, compute capability, multiprocessors and memory "
+      "of each device; why there is no usable driver or GPU, or None; the version of cuBLASLt, \"\" if there is none, "
+      "and where it was found, or why not.");
   m.def("route", &route, nb::arg("object"), nb::sig("def route(object: typing.Any) -> tuple[str, str]"),
         "The array library and the protocol by which an object would be read.");
   m.def("held_count", &exchange::held_count, "How many inputs are held until the GPU has finished with them.");

@@ -4,6 +4,7 @@
 #include <interop/cuda/matmul.h>
 
 #include <chrono>
+#include <string>
 
 #include "bindings/bindings.h"
 #include "exchange/routes/exchange_api.h"
@@ -11,6 +12,9 @@
 
 namespace interop::bindings {
 namespace {
+
+/// What Python has these functions in.
+struct Timing {};
 
 using Clock = std::chrono::steady_clock;
 
@@ -31,7 +35,7 @@ void require_device(const Call& call, const char* function) {
 
 /// The seconds that one launch of `a @ b` into `out` takes on the host, with everything before it done: the floor that
 /// a whole call is compared with.
-double time_launch(nb::handle a, nb::handle b, nb::handle out) {
+double time_launch_of_matmul(nb::handle a, nb::handle b, nb::handle out) {
   Call call(kFunction, {{"a", a}, {"b", b}}, {out, nb::none(), nb::none()});
   require_device(call, "time_launch");
   const ops::MatmulResult result = ops::matmul_result(call.tensor(0), call.tensor(1), call.tensor(0).dtype);
@@ -40,6 +44,12 @@ double time_launch(nb::handle a, nb::handle b, nb::handle out) {
   const auto start = Clock::now();
   cuda::launch_matmul(gemm, plan, nullptr, call.stream());
   return seconds_since(start);
+}
+
+double time_launch(const std::string& operation, nb::handle a, nb::handle b, nb::handle out) {
+  if (operation == "add") return time_launch_of_add(a, b, out);
+  if (operation == "matmul") return time_launch_of_matmul(a, b, out);
+  throw ValueError("interop: operation is " + operation + "; accepted: add, matmul");
 }
 
 /// The mean seconds of each stage of `a @ b`, each run `count` times by itself in the order of a call, the result
@@ -105,12 +115,13 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
 }  // namespace
 
 void bind_timing(nb::module_& m) {
-  m.def("time_launch", &time_launch, nb::arg("a"), nb::arg("b"), nb::arg("out"),
-        nb::sig("def time_launch(a: typing.Any, b: typing.Any, out: typing.Any) -> float"),
-        "The seconds of one kernel launch on the host, for benchmarks.");
-  m.def("time_stages", &time_stages, nb::arg("a"), nb::arg("b"), nb::arg("count"),
-        nb::sig("def time_stages(a: typing.Any, b: typing.Any, count: int) -> dict[str, float]"),
-        "The mean seconds of each stage of a product on the host, for benchmarks.");
+  nb::class_<Timing>(m, "Timing", "What a call costs on the host, measured from inside: for benchmarks.")
+      .def_static("launch", &time_launch, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+                  nb::sig("def launch(operation: str, a: typing.Any, b: typing.Any, out: typing.Any, /) -> float"),
+                  "The seconds of one launch of the kernel of \"matmul\" or \"add\".")
+      .def_static("stages", &time_stages, nb::arg(), nb::arg(), nb::arg(),
+                  nb::sig("def stages(a: typing.Any, b: typing.Any, count: int, /) -> dict[str, float]"),
+                  "The mean seconds of each stage of a product.");
 }
 
 }  // namespace interop::bindings

@@ -33,7 +33,7 @@ def algorithm(a, b, **options):
 
 
 def choice_of(n, dtype="float32"):
-    (choice,) = [x for x in interop._core.matmul_choices(0) if x["product"] == f"{dtype} {n}x{n} @ {n}x{n}"]
+    (choice,) = [x for x in interop._core.Tuning.choices(0) if x["product"] == f"{dtype} {n}x{n} @ {n}x{n}"]
     return choice
 
 
@@ -46,12 +46,12 @@ def is_right(c, a, b):
 def test_what_is_chosen_is_used_and_right(torch, fresh, dtype):
     a, b = operands(torch, fresh(), dtype)
     untuned = algorithm(a, b)
-    before = len(interop._core.matmul_choices(0))
+    before = len(interop._core.Tuning.choices(0))
     out = torch.full_like(a, 77)
     assert interop.matmul(a, b, out=out, autotune=True) is out
     assert is_right(out, a, b)
     choice = choice_of(len(a), dtype)
-    assert len(interop._core.matmul_choices(0)) == before + 1
+    assert len(interop._core.Tuning.choices(0)) == before + 1
     assert 0 < choice["microseconds"] <= choice["untuned_microseconds"]
     tuned = algorithm(a, b)
     assert tuned.startswith("tiled") if choice["backend"] == "tiled" else tuned.endswith("tuned")
@@ -61,7 +61,7 @@ def test_what_is_chosen_is_used_and_right(torch, fresh, dtype):
     assert torch.equal(out, same)
     assert is_right(interop.matmul(a, b, autotune=False), a, b)
     interop.matmul(a, b, autotune=True)
-    assert len(interop._core.matmul_choices(0)) == before + 1
+    assert len(interop._core.Tuning.choices(0)) == before + 1
 
 
 def test_a_block_tunes_and_a_file_keeps(torch, cupy, fresh, tmp_path):
@@ -75,7 +75,7 @@ def test_a_block_tunes_and_a_file_keeps(torch, cupy, fresh, tmp_path):
     np.testing.assert_allclose(c.get(), a.get() @ b.get(), rtol=1e-4)
     entries = json.loads(path.read_text())["choices"]
     assert f"float32 {n}x{n} @ {n}x{n}" in [entry["product"] for entry in entries]
-    assert {entry["card"] for entry in entries} == {interop._core.device_info(0)["name"]}
+    assert {entry["card"] for entry in entries} == {interop._core.machine_info()["devices"][0]["name"]}
     assert interop.autotune.load(path) >= len(entries)
     assert cupy.array_equal(interop.matmul(a, b), c)
 
@@ -86,10 +86,10 @@ def test_an_algorithm_that_cublas_does_not_take_is_passed_over(torch, fresh):
     untuned = algorithm(a, b)
     interop.matmul(a, b, autotune=True)
     choice = choice_of(n)
-    interop._core.keep_matmul_choice(0, choice | {"algorithm": "f" * 128, "backend": "cublas"})
+    interop._core.Tuning.keep(0, choice | {"algorithm": "f" * 128, "backend": "cublas"})
     assert algorithm(a, b) == untuned
     assert is_right(interop.matmul(a, b), a, b)
-    interop._core.keep_matmul_choice(0, choice)
+    interop._core.Tuning.keep(0, choice)
 
 
 def test_a_divided_k_is_added_whole(torch):
@@ -119,12 +119,12 @@ def test_terms_and_batches(torch, fresh):
 
 def test_a_captured_call_is_not_tuned(torch, fresh):
     a, b = operands(torch, fresh())
-    before = interop._core.matmul_choices(0)
+    before = interop._core.Tuning.choices(0)
     with graphs.captured(torch) as graph:
         c = interop.matmul(a, b, autotune=True)
     graph.replay()
     assert is_right(c, a, b)
-    assert interop._core.matmul_choices(0) == before
+    assert interop._core.Tuning.choices(0) == before
 
 
 def test_host_arrays_computed_on_the_gpu(fresh):

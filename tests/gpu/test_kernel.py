@@ -393,7 +393,7 @@ extern "C" __global__ void ranks(int* y) {
 
 
 def has_clusters():
-    info = interop._core.device_info(0)
+    info = interop._core.machine_info()["devices"][0]
     return info["compute_capability"] >= (9, 0)
 
 

@@ -258,8 +258,8 @@ def test_a_product_is_rounded_once(torch, dtype, order, backend):
 
 def test_gelu_of_float8_is_cublas_which_rounds_it_once(torch):
     """That rule takes some of cuBLASLt's algorithms, and must leave one; known on Hopper, with cuBLASLt 13."""
-    is_known = interop._core.device_info(0)["compute_capability"] == (9, 0)
-    version = interop._core.cublas_version() or ""
+    is_known = interop._core.machine_info()["devices"][0]["compute_capability"] == (9, 0)
+    version = interop._core.machine_info()["cublas"]
     for m, k, n in ((128, 1024, 1024), (1024, 1024, 4096), (2048, 2048, 2048)):
         a, b = (torch.ones(shape, device="cuda").to(torch.float8_e4m3fn) for shape in ((m, k), (n, k)))
         b = b.T

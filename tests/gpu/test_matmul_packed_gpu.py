@@ -24,7 +24,7 @@ SHAPES += [(533, 501, 4097)]
 
 @pytest.fixture(autouse=True)
 def _hopper():
-    if interop._core.device_info(0)["compute_capability"] != (9, 0):
+    if interop._core.machine_info()["devices"][0]["compute_capability"] != (9, 0):
         pytest.skip("the kernels are for compute capability 9.0")
     if "90a" not in interop._core.build_info()["architectures"]:
         pytest.skip("this build has no code for 90a")

@@ -23,7 +23,7 @@ LAYOUTS = pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.fixture
 def torch(torch):
     """A torch on a card that the kernels are for."""
-    if interop._core.device_info(0)["compute_capability"] < (8, 0):
+    if interop._core.machine_info()["devices"][0]["compute_capability"] < (8, 0):
         pytest.skip("the kernels are for compute capability 8.0 and later")
     return torch
 
@@ -206,7 +206,7 @@ def test_a_batch_of_few_rows_is_cublas_where_it_is_the_quicker(torch):
             (ones.view(-1, 16, 16), ones.view(-1, 16, 16), False),
         ):
             algorithm = interop.explain(interop.matmul, a, b).algorithm
-            assert algorithm.startswith("tiled") == (is_ours or not interop._core.cublas_version()), algorithm
+            assert algorithm.startswith("tiled") == (is_ours or not interop._core.machine_info()["cublas"]), algorithm
 
 
 def test_a_vector_by_a_matrix_along_which_k_runs_is_taken_from_cublas(torch):
@@ -219,14 +219,16 @@ def test_a_vector_by_a_matrix_along_which_k_runs_is_taken_from_cublas(torch):
             (ones[0], ones, False),
         ):
             algorithm = interop.explain(interop.matmul, a, b).algorithm
-            assert algorithm.startswith("tiled skinny") == (is_ours or not interop._core.cublas_version()), algorithm
+            assert algorithm.startswith("tiled skinny") == (is_ours or not interop._core.machine_info()["cublas"]), (
+                algorithm
+            )
 
 
 def test_explain(torch):
     ones = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)
     assert algorithm_of(ones[:1], ones) == "tiled skinny 8 rows, bfloat16"
     assert algorithm_of(ones, ones[:, :9]) == "tiled skinny 16 rows, bfloat16"
-    streamed = "streamed " if interop._core.device_info(0)["compute_capability"] == (9, 0) else ""
+    streamed = "streamed " if interop._core.machine_info()["devices"][0]["compute_capability"] == (9, 0) else ""
     rows = "streamed 4 rows" if streamed else "1 row"
     assert algorithm_of(ones[:1].float(), ones.float()) == f"tiled skinny {rows}, float32"
     assert algorithm_of(ones[:1, :512].float(), ones[:512].float()) == "tiled skinny 1 row, float32"

@@ -44,7 +44,7 @@ integers, operands = (functools.partial(helper, **ROWS) for helper in (tensors.i
 @pytest.fixture
 def torch(torch):
     """A torch on a card whose tensor cores the build has code for."""
-    if interop._core.device_info(0)["compute_capability"] != (9, 0):
+    if interop._core.machine_info()["devices"][0]["compute_capability"] != (9, 0):
         pytest.skip("the kernel is for compute capability 9.0")
     if "90a" not in interop._core.build_info()["architectures"]:
         pytest.skip("this build has no code for 90a")

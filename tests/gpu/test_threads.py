@@ -221,7 +221,7 @@ def test_threads_tune_the_same_products(torch):
     for size in sizes:
         x = arrays[size]
         product = f"bfloat16 {size}x{size} @ {size}x{size}"
-        (choice,) = [choice for choice in interop._core.matmul_choices(0) if choice["product"] == product]
+        (choice,) = [choice for choice in interop._core.Tuning.choices(0) if choice["product"] == product]
         algorithm = interop.explain(interop.matmul, x, x).algorithm
         # No plan of before the choice is left.
         assert algorithm.startswith("tiled") if choice["backend"] == "tiled" else algorithm.endswith("tuned")

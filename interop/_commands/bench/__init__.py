@@ -38,11 +38,11 @@ def run(
     if table_path and what != "matmul":
         print("interop bench: --table is of matmul")
         return 1
-    try:
-        card = _core.device_info(0)["name"]
-    except interop.CudaError as error:
-        print(f"interop bench needs a GPU: {error}")
+    machine = _core.machine_info()
+    if machine["no_gpu"]:
+        print(f"interop bench needs a GPU: {machine['no_gpu']}")
         return 1
+    card = machine["devices"][0]["name"]
     try:
         import torch
     except ImportError:
@@ -77,5 +77,5 @@ def _header(torch: Any, card: str) -> str:
         module = try_import(name)
         if module:
             versions.append(f"{name} {module.__version__}")
-    driver = _core.driver_version()
+    driver = _core.machine_info()["driver"]
     return f"{card}, driver for CUDA {driver // 1000}.{driver % 1000 // 10}; {', '.join(versions)}\n"

@@ -199,7 +199,7 @@ def _products_of_numpy(torch: Any, cupy: Any, by_copies: Any, n: int) -> Iterabl
         (torch.from_numpy(x).cuda() @ torch.from_numpy(y).cuda()).cpu().numpy()
     )
     backends: list[Literal["tiled", "cublas"]] = ["tiled"]
-    if not _core.cublas_status().startswith("not found"):
+    if _core.machine_info()["cublas"]:
         backends.append("cublas")
     for backend in backends:
         name = f'interop.matmul(x, y, execution="cuda", backend="{backend}")'

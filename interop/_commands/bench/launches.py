@@ -100,7 +100,7 @@ class _Stream:
 
 def _by_ctypes(torch: Any, x: Any, out: Any) -> Call:
     driver = ctypes.CDLL("libcuda.so.1")
-    major, minor = _core.device_info(x.device.index)["compute_capability"]
+    major, minor = _core.machine_info()["devices"][x.device.index]["compute_capability"]
     image, (name,) = nvrtc.compile_source("interop bench", SOURCE, ["add"], {}, f"sm_{major}{minor}")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     for status in (

@@ -140,7 +140,7 @@ def _own_products(product: _Product, operands: list[Operands], repeats: int) -> 
     """Return interop's calls of each backend that has the product: each makes `repeats` of them, over the buffers."""
     candidates: dict[str, list[Callable[[], Any]]] = {}
     backends: list[Literal["tiled", "cublas"] | None] = [None, "tiled"]
-    if not _core.cublas_status().startswith("not found"):
+    if _core.machine_info()["cublas"]:
         backends.insert(1, "cublas")
     options: dict[str, Any] = {"precision": product.precision, "dtype": product.result}
     for backend in backends:

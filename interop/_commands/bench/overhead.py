@@ -51,7 +51,7 @@ def run(torch: Any) -> Iterable[Row]:
     out = torch.empty(16, 16, device="cuda")
 
     def launch() -> float:
-        return _core.time_launch(x, x, out)
+        return _core.Timing.launch("matmul", x, x, out)
 
     contest = _contest(torch, x, out, launch)
     _add_others(contest, x)
@@ -61,7 +61,7 @@ def run(torch: Any) -> Iterable[Row]:
     yield from _breakdown(x, synchronize)
 
     def launch_sum() -> float:
-        return _core.time_elementwise_launch(x, x, out)
+        return _core.Timing.launch("add", x, x, out)
 
     sums = _contest_of_sums(torch, x, out, launch_sum)
     yield from _contest_rows(sums, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
@@ -120,7 +120,7 @@ def _contest(torch: Any, x: Any, out: Any, launch: Callable[[], float]) -> _Cont
         "interop.matmul(bias=, epilogue=) on torch",
         lambda: interop.matmul(x, x, bias=bias, epilogue="relu"),
     )
-    if not _core.cublas_status().startswith("not found"):
+    if _core.machine_info()["cublas"]:
         name = "interop.matmul on torch, cublas"
         contest.calls[name] = lambda: interop.matmul(x, x, backend="cublas")
         contest.peers[name] = "torch.matmul"
@@ -201,7 +201,7 @@ def _breakdown(x: Any, synchronize: Callable[[], None]) -> Iterable[Row]:
     samples: dict[str, list[float]] = {}
     try:
         for _ in range(measure.BLOCKS * 4):
-            stages = {name: seconds * 1e6 for name, seconds in _core.time_stages(x, x, 100).items()}
+            stages = {name: seconds * 1e6 for name, seconds in _core.Timing.stages(x, x, 100).items()}
             synchronize()
             whole = block(lambda: interop.matmul(x, x), 100)
             synchronize()

@@ -14,6 +14,7 @@
 #include "bindings/by_python.h"
 #include "bindings/elementwise/abstract.h"
 #include "bindings/elementwise/pass.h"
+#include "bindings/explain.h"
 #include "bindings/functions/results.h"
 #include "bindings/promotion.h"
 #include "bindings/scalars.h"
@@ -310,7 +311,7 @@ class Decision {
 
   /// The seconds that one launch takes on the host, with everything before it done.
   double time_launch() const {
-    if (plan_.call->on_host()) throw ValueError("interop: time_elementwise_launch is for device arrays");
+    if (plan_.call->on_host()) throw ValueError("interop: time_launch is for device arrays");
     const auto start = std::chrono::steady_clock::now();
     cuda::launch_elementwise(step_, pass_.work, plan_.call->stream());
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -344,26 +345,25 @@ nb::object elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict giv
                            [&] { return compute(function, a, b, options); });
 }
 
-/// What a call would do; None for arrays of JAX alone, which JAX computes.
-nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::handle out, nb::handle stream,
-                               nb::handle execution, nb::handle where_zero) {
+}  // namespace
+
+nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
   const Function& function = function_named(name);
+  const Options options = read_options(function, a, b, given);
   const Operands operands = read_operands(function, a, b);
-  check_where_zero(function, where_zero);
-  if (is_left_to_jax(function, operands, execution)) {
-    stream_for_jax(function.name, stream);
+  check_where_zero(function, options.where_zero);
+  if (is_left_to_jax(function, operands, options.execution)) {
+    stream_for_jax(function.name, options.stream);
     return nb::none();
   }
-  return Decision(function, operands, {out, stream, where_zero, execution}, true).explain();
+  return Decision(function, operands, options, true).explain();
 }
 
-double time_elementwise_launch(nb::handle a, nb::handle b, nb::handle out) {
+double time_launch_of_add(nb::handle a, nb::handle b, nb::handle out) {
   const Function& function = function_named(nb::str("add"));
   return Decision(function, read_operands(function, a, b), {out, Py_None, Py_None, Py_None}, false).time_launch();
 }
-
-}  // namespace
 
 void bind_elementwise(nb::module_& m) {
   bind_abstract_elementwise(m);
@@ -371,15 +371,6 @@ void bind_elementwise(nb::module_& m) {
         nb::sig("def elementwise(function: str, a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> "
                 "typing.Any"),
         "The elementwise function of that name, with the arguments that have a name in a dict.");
-  m.def("explain_elementwise", &explain_elementwise, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-        nb::arg().none(), nb::arg().none(), nb::arg().none(),
-        nb::sig("def explain_elementwise(function: str, a: typing.Any, b: typing.Any, out: typing.Any, "
-                "stream: typing.Any, execution: str | None, where_zero: complex | None, /) -> "
-                "dict[str, typing.Any] | None"),
-        "What that call would do; None where JAX would do it. Launches and allocates nothing.");
-  m.def("time_elementwise_launch", &time_elementwise_launch,
-        nb::sig("def time_elementwise_launch(a: typing.Any, b: typing.Any, out: typing.Any, /) -> float"),
-        "The seconds of one launch of a + b on the host, for benchmarks.");
 }
 
 }  // namespace interop::bindings

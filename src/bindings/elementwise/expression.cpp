@@ -13,6 +13,7 @@
 #include "bindings/by_python.h"
 #include "bindings/elementwise/kernel_source.h"
 #include "bindings/elementwise/pass.h"
+#include "bindings/explain.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/functions/results.h"
 #include "bindings/scalars.h"
@@ -436,10 +437,19 @@ nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named
   });
 }
 
-/// What a call would do; of arrays of JAX alone, which JAX computes, the split and the arguments.
-nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle out, nb::handle stream,
-                              nb::handle execution) {
+}  // namespace
+
+nb::object explain_expression(nb::handle expression, nb::tuple args, nb::dict given) {
   const exchange::CallGuard guard;
+  auto& self = nb::cast<ExpressionCalls&>(expression);
+  nb::dict named;
+  for (auto [name, value] : given) named[name] = value;
+  const auto take = [&](const char* name) {
+    const nb::object value = named.get(name, nb::none());
+    if (named.contains(name)) nb::del(named[name]);
+    return value;
+  };
+  const nb::object out = take("out"), stream = take("stream"), execution = take("execution");
   const Arguments arguments = read_arguments(self, args, named);
   if (is_left_to_jax(self, arguments, execution)) {
     stream_for_jax(self.function.c_str(), stream);
@@ -448,16 +458,19 @@ nb::object explain_expression(ExpressionCalls& self, nb::tuple args, nb::dict na
   return Decision(self, arguments, {out, stream, execution, true, true, true}).explain();
 }
 
-}  // namespace
-
 void bind_expression(nb::module_& m) {
-  m.attr("max_parameters") = kMaxInputs;
-  m.attr("kernel_source") = kKernelSource;
   nb::class_<ExpressionCalls>(m, "Expression", "An expression, and what its calls have found out.")
       .def(nb::init<std::string, std::vector<std::string>, nb::object, nb::object>(),
            nb::sig("def __init__(self, function: str, parameters: list[str], "
                    "make_split: typing.Callable[[frozenset[str]], typing.Any], "
-                   "load_kernel: typing.Callable[..., LoadedKernel], /) -> None"));
+                   "load_kernel: typing.Callable[..., LoadedKernel], /) -> None"))
+      .def_prop_ro_static(
+          "max_parameters", [](nb::handle) { return kMaxInputs; }, nb::sig("def max_parameters(cls: object, /) -> int"),
+          "How many parameters an expression may have.")
+      .def_prop_ro_static(
+          "kernel_source", [](nb::handle) { return kKernelSource; },
+          nb::sig("def kernel_source(cls: object, /) -> str"),
+          "What the source of each kernel begins with: headers of src/cuda as one text.");
   // Functions rather than methods, which torch.compile would call without the object.
   m.def("call_expression", &call_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(),
@@ -465,12 +478,6 @@ void bind_expression(nb::module_& m) {
                 "named: dict[str, typing.Any], out: typing.Any, stream: typing.Any, execution: str | None, /) -> "
                 "typing.Any"),
         "Compute an expression for arguments by position and by name.");
-  m.def("explain_expression", &explain_expression, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
-        nb::arg().none(),
-        nb::sig("def explain_expression(expression: Expression, args: tuple[typing.Any, ...], "
-                "named: dict[str, typing.Any], out: typing.Any, stream: typing.Any, execution: str | None, /) -> "
-                "typing.Any"),
-        "What that call would do. Launches, compiles and allocates nothing.");
 }
 
 }  // namespace interop::bindings

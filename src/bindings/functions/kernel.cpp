@@ -450,10 +450,9 @@ nb::object call_with(Kernel& kernel, const nb::tuple& arguments, const nb::dict&
 }  // namespace
 
 void bind_kernel(nb::module_& m) {
-  nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel that was compiled at run time, kept until the process ends.");
-  m.def("load_kernels", &load_kernels,
-        nb::sig("def load_kernels(image: bytes, names: list[str], /) -> list[LoadedKernel]"),
-        "The kernels of a cubin by their names in it. Needs a driver, and no context.");
+  nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel that was compiled at run time, kept until the process ends.")
+      .def_static("load", &load_kernels, nb::sig("def load(image: bytes, names: list[str], /) -> list[LoadedKernel]"),
+                  "The kernels of a cubin by their names in it. Needs a driver, and no context.");
   nb::class_<Kernel>(m, "Kernel", "A kernel that a user wrote, its declaration, and what was compiled of it.")
       .def(nb::init<const std::string&, const std::vector<Declared>&, nb::object, nb::tuple>(),
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "

@@ -10,6 +10,9 @@
 namespace interop::bindings {
 namespace {
 
+/// What Python has these functions in.
+struct Tuning {};
+
 /// Is every product to be tuned, as inside `interop.autotune`?
 std::atomic<bool> g_tunes_all{false};
 
@@ -48,14 +51,16 @@ bool asks_tuning(const Terms& terms) {
 }
 
 void bind_matmul_choices(nb::module_& m) {
-  m.def(
-      "tune_products", [](bool tunes) { g_tunes_all.store(tunes); }, nb::arg(),
-      "Tune every product from now on, or no longer.");
-  m.def("matmul_choices", &matmul_choices, nb::arg(),
-        nb::sig("def matmul_choices(device: int, /) -> list[dict[str, typing.Any]]"), "What tuning chose on a device.");
-  m.def("keep_matmul_choice", &keep_matmul_choice, nb::arg(), nb::arg(),
-        nb::sig("def keep_matmul_choice(device: int, choice: dict[str, typing.Any], /) -> None"),
-        "Take a choice as matmul_choices lists it; KeyError, TypeError or ValueError where it is malformed.");
+  nb::class_<Tuning>(m, "Tuning", "The tuning of products, and what it chose: of the process, so there is no object.")
+      .def_static(
+          "tune_all", [](bool tunes) { g_tunes_all.store(tunes); }, nb::arg(),
+          "Tune every product from now on, or no longer.")
+      .def_static("choices", &matmul_choices, nb::arg(),
+                  nb::sig("def choices(device: int, /) -> list[dict[str, typing.Any]]"),
+                  "What tuning chose on a device.")
+      .def_static("keep", &keep_matmul_choice, nb::arg(), nb::arg(),
+                  nb::sig("def keep(device: int, choice: dict[str, typing.Any], /) -> None"),
+                  "Take a choice as choices() lists it; KeyError, TypeError or ValueError where it is malformed.");
 }
 
 }  // namespace interop::bindings

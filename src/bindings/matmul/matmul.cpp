@@ -7,6 +7,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/by_python.h"
+#include "bindings/explain.h"
 #include "bindings/matmul/abstract.h"
 #include "bindings/matmul/choices.h"
 #include "bindings/matmul/device_product.h"
@@ -124,7 +125,8 @@ nb::object matmul(nb::handle a, nb::handle b, nb::dict given) {
                            [&] { return Decision(a, b, terms, options, false).run(); });
 }
 
-/// What a call of `matmul` would do; None for arrays of JAX alone, which JAX computes.
+}  // namespace
+
 nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
   const Terms terms = read_terms(a, b, given);
@@ -137,34 +139,12 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
   return Decision(a, b, terms, options, true).explain();
 }
 
-}  // namespace
-
 void bind_matmul(nb::module_& m) {
   bind_abstract_matmul(m);
   bind_matmul_choices(m);
   m.def("matmul", &matmul, nb::arg().none(), nb::arg().none(), nb::arg(),
         nb::sig("def matmul(a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> typing.Any"),
         "interop.matmul, with the arguments that have a name in a dict.");
-  m.def(
-      "cublas_version",
-      [] {
-        find_cublas();
-        return cuda::cublas_version();
-      },
-      "The version of cuBLASLt, \"\" if there is none.");
-  m.def("find_cublas", &find_cublas, "Look for cuBLASLt, once; device calls of matmul do so themselves.");
-  m.def(
-      "cublas_status",
-      [] {
-        find_cublas();
-        return cuda::cublas_status();
-      },
-      "Where cuBLASLt was found, or why not.");
-  m.def("explain_matmul", &explain_matmul, nb::arg().none(), nb::arg().none(), nb::arg(),
-        nb::sig("def explain_matmul(a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> "
-                "dict[str, typing.Any] | None"),
-        "What interop.matmul would do with these arguments; None where JAX would do it. Launches and allocates "
-        "nothing.");
 }
 
 }  // namespace interop::bindings
