@@ -40,7 +40,7 @@ _Aval = Any  # jax.core.ShapedArray
 _Tracer = jax.core.Tracer
 _PartitionSpec: Any = jax.sharding.PartitionSpec
 
-_targets = _core.jax_ffi_targets()
+_targets = _core.build_info()["jax_ffi"]
 for _name, _handler in _targets.items():
     jax.ffi.register_ffi_target(_name, _handler, platform="CUDA", api_version=1)
 

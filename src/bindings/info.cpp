@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "bindings/bindings.h"
+#include "bindings/jax_ffi.h"
 #include "bindings/matmul/device_product.h"
 #include "exchange/closing.h"
 #include "exchange/python.h"
@@ -19,7 +20,7 @@ nb::dict build_info() {
   info["cuda"] = cuda::built_for();
   info["compiler"] = cuda::built_compiler();
   info["architectures"] = cuda::built_architectures();
-  info["jax_ffi"] = bool(INTEROP_JAX_FFI);
+  info["jax_ffi"] = jax_ffi_targets();
   return info;
 }
 
@@ -61,7 +62,7 @@ nb::tuple route(nb::handle object) {
 
 void bind_info(nb::module_& m) {
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, typing.Any]"),
-        "CUDA version, compiler and architectures of the build; whether JAX's handlers are in it.");
+        "CUDA version, compiler and architectures of the build; its XLA FFI handlers for JAX, name -> capsule.");
   m.def(
       "machine_info", &machine_info, nb::sig("def machine_info() -> dict[str, typing.Any]"),
       "The CUDA version that the driver supports, such as 13000; name, compute capability, multiprocessors and memory "

@@ -282,19 +282,13 @@ XLA_FFI_DEFINE_HANDLER(kElementwiseHandler, elementwise,
 
 }  // namespace
 
-void bind_jax_ffi(nb::module_& m) {
-  m.def(
-      "jax_ffi_targets",
-      [] {
-        nb::dict targets;
-        if (cuda::built_for() != 0) {
-          targets["interop_elementwise"] = nb::capsule(reinterpret_cast<void*>(kElementwiseHandler));
-          targets["interop_matmul"] = nb::capsule(reinterpret_cast<void*>(kMatmulHandler));
-        }
-        return targets;
-      },
-      nb::sig("def jax_ffi_targets() -> dict[str, typing.Any]"),
-      "The XLA FFI targets of platform CUDA: name -> capsule of the handler. Empty in a build without CUDA.");
+nb::dict jax_ffi_targets() {
+  nb::dict targets;
+  if (cuda::built_for() != 0) {
+    targets["interop_elementwise"] = nb::capsule(reinterpret_cast<void*>(kElementwiseHandler));
+    targets["interop_matmul"] = nb::capsule(reinterpret_cast<void*>(kMatmulHandler));
+  }
+  return targets;
 }
 
 }  // namespace interop

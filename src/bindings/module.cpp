@@ -3,7 +3,6 @@
 #include <nanobind/nanobind.h>
 
 #include "bindings/bindings.h"
-#include "bindings/jax_ffi.h"
 #include "exchange/python.h"
 
 namespace nb = nanobind;
@@ -34,7 +33,6 @@ NB_MODULE(in_main_interpreter, m) {
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_register(m);
   interop::bindings::bind_timing(m);
-  interop::bind_jax_ffi(m);
 }
 
 namespace {
