@@ -331,94 +331,127 @@ std::string sizes_text(const unsigned (&sizes)[3]) {
   return "(" + std::to_string(sizes[0]) + ", " + std::to_string(sizes[1]) + ", " + std::to_string(sizes[2]) + ")";
 }
 
-nb::object explain(const Call& call, const cuda::Launch& launch) {
-  auto explained = nb::borrow<nb::dict>(call.explain());
-  std::string text = "grid " + sizes_text(launch.grid) + ", block " + sizes_text(launch.block);
-  if (launch.cluster[0] != 0) text += ", clusters of " + sizes_text(launch.cluster);
-  if (launch.shared_bytes != 0) text += ", " + std::to_string(launch.shared_bytes) + " bytes of dynamic shared memory";
-  if (launch.cooperative) text += ", cooperative";
-  explained["algorithm"] = text;
-  return explained;
-}
-
-/// `arguments` has one for each parameter but those of `shapes`, the results that are made, by place among the
-/// parameters: see `result_shape`. `given` are the rules of those results that are not made but among `arguments`; null
-/// for none.
-nb::object call_kernel(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict* given,
-                       const Options& options, bool only_looks) {
-  const exchange::CallGuard guard;
-  const int count = static_cast<int>(kernel.parameters.size());
-  const bool makes = nb::len(shapes) > 0;
-  const DLTensor* tensors[kMostParameters];  // by parameter; null where there is none yet
-  std::fill(tensors, tensors + count, nullptr);
-  ScalarValue scalars[kMostParameters];  // by parameter
-  Argument arrays[kMostParameters];
-  int places[kMostParameters];  // of the arrays among the parameters
-  int array_count = 0;
-  size_t next = 0;
-  for (int i = 0; i < count; ++i) {
-    const Parameter& parameter = kernel.parameters[static_cast<size_t>(i)];
-    if (makes && shapes.contains(nb::int_(i))) continue;
-    const nb::handle argument = arguments[next++];
-    if (!parameter.is_array()) {
-      scalars[i] = c_argument(kernel.label, parameter.name.c_str(), argument, parameter.dtype);
-      continue;
+/// What a call of a kernel is: all that is decided before it is launched. `run` does it, `explain` says it.
+class Decision {
+ public:
+  /// `arguments` has one for each parameter but those of `shapes`, the results that are made, by place among the
+  /// parameters: see `result_shape`. `given` are the rules of those results that are not made but among `arguments`;
+  /// null for none.
+  Decision(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict* given,
+           const Options& options, bool only_looks)
+      : kernel_(kernel), shapes_(shapes), count_(static_cast<int>(kernel.parameters.size())) {
+    read(arguments);
+    import_arrays(options, only_looks);
+    if (given && nb::len(*given) > 0) check_given(*given);
+    set_values();
+    if (!options.has_launch()) {
+      launch_ = launch_of(kernel, kernel.plan, tensors_);
+      return;
     }
-    arrays[array_count] = {parameter.name.c_str(), argument, parameter.written ? Access::update : Access::read};
-    places[array_count++] = i;
+    Plan changed = kernel.plan;
+    apply(kernel, changed, options);
+    launch_ = launch_of(kernel, changed, tensors_);
   }
-  if (array_count == 0) {
-    throw ValueError(std::string(kernel.label) + ": all its arrays are to be made, and no array argument says whose; " +
+
+  nb::object run() {
+    cuda::Kernel& compiled = find_compiled(kernel_, call_->device());
+    call_->launch([&](cudaStream_t s) {
+      cuda::launch_kernel(compiled, launch_, kernel_.label, values_.pointers(), call_->device(), s);
+    });
+    return call_->hand_over();
+  }
+
+  nb::object explain() const {
+    auto explained = nb::borrow<nb::dict>(call_->explain());
+    std::string text = "grid " + sizes_text(launch_.grid) + ", block " + sizes_text(launch_.block);
+    if (launch_.cluster[0] != 0) text += ", clusters of " + sizes_text(launch_.cluster);
+    if (launch_.shared_bytes != 0) {
+      text += ", " + std::to_string(launch_.shared_bytes) + " bytes of dynamic shared memory";
+    }
+    if (launch_.cooperative) text += ", cooperative";
+    explained["algorithm"] = text;
+    return explained;
+  }
+
+ private:
+  const Parameter& parameter(int i) const { return kernel_.parameters[static_cast<size_t>(i)]; }
+
+  void read(const nb::tuple& arguments) {
+    const bool makes = nb::len(shapes_) > 0;
+    size_t next = 0;
+    for (int i = 0; i < count_; ++i) {
+      tensors_[i] = nullptr;
+      if (makes && shapes_.contains(nb::int_(i))) continue;
+      const nb::handle argument = arguments[next++];
+      const char* const name = parameter(i).name.c_str();
+      if (!parameter(i).is_array()) {
+        scalars_[i] = c_argument(kernel_.label, name, argument, parameter(i).dtype);
+        continue;
+      }
+      arrays_[array_count_] = {name, argument, parameter(i).written ? Access::update : Access::read};
+      places_[array_count_++] = i;
+    }
+    if (array_count_ > 0) return;
+    throw ValueError(std::string(kernel_.label) +
+                     ": all its arrays are to be made, and no array argument says whose; " +
                      "accepted: an array for one of them");
   }
 
-  CallOptions call_options;
-  call_options.stream = options.stream;
-  call_options.execution = options.execution;
-  call_options.only_looks = only_looks;
-  call_options.may_overlap = true;  // as kernels do: their authors know
-  Call call(kernel.label, arrays, array_count, call_options);
-  for (int k = 0; k < array_count; ++k) {
-    check_array(kernel.label, kernel.parameters[static_cast<size_t>(places[k])], call, k);
-    tensors[places[k]] = &call.tensor(k);
-  }
-  if (given && nb::len(*given) > 0) {
-    for (int i = 0; i < count; ++i) {
-      const nb::int_ place(i);
-      if (!given->contains(place)) continue;
-      const Parameter& parameter = kernel.parameters[static_cast<size_t>(i)];
-      check_given_result(kernel.label, parameter.name.c_str(), (*given)[place], tensors, *tensors[i]);
+  void import_arrays(const Options& options, bool only_looks) {
+    CallOptions call_options;
+    call_options.stream = options.stream;
+    call_options.execution = options.execution;
+    call_options.only_looks = only_looks;
+    call_options.may_overlap = true;  // as kernels do: their authors know
+    const Call& call = call_.emplace(kernel_.label, arrays_, array_count_, call_options);
+    for (int k = 0; k < array_count_; ++k) {
+      check_array(kernel_.label, parameter(places_[k]), call, k);
+      tensors_[places_[k]] = &call.tensor(k);
     }
-  }
-  Values values;
-  for (int i = 0; i < count; ++i) {
-    const Parameter& parameter = kernel.parameters[static_cast<size_t>(i)];
-    if (!parameter.is_array()) {
-      values.put(parameter, scalars[i]);
-      continue;
-    }
-    if (!tensors[i]) {
-      const Shape shape = result_shape(kernel.label, parameter.name.c_str(), shapes[nb::int_(i)], tensors);
-      check_dimensions(kernel, parameter, shape);
-      tensors[i] = &call.output(shape, parameter.dtype);
-    }
-    values.put(parameter, *tensors[i]);
   }
 
-  Plan changed;
-  const Plan* plan = &kernel.plan;
-  if (options.has_launch()) {
-    changed = kernel.plan;
-    apply(kernel, changed, options);
-    plan = &changed;
+  void check_given(const nb::dict& rules) const {
+    for (int i = 0; i < count_; ++i) {
+      const nb::int_ place(i);
+      if (!rules.contains(place)) continue;
+      check_given_result(kernel_.label, parameter(i).name.c_str(), rules[place], tensors_, *tensors_[i]);
+    }
   }
-  const cuda::Launch launch = launch_of(kernel, *plan, tensors);
-  if (only_looks) return explain(call, launch);
-  cuda::Kernel& compiled = find_compiled(kernel, call.device());
-  call.launch([&](cudaStream_t s) {
-    cuda::launch_kernel(compiled, launch, kernel.label, values.pointers(), call.device(), s);
-  });
-  return call.hand_over();
+
+  void set_values() {
+    for (int i = 0; i < count_; ++i) {
+      if (!parameter(i).is_array()) {
+        values_.put(parameter(i), scalars_[i]);
+        continue;
+      }
+      if (!tensors_[i]) {
+        const char* const name = parameter(i).name.c_str();
+        const Shape shape = result_shape(kernel_.label, name, shapes_[nb::int_(i)], tensors_);
+        check_dimensions(kernel_, parameter(i), shape);
+        tensors_[i] = &call_->output(shape, parameter(i).dtype);
+      }
+      values_.put(parameter(i), *tensors_[i]);
+    }
+  }
+
+  Kernel& kernel_;
+  const nb::dict& shapes_;
+  const int count_;
+  const DLTensor* tensors_[kMostParameters];  // by parameter; null where there is none yet
+  ScalarValue scalars_[kMostParameters];      // by parameter
+  Argument arrays_[kMostParameters];
+  int places_[kMostParameters];  // of the arrays among the parameters
+  int array_count_ = 0;
+  std::optional<Call> call_;
+  Values values_;
+  cuda::Launch launch_;
+};
+
+nb::object call_kernel(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict* given,
+                       const Options& options, bool only_looks) {
+  const exchange::CallGuard guard;
+  Decision decision(kernel, arguments, shapes, given, options, only_looks);
+  return only_looks ? decision.explain() : decision.run();
 }
 
 std::vector<LoadedKernel> load_kernels(nb::bytes image, const std::vector<std::string>& names) {

@@ -274,106 +274,141 @@ nb::list hand_over(const CFunction& function, Side (&sides)[2], const nb::dict& 
   return all;
 }
 
-/// `arguments` has one for each parameter but the stream and those of `shapes`, the results that are made, by place
-/// among the parameters: see `result_shape`. `given_results` are the rules of those results that are not made but among
-/// `arguments`.
-nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
-                  nb::handle stream, nb::handle execution, bool only_looks) {
-  const exchange::CallGuard guard;
-  Side sides[] = {{Kind::device, {}, {}, {}}, {Kind::host, {}, {}, {}}};
-  std::vector<nb::handle> given;  // by parameter
-  int next = 0;
-  for (int i = 0; i < static_cast<int>(function.parameters.size()); ++i) {
-    const Parameter& parameter = function.parameters[static_cast<size_t>(i)];
-    const bool is_made = shapes.contains(nb::int_(i));
-    given.push_back(parameter.kind == Kind::stream || is_made ? nb::handle() : nb::handle(arguments[next++]));
-    if (!parameter.is_array() || is_made) continue;
-    Side& side = sides[parameter.kind == Kind::host];
-    side.arguments.emplace_back(parameter.name.c_str(), given.back(),
-                                parameter.written ? Access::update : Access::read);
-    side.places.push_back(i);
+/// What a call of a C function is: all that is decided before the function runs. `run` does it, `explain` says it.
+class Decision {
+ public:
+  /// `arguments` has one for each parameter but the stream and those of `shapes`, the results that are made, by place
+  /// among the parameters: see `result_shape`. `given_results` are the rules of those results that are not made but
+  /// among `arguments`.
+  Decision(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results, nb::handle stream,
+           nb::handle execution, bool only_looks)
+      : function_(function), shapes_(shapes), tensors_(function.parameters.size()) {
+    read(arguments);
+    import_arrays(stream, execution, only_looks);
+    if (nb::len(given_results) > 0) check_given(given_results);
+    if (!device().call && !(stream.is_none() && execution.is_none())) {
+      throw ValueError(function.label + ": stream or execution is given, but the function takes no device pointer; " +
+                       "accepted: None");
+    }
+    for (size_t i = 0; i < given_.size(); ++i) set_register(i);
   }
 
-  std::vector<const DLTensor*> tensors(given.size());
-  for (Side& side : sides) {
-    if (side.arguments.empty()) continue;
-    CallOptions options;
-    options.only_looks = only_looks;
-    options.may_overlap = true;  // as C functions do: their authors know
-    if (side.kind == Kind::device) {
-      options.stream = stream;
-      options.execution = execution;
-    }
-    side.call.emplace(function.label.c_str(), side.arguments.data(), static_cast<int>(side.arguments.size()), options);
-    check_pointers(function, side);
-    if (side.kind == Kind::device) refuse_capture(function, *side.call);
-    for (size_t k = 0; k < side.places.size(); ++k) {
-      tensors[static_cast<size_t>(side.places[k])] = &side.call->tensor(static_cast<int>(k));
-    }
-  }
-  if (nb::len(given_results) > 0) {
-    for (int i = 0; i < static_cast<int>(given.size()); ++i) {
-      const nb::int_ place(i);
-      if (!given_results.contains(place)) continue;
-      const char* const name = function.parameters[static_cast<size_t>(i)].name.c_str();
-      const DLTensor& tensor = *tensors[static_cast<size_t>(i)];
-      check_given_result(function.label.c_str(), name, given_results[place], tensors.data(), tensor);
-    }
-  }
-  if (!sides[0].call && !(stream.is_none() && execution.is_none())) {
-    throw ValueError(function.label + ": stream or execution is given, but the function takes no device pointer; " +
-                     "accepted: None");
-  }
-
-  Registers registers;
-  for (size_t i = 0; i < given.size(); ++i) {
-    const Parameter& parameter = function.parameters[i];
-    if (parameter.is_array() && !tensors[i]) {
-      std::optional<Call>& call = sides[parameter.kind == Kind::host].call;
-      if (!call) {
-        throw ValueError(function.label + ": " + parameter.name + " is to be made, and no array argument says whose; " +
-                         "accepted: an array for it");
+  nb::object run() {
+    Returned returned;
+    const auto run = [&] {
+      std::optional<exchange::Unwaited> may_take_long;
+      if (!device().call) may_take_long.emplace();  // else it is inside CUDA
+      returned = call_symbol(function_, registers_);
+    };
+    {
+      const nb::gil_scoped_release no_gil;
+      if (device().call) {
+        run_in_order(function_, *device().call, run);
+      } else {
+        run();
       }
-      const nb::object rule = shapes[nb::int_(static_cast<int>(i))];
-      const Shape shape = result_shape(function.label.c_str(), parameter.name.c_str(), rule, tensors.data());
-      tensors[i] = &call->output(shape, parameter.dtype);
     }
-    if (parameter.is_array()) {
-      registers.add_integer(reinterpret_cast<Word>(tensors[i]->data));
-    } else if (parameter.kind == Kind::stream) {
-      registers.add_integer(reinterpret_cast<Word>(sides[0].call->stream()));
-    } else if (parameter.dtype.code == kDLFloat) {
-      registers.add_float(word_of(function, parameter, given[i]));
-    } else {
-      registers.add_integer(word_of(function, parameter, given[i]));
-    }
+    const nb::list made = hand_over(function_, sides_, shapes_);
+    check_status(function_, returned);  // whatever has been queued is in order by now
+    if (nb::len(shapes_) == 0) return to_python(function_, returned);
+    return nb::len(made) == 1 ? nb::object(made[0]) : nb::tuple(made);
   }
-  if (only_looks) {
-    const std::optional<Call>& call = sides[sides[0].call ? 0 : 1].call;
+
+  /// None for a function that takes no arrays.
+  nb::object explain() {
+    const std::optional<Call>& call = sides_[device().call ? 0 : 1].call;
     if (!call) return nb::none();
     auto explained = nb::borrow<nb::dict>(call->explain());
-    if (sides[0].call) explain_order(function, *call, explained);
+    if (device().call) explain_order(function_, *call, explained);
     return explained;
   }
 
-  Returned returned;
-  const auto run = [&] {
-    std::optional<exchange::Unwaited> may_take_long;
-    if (!sides[0].call) may_take_long.emplace();  // else it is inside CUDA
-    returned = call_symbol(function, registers);
-  };
-  {
-    const nb::gil_scoped_release no_gil;
-    if (sides[0].call) {
-      run_in_order(function, *sides[0].call, run);
-    } else {
-      run();
+ private:
+  Side& device() { return sides_[0]; }
+  Side& side_of(const Parameter& parameter) { return sides_[parameter.kind == Kind::host]; }
+
+  void read(nb::tuple arguments) {
+    int next = 0;
+    for (int i = 0; i < static_cast<int>(function_.parameters.size()); ++i) {
+      const Parameter& parameter = function_.parameters[static_cast<size_t>(i)];
+      const bool is_made = shapes_.contains(nb::int_(i));
+      given_.push_back(parameter.kind == Kind::stream || is_made ? nb::handle() : nb::handle(arguments[next++]));
+      if (!parameter.is_array() || is_made) continue;
+      Side& side = side_of(parameter);
+      side.arguments.emplace_back(parameter.name.c_str(), given_.back(),
+                                  parameter.written ? Access::update : Access::read);
+      side.places.push_back(i);
     }
   }
-  const nb::list made = hand_over(function, sides, shapes);
-  check_status(function, returned);  // whatever has been queued is in order by now
-  if (nb::len(shapes) == 0) return to_python(function, returned);
-  return nb::len(made) == 1 ? nb::object(made[0]) : nb::tuple(made);
+
+  void import_arrays(nb::handle stream, nb::handle execution, bool only_looks) {
+    for (Side& side : sides_) {
+      if (side.arguments.empty()) continue;
+      CallOptions options;
+      options.only_looks = only_looks;
+      options.may_overlap = true;  // as C functions do: their authors know
+      if (side.kind == Kind::device) {
+        options.stream = stream;
+        options.execution = execution;
+      }
+      const int count = static_cast<int>(side.arguments.size());
+      side.call.emplace(function_.label.c_str(), side.arguments.data(), count, options);
+      check_pointers(function_, side);
+      if (side.kind == Kind::device) refuse_capture(function_, *side.call);
+      for (size_t k = 0; k < side.places.size(); ++k) {
+        tensors_[static_cast<size_t>(side.places[k])] = &side.call->tensor(static_cast<int>(k));
+      }
+    }
+  }
+
+  void check_given(nb::dict rules) const {
+    for (size_t i = 0; i < given_.size(); ++i) {
+      const nb::int_ place(i);
+      if (!rules.contains(place)) continue;
+      const char* const name = function_.parameters[i].name.c_str();
+      check_given_result(function_.label.c_str(), name, rules[place], tensors_.data(), *tensors_[i]);
+    }
+  }
+
+  /// Makes the array of parameter `i`, if it is a result, and passes it to the function, as any other argument.
+  void set_register(size_t i) {
+    const Parameter& parameter = function_.parameters[i];
+    if (parameter.is_array()) {
+      if (!tensors_[i]) tensors_[i] = &make(parameter, i);
+      registers_.add_integer(reinterpret_cast<Word>(tensors_[i]->data));
+    } else if (parameter.kind == Kind::stream) {
+      registers_.add_integer(reinterpret_cast<Word>(device().call->stream()));
+    } else if (parameter.dtype.code == kDLFloat) {
+      registers_.add_float(word_of(function_, parameter, given_[i]));
+    } else {
+      registers_.add_integer(word_of(function_, parameter, given_[i]));
+    }
+  }
+
+  const DLTensor& make(const Parameter& parameter, size_t i) {
+    std::optional<Call>& call = side_of(parameter).call;
+    if (!call) {
+      throw ValueError(function_.label + ": " + parameter.name + " is to be made, and no array argument says whose; " +
+                       "accepted: an array for it");
+    }
+    const nb::object rule = shapes_[nb::int_(i)];
+    const Shape shape = result_shape(function_.label.c_str(), parameter.name.c_str(), rule, tensors_.data());
+    return call->output(shape, parameter.dtype);
+  }
+
+  const CFunction& function_;
+  const nb::dict shapes_;
+  Side sides_[2] = {{Kind::device, {}, {}, {}}, {Kind::host, {}, {}, {}}};
+  std::vector<nb::handle> given_;         // by parameter
+  std::vector<const DLTensor*> tensors_;  // by parameter; null where there is none yet
+  Registers registers_;
+};
+
+nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
+                  nb::handle stream, nb::handle execution, bool only_looks) {
+  const exchange::CallGuard guard;
+  Decision decision(function, arguments, shapes, given_results, stream, execution, only_looks);
+  return only_looks ? decision.explain() : decision.run();
 }
 
 nb::object call_by_name(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
