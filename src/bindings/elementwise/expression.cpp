@@ -365,7 +365,7 @@ cuda::CompiledPass find_kernel(const ExpressionCalls& self, const Plan& plan, co
   nb::list passed;
   for (int k = 0; k < plan.arguments.array_count; ++k) passed.append(plan.passed[k]);
   const nb::object loaded = self.load_kernel(typed.python, passed, kWalks[static_cast<int>(shape.walk)], shape.tile,
-                                              shape.vector, shape.unroll, cuda::architecture_name(device));
+                                             shape.vector, shape.unroll, cuda::architecture_name(device));
   const cuda::CompiledPass pass{shape, nb::cast<const LoadedKernel&>(loaded).kernel};
   if (!known_kernel(typed, device, shape)) typed.compiled.push_back({device, pass});
   return pass;
