@@ -55,16 +55,15 @@ class DevicePass {
     const Temporary temporary(*out_, call.workspace(workspace_bytes()));
     set_arrays(call, *temporary);
     const auto kernel = find(work);
-    Elementwise copy;
-    ops::plan_pass(copy, *out_, &*temporary, 1);
     call.launch([&](cudaStream_t s) {
       cuda::launch_elementwise(kernel, work, s);
-      cuda::launch_elementwise(ElementwiseStep{ElementwiseOp::copy, out_->dtype}, copy, s);
+      copy_out(*temporary, s);
     });
   }
 
  private:
   void set_arrays(const Call& call, const DLTensor& out);
+  void copy_out(const DLTensor& from, cudaStream_t stream) const;
   bool overlaps(const Call& call) const;
 
   const int* places_ = nullptr;
