@@ -124,9 +124,9 @@ def test_a_view_of_what_export_returned_keeps_it(name, torch):
     assert np.array_equal(np.asarray(interop.add(kind(x), 1)), x + 1)
     error = error_of(lambda: interop.add(kind(x.astype("u1").copy()), 300)) if name in ("numpy", "torch") else None
     if error:
-        (seen, *_) = [view for view in arrays_in(error) if view.dtype == "u1" and view.base is not None]
+        seen = [view for view in arrays_in(error) if view.dtype == "u1" and view.base is not None]
         kept += [np.full(1000, 7, "u1") for _ in range(64)]
-        assert np.array_equal(seen, x.astype("u1"))
+        assert any(np.array_equal(view, x.astype("u1")) for view in seen)  # the output is among them, too
 
 
 def test_a_temporary_is_let_go_with_its_last_view(torch):
