@@ -1,4 +1,4 @@
-"""What the calls of all primitives share: checks of operands and devices, JAX's errors as ours, and refusals."""
+"""What all primitives share: their rules, checks of operands and devices, JAX's errors as ours, and refusals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import jax
 import jax.ffi
 import jax.sharding
-from jax.interpreters import mlir
+from jax.interpreters import ad, batching, mlir
 
 from interop import _core
 from interop._arguments import shown
@@ -29,10 +29,8 @@ __all__ = [
     "refuse_devices",
     "refuse_in_trace",
     "refuse_outputs",
-    "require_one_device",
-    "require_target",
     "run",
-    "run_primitive",
+    "set_rules",
 ]
 
 # JAX's types promise little here (bind, update and rules are untyped), so ours do not try.
@@ -51,7 +49,7 @@ def name_of(dtype: Any) -> str:
     return str(dtype)
 
 
-def require_target(function: str, target: str) -> None:
+def _require_target(function: str, target: str) -> None:
     """Raise if this build has no handler of that name."""
     if target not in _targets:
         raise CudaError(
@@ -93,7 +91,7 @@ def _remedy(count: int) -> str:
     return _SHARDING_REMEDY.format("both arrays" if count == 2 else "the array")
 
 
-def require_one_device(function: str, ctx: mlir.LoweringRuleContext) -> None:
+def _require_one_device(function: str, ctx: mlir.LoweringRuleContext) -> None:
     """Refuse a program over several devices, where XLA would gather the operands; inside shard_map all is well."""
     context: Any = ctx.module_context.axis_context
     if hasattr(context, "manual_axes"):
@@ -150,13 +148,59 @@ def _apart(compiled: Any) -> Callable[..., jax.Array]:
     return alone
 
 
-def run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+def _run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
     """Run one primitive by itself, as JAX does under `jax.disable_jit`, and to find which operation made a NaN."""
     # Each would have the compiled function call the primitive, and that this, without an end.
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
         result = _apart(compiled)(*operands)
     check_special(function, result)
     return result
+
+
+def set_rules(
+    primitive: Any,
+    function_of: Callable[..., str],
+    target: str,
+    *,
+    compiled: Callable[..., Callable[..., jax.Array]],
+    type_of: Callable[..., _Aval],
+    compute_on_host: Callable[..., jax.Array],
+    lower_cuda: Callable[..., Any],
+    vmap: Callable[..., Any],
+    instead: str,
+) -> None:
+    """Tell JAX how a primitive is run, typed and lowered.
+
+    `function_of` and `compiled` take the primitive's parameters: the function of this package that errors name, and
+    what runs the primitive by itself. `instead` is what has derivatives.
+    """
+    lower_jnp: Any = mlir.lower_fun(compute_on_host, multiple_results=False)
+
+    def run_alone(*operands: jax.Array, **params: Any) -> jax.Array:
+        return _run_primitive(function_of(**params), compiled(**params), *operands)
+
+    def on_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
+        _require_one_device(function_of(**params), ctx)
+        return lower_jnp(ctx, *operands, **params)
+
+    def on_cuda(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
+        _require_one_device(function_of(**params), ctx)
+        _require_target(function_of(**params), target)
+        return lower_cuda(ctx, *operands, **params)
+
+    def no_derivative(*_: Any, **params: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"{function_of(**params)}: derivatives (jax.grad, jax.jvp, jax.vjp, ...) are not supported yet; wrap the "
+            f"call in jax.custom_vjp, or use {instead}"
+        )
+
+    primitive.def_impl(run_alone)
+    primitive.def_abstract_eval(type_of)
+    mlir.register_lowering(primitive, on_host, platform="cpu")
+    mlir.register_lowering(primitive, on_cuda, platform="cuda")
+    batching.primitive_batchers[primitive] = vmap
+    ad.primitive_jvps[primitive] = no_derivative
+    ad.primitive_transposes[primitive] = no_derivative
 
 
 def refuse_outputs(function: str, **outputs: object) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import mlir
 
 from interop import _core
 from interop._operations.promotion import comparison_dtype, comparison_of, element_of, numpy_dtype, promote
@@ -23,10 +23,8 @@ from interop.jax._calls import (
     placed_as,
     refuse_in_trace,
     refuse_outputs,
-    require_one_device,
-    require_target,
     run,
-    run_primitive,
+    set_rules,
 )
 
 __all__ = ["as_scalar", "computed", "converted", "elementwise", "elementwise_of_arrays", "is_strong"]
@@ -201,10 +199,6 @@ def _compiled(operation: str, dtype: str, where_zero: bytes | None) -> Callable[
     return compiled
 
 
-def _impl(*operands: jax.Array, **params: Any) -> jax.Array:
-    return run_primitive(f"interop.{params['operation']}", _compiled(**params), *operands)
-
-
 def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) -> Any:
     function = f"interop.{operation}"
     named = dict(zip(OPERATIONS[operation].parameters, operands, strict=True))
@@ -335,20 +329,10 @@ _OF_FLOATS: dict[str, Callable[..., jax.Array]] = {
 _OF_COMPLEX: dict[str, Callable[..., jax.Array]] = {"abs": _complex_abs, "pow": _complex_pow}
 _SPECIAL = {"i": _OF_INTEGERS, "u": _OF_INTEGERS, "c": _OF_COMPLEX}  # by kind; all others are as floats
 
-_lower_jnp: Any = mlir.lower_fun(computed, multiple_results=False)
-
-
-def _lower_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
-    require_one_device(f"interop.{params['operation']}", ctx)
-    return _lower_jnp(ctx, *operands, **params)
-
 
 def _lower_cuda(
     ctx: mlir.LoweringRuleContext, *operands: Any, operation: str, dtype: str, where_zero: bytes | None
 ) -> Any:
-    function = f"interop.{operation}"
-    require_one_device(function, ctx)
-    require_target(function, _TARGET)
     low, high = _bits(where_zero or b"")
     rule = jax.ffi.ffi_lowering(_TARGET)
     return rule(
@@ -381,17 +365,14 @@ def _vmap(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[
     return elementwise_p.bind(*map(aligned, operands, dims), **params), 0
 
 
-def _no_derivative(*_: Any, operation: str, **__: Any) -> NoReturn:
-    raise NotImplementedError(
-        f"interop.{operation}: derivatives (jax.grad, jax.jvp, jax.vjp, ...) are not supported yet; wrap the call in "
-        "jax.custom_vjp, or use jax.numpy"
-    )
-
-
-elementwise_p.def_impl(_impl)
-elementwise_p.def_abstract_eval(_type)
-mlir.register_lowering(elementwise_p, _lower_host, platform="cpu")
-mlir.register_lowering(elementwise_p, _lower_cuda, platform="cuda")
-batching.primitive_batchers[elementwise_p] = _vmap
-ad.primitive_jvps[elementwise_p] = _no_derivative
-ad.primitive_transposes[elementwise_p] = _no_derivative
+set_rules(
+    elementwise_p,
+    lambda operation, **_: f"interop.{operation}",
+    _TARGET,
+    compiled=_compiled,
+    type_of=_type,
+    compute_on_host=computed,
+    lower_cuda=_lower_cuda,
+    vmap=_vmap,
+    instead="jax.numpy",
+)

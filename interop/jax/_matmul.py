@@ -14,7 +14,7 @@ import jax.scipy.special
 import jax.sharding
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import mlir
 
 from interop import _core
 from interop._arguments import named, shown, type_name
@@ -27,10 +27,8 @@ from interop.jax._calls import (
     placed_as,
     refuse_in_trace,
     refuse_outputs,
-    require_one_device,
-    require_target,
     run,
-    run_primitive,
+    set_rules,
 )
 
 __all__ = ["matmul"]
@@ -377,8 +375,8 @@ def _plain(dtype: Any, backend: str | None, precision: str | None) -> Callable[.
     return _compiled(("a", "b"), backend, precision, result, None)
 
 
-def _matmul_impl(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
-    return run_primitive("interop.matmul", _compiled(("a", "b"), backend, precision, dtype, None), a, b)
+def _compiled_alone(backend: str | None, precision: str | None, dtype: str) -> Callable[..., jax.Array]:
+    return _compiled(("a", "b"), backend, precision, dtype, None)
 
 
 def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None, dtype: str) -> _Aval:
@@ -408,19 +406,9 @@ def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precisio
         return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST).astype(result)
 
 
-_lower_jnp: Any = mlir.lower_fun(_matmul_on_host, multiple_results=False)
-
-
-def _lower_host(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
-    require_one_device("interop.matmul", ctx)
-    return _lower_jnp(ctx, a, b, **params)
-
-
 def _lower_cuda(
     ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str | None, precision: str | None, dtype: str
 ) -> Any:
-    require_one_device("interop.matmul", ctx)
-    require_target("interop.matmul", _TARGET)
     x, y = ctx.avals_in
     nothing = 0 in x.shape or 0 in y.shape  # which needs no backend
     if backend == "cublas" and not nothing and _core.matmul_batch_ndim(_described(x), _described(y), dtype) > 1:
@@ -444,17 +432,14 @@ def _no_vmap(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-def _no_derivative(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError(
-        "interop.matmul: derivatives (jax.grad, jax.jvp, jax.vjp, ...) are not supported yet; wrap the call in "
-        "jax.custom_vjp, or use jnp.matmul"
-    )
-
-
-matmul_p.def_impl(_matmul_impl)
-matmul_p.def_abstract_eval(_matmul_type)
-mlir.register_lowering(matmul_p, _lower_host, platform="cpu")
-mlir.register_lowering(matmul_p, _lower_cuda, platform="cuda")
-batching.primitive_batchers[matmul_p] = _no_vmap
-ad.primitive_jvps[matmul_p] = _no_derivative
-ad.primitive_transposes[matmul_p] = _no_derivative
+set_rules(
+    matmul_p,
+    lambda **_: "interop.matmul",
+    _TARGET,
+    compiled=_compiled_alone,
+    type_of=_matmul_type,
+    compute_on_host=_matmul_on_host,
+    lower_cuda=_lower_cuda,
+    vmap=_no_vmap,
+    instead="jnp.matmul",
+)
