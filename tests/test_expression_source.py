@@ -54,7 +54,7 @@ ARITHMETIC = {
 @pytest.mark.parametrize("dtype", elements.DTYPES)
 @pytest.mark.parametrize("walk", ["Flat", "Rows", "Tiles"])
 def test_all_operations_of_a_dtype_compile(nvrtc, dtype, walk):
-    text = next(text for kinds, text in ARITHMETIC.items() if expressions.kind_of(dtype) in kinds)
+    text = next(text for kinds, text in ARITHMETIC.items() if elements.kind_of(dtype) in kinds)
     if dtype.startswith("uint"):
         text = text.replace("abs(-x)", "x")
     vector = vector_of(dtype)

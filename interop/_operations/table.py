@@ -10,6 +10,9 @@ from interop import _core
 __all__ = ["COMPARISONS", "FUNCTIONS", "OPERATIONS", "ROUNDINGS", "Operation"]
 
 
+_PARAMETERS = {1: ("x",), 2: ("a", "b"), 3: ("condition", "x", "y")}  # by the number of operands
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operation on elements. The first `truths` of its operands are only asked whether they are zero."""
@@ -31,7 +34,7 @@ class Operation:
     @property
     def parameters(self) -> tuple[str, ...]:
         """Return the names of its operands."""
-        return {1: ("x",), 2: ("a", "b"), 3: ("condition", "x", "y")}[self.arity]
+        return _PARAMETERS[self.arity]
 
 
 OPERATIONS = {line["name"]: Operation(**line) for line in _core.operations()}

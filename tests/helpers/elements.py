@@ -29,6 +29,11 @@ def dtype_of(name: str) -> np.dtype:
     return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
+def kind_of(name: str) -> str:
+    """The kind of a dtype, by NumPy's letters; bfloat16, of which NumPy does not know, is a float."""
+    return dtype_of(name).kind.replace("V", "f")
+
+
 def serves(name: str, dtype: str) -> bool:
     """Has `name` a meaning for operands of this dtype? (Written down here once more, as DESIGN's table of dtypes.)"""
     if dtype == "bool":

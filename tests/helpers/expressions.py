@@ -24,11 +24,17 @@ CHAINS = {
 }
 
 
-def kind_of(dtype: str) -> str:
-    return "f" if dtype == "bfloat16" else np.dtype(dtype).kind
+def cases_of(expressions: dict[str, tuple[str, Any]]) -> list[tuple[str, str]]:
+    """Return each expression with each dtype that it serves."""
+    return [
+        (text, dtype)
+        for text, (kinds, _) in expressions.items()
+        for dtype in elements.DTYPES
+        if elements.kind_of(dtype) in kinds
+    ]
 
 
-CASES = [(text, dtype) for text, (kinds, _) in CHAINS.items() for dtype in elements.DTYPES if kind_of(dtype) in kinds]
+CASES = cases_of(CHAINS)
 
 
 def chain(text: str, *arrays: Any) -> Any:
@@ -107,6 +113,4 @@ TESTS = {
     "conj(x)": ("c", lambda x, y: x.conj()),
     "where(x, y, x)": ("biufc", lambda x, y: np.where(x != 0, y, x)),
 }
-TEST_CASES = [
-    (text, dtype) for text, (kinds, _) in TESTS.items() for dtype in elements.DTYPES if kind_of(dtype) in kinds
-]
+TEST_CASES = cases_of(TESTS)
