@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,13 @@ def test_without_googletest_a_build_has_no_tests_and_says_so(cmake, options, tmp
     said = run(cmake / "cmake", "-S", ROOT, "-B", tmp_path / "build", *options)
     assert said.count(NO_TESTS) == 1
     assert programs_of(cmake, tmp_path / "build") == set()
+
+
+def test_a_build_of_the_package_looks_for_no_googletest(cmake, options, tmp_path):
+    options = [*options, f"-DPython_EXECUTABLE={sys.executable}", "-DSKBUILD=2"]
+    run(cmake / "cmake", "-S", ROOT, "-B", tmp_path, *options)
+    assert not re.search("GTest|GoogleTest", (tmp_path / "CMakeCache.txt").read_text(), re.IGNORECASE)
+    assert programs_of(cmake, tmp_path) == set()
 
 
 def test_libraries_serve_another_project(cmake, build, tmp_path):
