@@ -156,6 +156,29 @@ def test_threads_that_drop_tensors_end_well(tmp_path, call):
     assert [run(code, tmp_path).returncode for _ in range(5)].count(0) >= 4
 
 
+def test_the_exit_waits_for_the_drop_of_a_result(tmp_path):
+    """As torch's, which lets go of the GIL for it; here for longer, so that the process ends meanwhile for certain."""
+    code = """
+        import threading, time, interop
+
+        class Result:
+            def __del__(self):
+                returned.set()
+                time.sleep(0.005)
+                print("dropped", flush=True)
+
+        def work():
+            interop._core.within("a test", "a library", Result)
+
+        returned = threading.Event()
+        threading.Thread(target=work, daemon=True).start()
+        returned.wait()
+    """
+    done = [run(code, tmp_path) for _ in range(5)]
+    assert {(x.returncode, x.stderr) for x in done} == {(0, "")}
+    assert [x.stdout for x in done].count("dropped\n") >= 4  # a busy machine may be late once
+
+
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_then_giving_an_array_to_another_library_is_an_error(tmp_path, library):
     pytest.importorskip(library)
