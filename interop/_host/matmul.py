@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from interop._operations.finish import Arithmetic, finish_dtype, gelu, gelu_tanh
 from interop._operations.promotion import factor_of
 
-__all__ = ["CUBIC", "LINEAR", "ROOT", "compute"]
+__all__ = ["compute"]
 
 _Array = np.ndarray[Any, Any]
 
@@ -35,7 +36,7 @@ def compute(
     16-bit and float8 operands are added up in float32, and the result is rounded once. `conjugates`: which of the
     operands are lazily conjugated. `scales`: further factors of the product.
     """
-    work = np.dtype(np.float32) if dtype.itemsize < 4 and dtype.kind in "fV" else dtype
+    work = finish_dtype(dtype)
     total = _matmul(a, b, work, conjugates, alpha, dtype)
     for scale in scales:
         total = total * np.asarray(scale, work).reshape(())
@@ -61,17 +62,6 @@ def _matmul(a: _Array, b: _Array, work: Any, conjugates: tuple[bool, bool], alph
     return product if factor == 1 else factor * product
 
 
-def _relu(x: Any) -> Any:
-    return np.maximum(x, 0)  # NaN stays
-
-
-# Each as the sum of two floats. The result is right to a few units in the last place, even where it is small. exp
-# and erfc of a rounded argument are not: what rounding takes from the argument is found, and given back.
-ROOT = (0.7071067811865476, -4.833646656726457e-17)  # sqrt(1/2)
-LINEAR = (1.5957691216057308, -9.96930880911092e-17)  # 2 sqrt(2/pi)
-CUBIC = (0.07135481627260025, -6.175149918155315e-19)  # 0.044715 times that
-
-
 def _product(x: Any, y: Any) -> tuple[Any, Any]:
     """Return a product, and its rounding error, by Dekker's algorithm: with halves of the numbers' bits."""
 
@@ -85,32 +75,25 @@ def _product(x: Any, y: Any) -> tuple[Any, Any]:
     return product, ((a * c - product) + a * d + b * c) + b * d
 
 
-def _gelu(x: Any) -> Any:
-    wide = np.asarray(x, np.float64)
-    y = np.clip(wide, -60.0, 60.0)  # beyond, the tail is 0 or 2
-    z, low = _product(y, -ROOT[0])
-    low -= y * ROOT[1]
-    tail: Any = np.asarray(np.frompyfunc(math.erfc, 1, 1)(z), np.float64)  # NumPy has none
-    with np.errstate(under="ignore"):
-        tail -= np.where(z > 0, tail * (low * (z + np.sqrt(z * z + 1.5))), 0)  # its logarithm's slope, nearly
-        return np.asarray(0.5 * wide * tail).astype(x.dtype)
+def _erfc(x: _Array) -> Any:
+    return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), np.float64)  # NumPy has none
 
 
-def _gelu_tanh(x: Any) -> Any:
-    """Return x / (1 + exp(-t)). It equals x (1 + tanh(t/2)) / 2, but has no sum that cancels below 0."""
-    wide = np.asarray(x, np.float64)
-    y = np.minimum(np.abs(wide), 40.0)  # beyond, exp(-t) is 0
-    square, square_low = _product(y, y)
-    term, term_low = _product(square, CUBIC[0])
-    factor = LINEAR[0] + term
-    back = factor - LINEAR[0]
-    factor_low = (LINEAR[0] - (factor - back)) + (term - back)
-    factor_low += term_low + (CUBIC[0] * square_low + (CUBIC[1] * square + LINEAR[1]))
-    t, low = _product(y, factor)
-    with np.errstate(under="ignore"):
-        power = np.exp(-t)
-        power -= power * (low + y * factor_low)
-        return np.asarray(wide * np.where(wide < 0, power, 1) / (1 + power)).astype(x.dtype)
+_ARITHMETIC = Arithmetic(np, _product, lambda x, y: _product(x, -y), _erfc)
 
 
-_EPILOGUES: dict[str, Callable[[Any], Any]] = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+def _in_float64(function: Callable[[Arithmetic, _Array], Any]) -> Callable[[_Array], Any]:
+    """Round once; what is lost on the way is no loss of the result's."""
+
+    def rounded(x: _Array) -> Any:
+        with np.errstate(under="ignore"):
+            return np.asarray(function(_ARITHMETIC, np.asarray(x, np.float64))).astype(x.dtype)
+
+    return rounded
+
+
+_EPILOGUES: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda x: np.maximum(x, 0),  # NaN stays
+    "gelu": _in_float64(gelu),
+    "gelu_tanh": _in_float64(gelu_tanh),
+}

@@ -1,1 +1,1 @@
-"""What operations are, whoever computes them: dtypes, scalars."""
+"""What operations are, whoever computes them: dtypes, scalars, gelu."""

@@ -18,7 +18,7 @@ from jax.interpreters import mlir
 
 from interop import _core
 from interop._arguments import named, shown, type_name
-from interop._host.matmul import CUBIC, LINEAR, ROOT
+from interop._operations.finish import Arithmetic, finish_dtype, gelu, gelu_tanh
 from interop._operations.promotion import REAL, accepted_factor, element_of, factor_of, numpy_dtype
 from interop.jax._calls import (
     check_operands,
@@ -188,12 +188,6 @@ def _abstract(a: Any, b: Any, dtype: str) -> dict[str, Any]:
     return _core.abstract_matmul(_described(a), _described(b), dtype)
 
 
-def _kind_of(result: str) -> Any:
-    """Return the dtype in which a product is finished: float32 for the narrower floats."""
-    dtype = numpy_dtype(result)
-    return np.dtype(np.float32) if dtype.itemsize < 4 and dtype.kind in "fV" else dtype
-
-
 def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Array]) -> jax.Array:
     """Compute in JAX's x64 mode if needed: outside it, 64-bit values would be narrowed on the way in."""
     if len(operands) == 2 and all(name_of(x.dtype) == result for x in operands.values()):
@@ -205,7 +199,8 @@ def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Arr
 
 def _terms(result: str, a: Any, c: Any, alpha: Any, beta: Any, bias: Any, scale_a: Any, scale_b: Any) -> dict[str, Any]:
     """Return the checked terms besides the operands; factors and scales become 0-d operands."""
-    kind, dtype = _kind_of(result), numpy_dtype(result)
+    dtype = numpy_dtype(result)
+    kind = finish_dtype(dtype)
     terms = {name: x for name, x in (("c", c), ("bias", bias)) if x is not None}
     for name, factor in (("alpha", alpha), ("beta", beta)):
         if factor is None:
@@ -274,51 +269,18 @@ def _exact(x: Any, y: Any) -> tuple[Any, Any]:
     return product, (high - product) + rest
 
 
-def _pair(value: tuple[float, float], dtype: Any) -> tuple[Any, Any]:
-    """Return a constant as the sum of two numbers of a dtype."""
-    if dtype == np.float64:
-        return np.float64(value[0]), np.float64(value[1])
-    high = np.float32(value[0])
-    return high, np.float32(value[0] - float(high))
-
-
-def _gelu(x: Any) -> Any:
-    """Compute gelu as for host arrays (see there), except for the tail of XLA's erfc."""
-    root, root_low = _pair(ROOT, x.dtype)
-    y = jnp.clip(x, -60, 60)
-    z, low = _exact(-y, root)
-    low -= y * root_low
-    tail = jax.scipy.special.erfc(z)
-    tail -= jnp.where(z > 0, tail * (low * (z + jnp.sqrt(z * z + 1.5))), 0)
-    return 0.5 * x * tail
-
-
-def _gelu_tanh(x: Any) -> Any:
-    """Compute gelu_tanh as for host arrays (see there)."""
-    (linear, linear_low), (cubic, cubic_low) = (_pair(value, x.dtype) for value in (LINEAR, CUBIC))
-    y = jnp.minimum(jnp.abs(x), 40)
-    square, square_low = _exact(y, y)
-    term, term_low = _exact(square, cubic)
-    factor = linear + term
-    back = factor - linear
-    factor_low = (linear - (factor - back)) + (term - back)
-    factor_low += term_low + (cubic * square_low + (cubic_low * square + linear_low))
-    t, low = _exact(y, factor)
-    power = jnp.exp(-t)
-    power -= power * (low + y * factor_low)
-    return x * jnp.where(x < 0, power, 1) / (1 + power)
-
+_ARITHMETIC = Arithmetic(jnp, _exact, lambda x, y: _exact(-x, y), jax.scipy.special.erfc)
 
 _EPILOGUES: dict[str, Callable[[Any], Any]] = {
     "relu": lambda x: jnp.maximum(x, 0),
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
+    "gelu": functools.partial(gelu, _ARITHMETIC),  # but for the tail of XLA's erfc, as right as for host arrays
+    "gelu_tanh": functools.partial(gelu_tanh, _ARITHMETIC),
 }
 
 
 def _finish(product: Any, terms: dict[str, Any], epilogue: str | None, result: str) -> Any:
-    """Do what follows the product, in `_kind_of(result)`."""
-    kind = _kind_of(result)
+    """Do what follows the product."""
+    kind = finish_dtype(numpy_dtype(result))
     total = product
     for name in ("scale_a", "scale_b"):
         if name in terms:
@@ -357,7 +319,7 @@ def _compiled(
 
     def interop_matmul(a: jax.Array, b: jax.Array, *rest: jax.Array) -> Any:
         plain = len(names) == 2 and epilogue is None
-        product_dtype = dtype if plain else _kind_of(dtype).name
+        product_dtype = dtype if plain else finish_dtype(numpy_dtype(dtype)).name
         if not _abstract(a, b, product_dtype)["reads"]:
             # float8 and 16-bit floats are read as they are for the wider dtype too; all else is converted.
             a, b = (x.astype(numpy_dtype(dtype)) for x in (a, b))
@@ -401,7 +363,7 @@ def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precisio
     with jax.enable_x64(result.itemsize >= 8 and dtype != "complex64"):
         if result.kind == "b":
             return jnp.matmul(a.astype(jnp.float32), b.astype(jnp.float32)) != 0  # of ones: no sum of them is lost
-        kind = _kind_of(dtype)
+        kind = finish_dtype(result)
         x, y = a.astype(kind), b.astype(kind)
         return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST).astype(result)
 
