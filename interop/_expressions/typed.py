@@ -13,13 +13,14 @@ from interop import _core
 from interop._expressions.parser import Apply, Literal, Name, Node, Parsed
 from interop._expressions.scalars import of_scalars
 from interop._operations.promotion import (
+    as_promoted,
     beside,
-    comparison_dtype,
     configuration,
     element_of,
     numpy_dtype,
     promote,
     scalar_of,
+    shared_dtype,
     side_of,
 )
 from interop._operations.table import COMPARISONS, OPERATIONS, Operation
@@ -183,11 +184,11 @@ class Typed:
             used[place].append(index)
         return used
 
-    @property
-    def is_wide(self) -> bool:
-        """Is there a dtype that JAX's 32-bit mode has not?"""
-        dtypes = {*self.arrays, *(dtype for _, dtype in self.values), *(step.dtype for step in self.steps)}
-        return bool(dtypes & {"int64", "uint64", "float64", "complex128"})
+    @functools.cached_property
+    def dtypes(self) -> list[Any]:
+        """Return all that occur, once the steps are there."""
+        names = {*self.arrays, *(dtype for _, dtype in self.values), *(step.dtype for step in self.steps)}
+        return [numpy_dtype(name) for name in names]
 
 
 def kind_of(dtype: str) -> str:
@@ -204,12 +205,11 @@ class _Operand:
     scalar: Any = None  # of what is weak: its value, or one of its kind
     source: int = -1  # of a scalar: its place in Split.sources; -1 for a literal
 
-    @property
-    def strong_dtype(self) -> str | None:
-        return self.ref.dtype if self.ref and self.scalar is None else None
-
-    def for_promotion(self) -> Any:
-        return (self.strong_dtype, self.is_0d) if self.strong_dtype else self.scalar
+    def described(self) -> Any:
+        """Return it as `as_promoted` takes it."""
+        if not self.ref:
+            return self.scalar
+        return (self.ref.dtype, self.is_0d) if self.scalar is None else (self.ref.dtype, self.is_0d, self.scalar)
 
 
 class _Typing:
@@ -294,20 +294,12 @@ class _Typing:
 
     def common_dtype(self, operation: Operation, operands: Sequence[_Operand]) -> str:
         """Return the dtype that operands share, without asking where they do so themselves."""
-        if operation.name in COMPARISONS:
-            exact = comparison_dtype(*((x.ref.dtype, x.is_0d) if x.ref else x.scalar for x in operands))
-            if exact is not None:
-                return exact
-        if not any(x.strong_dtype for x in operands):  # one of weak arrays counts as strong
-            place = next((i for i, x in enumerate(operands) if x.ref), None)
-            operands = [_Operand(x.ref) if i == place else x for i, x in enumerate(operands)]
-        in_float = operation.in_float
-        first = next(filter(None, (x.strong_dtype for x in operands)), None)
-        if first and all(_joins(x, first) for x in operands) and not (in_float and kind_of(first) in "biu"):
-            return first
+        described = [x.described() for x in operands]
+        dtype = shared_dtype(operation, described)
+        if dtype is not None:
+            return dtype
         self.typed.asks = True
-        a, b = [x.for_promotion() for x in operands] if len(operands) > 1 else (operands[0].for_promotion(), None)
-        return promote(self.split.function, self.library, in_float, a, b)
+        return promote(self.split.function, self.library, operation.in_float, *as_promoted(described))
 
     def step(self, operation: Operation, dtype: str, node: Apply | None, operands: Sequence[_Operand]) -> _Operand:
         out_dtype = self.result_dtype(operation, dtype, node)
@@ -337,17 +329,6 @@ class _Typing:
             self.place_of[value] = len(self.typed.values)
             self.typed.values.append(value)
         return ValueRef(self.place_of[value], dtype)
-
-
-_STRENGTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
-
-
-def _joins(operand: _Operand, dtype: str) -> bool:
-    """Is the operand of that dtype, or a scalar of Python's that takes part in it?"""
-    if operand.strong_dtype:
-        return operand.strong_dtype == dtype
-    order = (bool, int, float, complex)
-    return type(operand.scalar) in order and order.index(type(operand.scalar)) <= _STRENGTH[kind_of(dtype)]
 
 
 def _is_two(operand: _Operand) -> bool:

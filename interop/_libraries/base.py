@@ -35,9 +35,6 @@ __all__ = [
 FUNCTION = "interop.convert"
 CPU, CUDA, MANAGED = 1, 2, 13  # DLPack's device types
 
-#: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
-Operand = tuple[str, bool] | bool | int | float | complex | np.generic
-
 
 def numpy_dtype(name: str) -> Any:
     """Return NumPy's dtype of this name; of bfloat16 and float8, that of ml_dtypes."""

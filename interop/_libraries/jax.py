@@ -13,7 +13,7 @@ from interop import _core
 from interop._core import Array
 from interop._libraries.base import Export, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
 
-__all__ = ["LIBRARY", "check_special", "jax_array", "jax_has_cuda"]
+__all__ = ["LIBRARY", "check_special", "is_wide", "jax_array", "jax_has_cuda", "keeping"]
 
 
 def _take(jax: Any, array: Array, stream: int | None) -> Any:
@@ -45,8 +45,7 @@ def jax_array(array: Array, is_result: bool) -> Any:
 
 
 def _result(jax: Any, array: Array) -> Any:
-    is_wide = np.dtype(numpy_dtype(array.dtype)).itemsize >= 8  # which the caller's operands were, too
-    with _x64(jax) if is_wide else contextlib.nullcontext():
+    with keeping(numpy_dtype(array.dtype)):  # as wide as the caller's operands
         result = jax.dlpack.from_dlpack(array)
         check_special("interop", result)
     return result
@@ -78,8 +77,21 @@ def _is_compact(array: Array) -> bool:
     return True
 
 
+# ---- 64-bit dtypes ----
+
+
+def is_wide(dtype: Any) -> bool:
+    """Is it a dtype that JAX's 32-bit mode has not, and would narrow?"""
+    return bool(dtype.itemsize >= 8 and dtype != np.complex64)
+
+
+def keeping(*dtypes: Any) -> Any:
+    """Return a context in which JAX narrows none of these dtypes: the user's own mode where it would not."""
+    return _x64(sys.modules["jax"]) if any(map(is_wide, dtypes)) else contextlib.nullcontext()
+
+
 def _x64(jax: Any) -> Any:
-    """Return a context in which JAX narrows no 64-bit dtype, in whichever way this version spells it."""
+    """Return a context in which JAX narrows nothing, in whichever way this version spells it."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
     return importlib.import_module("jax.experimental").enable_x64()
@@ -91,10 +103,7 @@ def _x64(jax: Any) -> Any:
 def _promoted(in_float: bool, *operands: Any) -> str:
     jax = sys.modules["jax"]
     dtypes = [numpy_dtype(x[0]) if isinstance(x, tuple) else x for x in operands]
-    # 64-bit arrays stay so in JAX's 32-bit mode, in which it would narrow the answer.
-    is_wide = any(isinstance(x, tuple) and dtype.itemsize >= 8 and dtype != np.complex64
-                  for x, dtype in zip(operands, dtypes, strict=True))  # fmt: skip
-    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+    with keeping(*(dtype for x, dtype in zip(operands, dtypes, strict=True) if isinstance(x, tuple))):
         common = jax.numpy.result_type(*dtypes)
         if in_float:  # which makes float32 of up to 32 bits
             common = jax.eval_shape(jax.numpy.sqrt, jax.ShapeDtypeStruct((), common)).dtype
@@ -110,7 +119,7 @@ def _configuration() -> tuple[Any, Any]:
 
 
 def _to_device(jax: Any, array: np.ndarray, device: str) -> Any:
-    with jax.enable_x64(array.dtype.itemsize == 8):
+    with keeping(array.dtype):
         return jax.device_put(array, jax.devices(device)[0])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -13,10 +14,12 @@ from interop import _core
 from interop._arguments import shown
 from interop._libraries import known
 from interop._libraries.base import numpy_dtype
+from interop._operations.table import COMPARISONS, Operation
 
 __all__ = [
     "REAL",
     "accepted_factor",
+    "as_promoted",
     "beside",
     "comparison_dtype",
     "comparison_of",
@@ -26,8 +29,10 @@ __all__ = [
     "numpy_dtype",
     "promote",
     "scalar_of",
+    "shared_dtype",
     "side_of",
     "value_of",
+    "weak_scalar",
 ]
 
 #: What promotion needs of an operand: (dtype, is it 0-d) of an array; a scalar of Python or NumPy.
@@ -36,7 +41,7 @@ Operand = tuple[str, bool] | bool | int | float | complex | np.generic | None
 _known: dict[tuple[Any, ...], str] = {}  # bounded: dtypes, flags and a few configurations
 
 
-def promote(function: str, library: str, in_float: bool, a: Operand, b: Operand) -> str:
+def promote(function: str, library: str, in_float: bool, a: Operand, b: Operand = None) -> str:
     """Return the name of the dtype in which `function` computes operands `a` and `b` (None: it has one operand).
 
     Scalars of Python are weak: they count by their kind alone. With `in_float`, integers give the library's default
@@ -80,7 +85,8 @@ def scalar_of(scalar: Any) -> Any:
     return scalar
 
 
-_ONES: dict[Any, Any] = {bool: True, int: 1, float: 1.0, complex: 1j}  # no value counts, and a value might not fit
+# Weakest first. No value counts, and a value might not fit.
+_ONES: dict[Any, Any] = {bool: True, int: 1, float: 1.0, complex: 1j}
 
 
 def _key(operand: Operand) -> Any:
@@ -93,6 +99,46 @@ def _key(operand: Operand) -> Any:
 def _counted(key: Any) -> Any:
     """Return what the rules take for it: arrays as they are, for a scalar one of its type."""
     return key if isinstance(key, tuple) else _ONES[key] if key in _ONES else key(1)
+
+
+# ---- what is weak: scalars of Python, and weakly typed arrays of JAX, which count by their kind alone ----
+
+_OF_KIND = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # V: bfloat16
+_STRENGTHS = {kind: strength for strength, kind in enumerate(_ONES)}
+
+
+def weak_scalar(dtype: Any) -> Any:
+    """Return the scalar that stands for a weakly typed array: the strongest of those that leave the dtype as it is."""
+    return _OF_KIND[dtype.kind]
+
+
+def as_promoted(operands: Sequence[Any]) -> list[Any]:
+    """Return operands as `promote` takes them, of which weakly typed arrays have their scalar as third.
+
+    They become that scalar. Where no array is strong, the first one counts as strong.
+    """
+    promoted = [x[2] if isinstance(x, tuple) and len(x) == 3 else x for x in operands]
+    if not any(isinstance(x, tuple) for x in promoted):
+        place = next((place for place, x in enumerate(operands) if isinstance(x, tuple)), None)
+        if place is not None:
+            promoted[place] = (operands[place][0], False)
+    return promoted
+
+
+def shared_dtype(operation: Operation, operands: Sequence[Any]) -> str | None:
+    """Return the dtype that operands, as for `as_promoted`, share without asking; None where the library decides."""
+    if operation.name in COMPARISONS:
+        exact = comparison_dtype(*operands)
+        if exact is not None:
+            return exact
+    promoted = as_promoted(operands)
+    dtype: str | None = next((x[0] for x in promoted if isinstance(x, tuple)), None)
+    if dtype is None:
+        return None
+    kind = numpy_dtype(dtype).kind
+    strength = _STRENGTHS[type(_OF_KIND[kind])]  # of NumPy's scalars, which have a dtype, none is as weak
+    is_shared = all(x[0] == dtype if isinstance(x, tuple) else _STRENGTHS.get(type(x), 4) <= strength for x in promoted)
+    return dtype if is_shared and not (operation.in_float and kind in "biu") else None
 
 
 def configuration(library: str) -> Any:

@@ -14,7 +14,16 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from interop import _core
-from interop._operations.promotion import comparison_dtype, comparison_of, element_of, numpy_dtype, promote
+from interop._libraries.jax import is_wide, keeping
+from interop._operations.promotion import (
+    as_promoted,
+    comparison_of,
+    element_of,
+    numpy_dtype,
+    promote,
+    shared_dtype,
+    weak_scalar,
+)
 from interop._operations.table import COMPARISONS, OPERATIONS
 from interop.jax._calls import (
     check_operands,
@@ -27,7 +36,7 @@ from interop.jax._calls import (
     set_rules,
 )
 
-__all__ = ["as_scalar", "computed", "converted", "elementwise", "elementwise_of_arrays", "is_strong"]
+__all__ = ["computed", "converted", "described", "elementwise", "elementwise_of_arrays"]
 
 _TARGET = "interop_elementwise"
 _Tracer = jax.core.Tracer
@@ -111,10 +120,6 @@ def result_of(operation: str, a: Any, b: Any, where_zero: complex | None) -> tup
     return _shape_of(operation, operands), dtype
 
 
-_KINDS = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # of a dtype (V: bfloat16), as a scalar of Python
-_ORDER = (bool, int, float, complex)
-
-
 def _bytes_of(where_zero: complex | None, dtype: str) -> bytes | None:
     """Return the element as a parameter that equals itself, which a NaN does not."""
     if where_zero is None:
@@ -134,30 +139,13 @@ def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
 
 
 def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:
-    """Do what `promote` does, without asking where both have one dtype, or a scalar is beside an array of its kind."""
-    if operation in COMPARISONS:
-        exact = comparison_dtype(
-            *((str(x.dtype), False) if isinstance(x, jax.Array | _Tracer) else x for x in operands)
-        )
-        if exact is not None:
-            return exact
-    # Weakly typed arrays take part as scalars of Python do.
-    kinds = [(str(x.dtype), x.ndim == 0) if is_strong(x) else as_scalar(x) for x in operands]
-    arrays = [x for x in operands if is_strong(x)]
-    if not arrays:  # the first weak one counts as strong
-        place = next(place for place, x in enumerate(operands) if isinstance(x, jax.Array | _Tracer))
-        kinds[place] = (str(operands[place].dtype), False)
-        arrays = [operands[place]]
-    first = arrays[0].dtype
-    strength = _ORDER.index(type(_KINDS[first.kind]))
-    weak = _ORDER[: strength + 1]  # not of NumPy, whose scalars have a dtype
-    alike = all(x[0] == str(first) if isinstance(x, tuple) else type(x) in weak for x in kinds)
-    in_float = OPERATIONS[operation].in_float
-    if alike and not (in_float and first.kind in "biu"):
-        return str(first)
-    other = kinds[1] if len(kinds) > 1 else None
+    """Do what `promote` does, without asking where the operands have a dtype of their own."""
+    kinds = [described(x) if isinstance(x, jax.Array | _Tracer) else x for x in operands]
+    dtype = shared_dtype(OPERATIONS[operation], kinds)
+    if dtype is not None:
+        return dtype
     try:
-        return promote(function, "jax", in_float, kinds[0], other)
+        return promote(function, "jax", OPERATIONS[operation].in_float, *as_promoted(kinds))
     except TypeError:
         for name, x in zip(OPERATIONS[operation].parameters, operands, strict=True):
             if isinstance(x, jax.Array | _Tracer):
@@ -165,21 +153,16 @@ def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str
         raise
 
 
-def is_strong(x: Any) -> bool:
-    """Tell whether an operand is an array with a dtype of its own; a weakly typed one takes part as a scalar does."""
-    return isinstance(x, jax.Array | _Tracer) and not x.weak_type
-
-
-def as_scalar(x: Any) -> Any:
-    """Return what stands in promotion for an operand that is not strong."""
-    return _KINDS[x.dtype.kind] if isinstance(x, jax.Array | _Tracer) else x
+def described(x: Any) -> tuple[Any, ...]:
+    """Return an array as promotion takes it; of a weakly typed one also the scalar that it stands for."""
+    return (name_of(x.dtype), x.ndim == 0, *((weak_scalar(x.dtype),) if x.weak_type else ()))
 
 
 def _with_wide(inputs: list[Any], arrays: dict[str, Any], call: Callable[[], Any]) -> Any:
     """Compute; outside JAX's x64 mode, a scalar beside a 64-bit array would be narrowed on its way in."""
-    if len(inputs) == len(arrays) or all(x.dtype.itemsize < 8 for x in inputs):
+    if len(inputs) == len(arrays):
         return call()
-    with jax.enable_x64(True):
+    with keeping(*(x.dtype for x in inputs)):
         return call()
 
 
@@ -214,7 +197,7 @@ def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes
     """Compute an operation by JAX's own, with this package's rules."""
     kind = numpy_dtype(dtype)
     # Not the user's x64 mode, which would narrow what is wide, or widen what is weakly typed.
-    with jax.enable_x64(any(x.itemsize >= 8 and x != np.complex64 for x in (kind, *(x.dtype for x in operands)))):
+    with jax.enable_x64(any(map(is_wide, (kind, *(x.dtype for x in operands))))):
         if operation in COMPARISONS and kind == np.uint64 and any(x.dtype.kind == "i" for x in operands):
             return _compare_with_signs(operation, *operands)
         x, *rest = [converted(x, kind) for x in operands]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,11 +12,12 @@ import numpy as np
 
 from interop import _core
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
+from interop._libraries.jax import keeping
 from interop._operations.promotion import configuration, element_of, numpy_dtype
 from interop._operations.table import ROUNDINGS
 from interop.jax._calls import check_operands, refuse_in_trace, refuse_outputs
 from interop.jax._calls import compute as compute_concrete
-from interop.jax._elementwise import as_scalar, computed, converted, is_strong
+from interop.jax._elementwise import computed, converted, described
 
 __all__ = ["compute", "result_of"]
 
@@ -38,7 +38,7 @@ def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None
     compiled = _compiled(split, typed)
 
     def call() -> jax.Array:
-        with jax.enable_x64(True) if typed.is_wide else contextlib.nullcontext():
+        with keeping(*typed.dtypes):
             return compiled(*operands)
 
     return call() if traced else compute_concrete(function, arrays, stream, execution, call)
@@ -58,10 +58,7 @@ def _typed(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], Type
     """
     arrays = {name: x for name, x in zip(split.parameters, arguments, strict=True) if name in split.arrays}
     scalars = split.evaluate(*arguments) if split.sources else []
-    kinds = tuple(
-        (str(x.dtype), x.ndim == 0) if is_strong(x) else (str(x.dtype), x.ndim == 0, as_scalar(x))
-        for x in arrays.values()
-    )
+    kinds = tuple(map(described, arrays.values()))
     types = tuple(_Kind(x) for x in scalars)
     while True:
         asked = configuration("jax")

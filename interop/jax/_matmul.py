@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -18,6 +17,7 @@ from jax.interpreters import mlir
 
 from interop import _core
 from interop._arguments import named, shown, type_name
+from interop._libraries.jax import is_wide, keeping
 from interop._operations.finish import Arithmetic, finish_dtype, gelu, gelu_tanh
 from interop._operations.promotion import REAL, accepted_factor, element_of, factor_of, numpy_dtype
 from interop.jax._calls import (
@@ -163,8 +163,7 @@ def _dtypes_of(a: Any, b: Any) -> tuple[str, str]:
     """Return the operands' dtypes; of a weakly typed one, that in which JAX would compute it beside the other."""
     if a.dtype == b.dtype or not (a.weak_type or b.weak_type):
         return name_of(a.dtype), name_of(b.dtype)
-    is_wide = any(x.dtype.itemsize >= 8 and not x.weak_type for x in (a, b))
-    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+    with keeping(*(x.dtype for x in (a, b) if not x.weak_type)):
         common = name_of(jnp.result_type(a, b))
     first, second = (common if x.weak_type else name_of(x.dtype) for x in (a, b))
     return first, second
@@ -192,8 +191,7 @@ def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Arr
     """Compute in JAX's x64 mode if needed: outside it, 64-bit values would be narrowed on the way in."""
     if len(operands) == 2 and all(name_of(x.dtype) == result for x in operands.values()):
         return call()
-    wide = numpy_dtype(result).itemsize >= 8 and result != "complex64"
-    with jax.enable_x64(True) if wide else contextlib.nullcontext():
+    with keeping(numpy_dtype(result)):
         return call()
 
 
@@ -298,8 +296,7 @@ def _finish(product: Any, terms: dict[str, Any], epilogue: str | None, result: s
         total = total + terms["bias"].astype(kind)
     if epilogue is None:
         return total.astype(numpy_dtype(result))
-    # Outside JAX's x64 mode, constants beside a float64 array would be narrowed.
-    with jax.enable_x64(True) if total.dtype == np.float64 else contextlib.nullcontext():
+    with keeping(total.dtype):  # for the constants beside it
         return _EPILOGUES[epilogue](total).astype(numpy_dtype(result))
 
 
@@ -360,7 +357,7 @@ def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precisio
     refuse_backend_on_host(backend)
     result = numpy_dtype(dtype)
     # Not the user's x64 mode: with it off, jnp.matmul rounds float64; with it on, it widens weakly typed float32.
-    with jax.enable_x64(result.itemsize >= 8 and dtype != "complex64"):
+    with jax.enable_x64(is_wide(result)):
         if result.kind == "b":
             return jnp.matmul(a.astype(jnp.float32), b.astype(jnp.float32)) != 0  # of ones: no sum of them is lost
         kind = finish_dtype(result)
