@@ -84,6 +84,18 @@ def test_dtypes(operation):
         assert result == {"same": dtype, "bool": "bool", "part": part}[operation.gives]
 
 
+def test_the_abstract_question():
+    ask = interop._core.abstract_elementwise
+    assert ask("less", "float64", [((2, 1), "float64"), ((3,), "int8")]) == ((2, 3), "bool")
+    assert ask("abs", "complex64", [((4,), "complex64")]) == ((4,), "float32")
+    with pytest.raises(TypeError, match=r"interop.add: b is float8_e5m2; accepted: bool"):
+        ask("add", "float32", [((2,), "float32"), ((2,), "float8_e5m2")])
+    with pytest.raises(TypeError, match=r"interop.subtract: the operands are bool"):
+        ask("subtract", "bool", [((2,), "bool"), ((2,), "bool")])
+    with pytest.raises(ValueError, match=r"interop.add: a has shape \(2,\) and b has shape \(3,\)"):
+        ask("add", "float32", [((2,), "float32"), ((3,), "float32")])
+
+
 def test_a_name_that_is_none():
     with pytest.raises(ValueError, match="no operation is called adds"):
         interop._core.result_dtype("adds", "float32")

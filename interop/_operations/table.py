@@ -10,9 +10,6 @@ from interop import _core
 __all__ = ["COMPARISONS", "FUNCTIONS", "OPERATIONS", "ROUNDINGS", "Operation"]
 
 
-_PARAMETERS = {1: ("x",), 2: ("a", "b"), 3: ("condition", "x", "y")}  # by the number of operands
-
-
 @dataclass(frozen=True)
 class Operation:
     """One operation on elements. The first `truths` of its operands are only asked whether they are zero."""
@@ -20,6 +17,7 @@ class Operation:
     name: str  #: as the array API calls it
     symbol: str | None  #: in an expression; None where it is written as a function there
     arity: int
+    parameters: tuple[str, ...]  #: the names of its operands
     functor: str  #: in src/cuda/elementwise
     accepts: str  #: kinds of dtypes: bool, signed and unsigned integers, floats, complex numbers
     gives: Literal["same", "bool", "part"]  #: the dtype that it is computed in, bool, or that of complex numbers' parts
@@ -30,11 +28,6 @@ class Operation:
     torch: str | None  #: torch's; None where it has none
     derivatives: tuple[str | None, ...]  #: by each operand, as expressions of them; None where there is none
     identity: str | None  #: what changes no other operand: "0", "1", "largest", "least"
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Return the names of its operands."""
-        return _PARAMETERS[self.arity]
 
 
 OPERATIONS = {line["name"]: Operation(**line) for line in _core.operations()}

@@ -102,22 +102,18 @@ def _with_elements(operation: str, operands: dict[str, Any], kind: Any) -> tuple
     return operation, inputs
 
 
-def _shape_of(operation: str, operands: Sequence[Any]) -> tuple[int, ...]:
-    parameters = [*OPERATIONS[operation].parameters]
-    return _core.broadcast_shapes(f"interop.{operation}", parameters, [np.shape(x) for x in operands])
-
-
 def result_of(operation: str, a: Any, b: Any, where_zero: complex | None) -> tuple[tuple[int, ...], str]:
     """Return the shape and dtype of the result, or raise as the call would; for `interop.explain`."""
-    operands = [a, b][: OPERATIONS[operation].arity]
-    common = _common_dtype(f"interop.{operation}", operation, operands)
-    dtype = _core.result_dtype(operation, common)
-    for name, x in zip(OPERATIONS[operation].parameters, operands, strict=True):
-        if isinstance(x, jax.Array | _Tracer):
-            _core.check_operand(f"interop.{operation}", name, str(x.dtype), x.ndim)
-    _with_elements(operation, dict(zip(OPERATIONS[operation].parameters, operands, strict=True)), numpy_dtype(common))
+    operands = dict(zip(OPERATIONS[operation].parameters, (a, b), strict=False))
+    common = _common_dtype(f"interop.{operation}", operation, [*operands.values()])
     _bytes_of(where_zero, common)
-    return _shape_of(operation, operands), dtype
+    _, inputs = _with_elements(operation, operands, numpy_dtype(common))
+    return _abstract(operation, common, inputs)
+
+
+def _abstract(operation: str, dtype: str, operands: Sequence[Any]) -> tuple[tuple[int, ...], str]:
+    """Return shape and dtype of what an operation computed in `dtype` gives, or raise what such a call does."""
+    return _core.abstract_elementwise(operation, dtype, [(x.shape, name_of(x.dtype)) for x in operands])
 
 
 def _bytes_of(where_zero: complex | None, dtype: str) -> bytes | None:
@@ -183,14 +179,10 @@ def _compiled(operation: str, dtype: str, where_zero: bytes | None) -> Callable[
 
 
 def _type(*operands: Any, operation: str, dtype: str, where_zero: bytes | None) -> Any:
-    function = f"interop.{operation}"
-    named = dict(zip(OPERATIONS[operation].parameters, operands, strict=True))
-    check_operands(function, named)
-    for name, x in named.items():
-        _core.check_operand(function, name, str(x.dtype), len(x.shape))
-    result = numpy_dtype(_core.result_dtype(operation, dtype))
-    shape = _shape_of(operation, operands)
-    return operands[0].update(shape=shape, dtype=result, weak_type=False, **placed_as(shape, *operands))
+    check_operands(f"interop.{operation}", dict(zip(OPERATIONS[operation].parameters, operands, strict=True)))
+    shape, result = _abstract(operation, dtype, operands)
+    place = placed_as(shape, *operands)
+    return operands[0].update(shape=shape, dtype=numpy_dtype(result), weak_type=False, **place)
 
 
 def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes | None) -> jax.Array:

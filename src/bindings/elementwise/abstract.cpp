@@ -24,17 +24,21 @@ DLDataType named_dtype(const std::string& name) {
   return *known;
 }
 
+const Operation& operation_called(const std::string& name) {
+  if (const Operation* const operation = find_operation(name)) return *operation;
+  throw ValueError("interop: no operation is called " + name);
+}
+
 /// The dtype of the result of an operation computed in `dtype`, or the error that says it has none.
 std::string result_dtype(const std::string& name, const std::string& dtype) {
-  const Operation* const operation = find_operation(name);
-  if (!operation) throw ValueError("interop: no operation is called " + name);
+  const Operation& operation = operation_called(name);
   const std::string function = "interop." + name;
-  const char* const said = is_function(*operation) ? function.c_str() : nullptr;
+  const char* const said = is_function(operation) ? function.c_str() : nullptr;
   const auto known = exchange::dtype_from_name(dtype);
   if (!known) {  // of less than a byte, as JAX has them
     throw TypeError(function + ": the operands are " + dtype + "; accepted: " + ops::kServedDtypes);
   }
-  return dtype_name(ops::result_dtype(said, *operation, *known));
+  return dtype_name(ops::result_dtype(said, operation, *known));
 }
 
 /// Throws TypeError, naming the argument, for a dtype that no operation reads, ValueError for too many dimensions.
@@ -81,6 +85,12 @@ nb::object plan_layout(nb::handle out_shape, nb::handle out_strides, nb::list sh
   return nb::make_tuple(dims, first, kNames[static_cast<int>(loop.layout)], loop.cross_dim);
 }
 
+/// The names of an operation's parameters.
+std::vector<std::string> parameters_of(const Operation& operation) {
+  if (operation.arity == 1) return {"x"};
+  return operation.arity == 2 ? std::vector<std::string>{"a", "b"} : std::vector<std::string>{"condition", "x", "y"};
+}
+
 nb::object text_or_none(const char* text) { return text ? nb::object(nb::str(text)) : nb::none(); }
 
 nb::dict as_dict(const Operation& operation) {
@@ -89,6 +99,9 @@ nb::dict as_dict(const Operation& operation) {
   fields["name"] = operation.name;
   fields["symbol"] = text_or_none(operation.symbol);
   fields["arity"] = operation.arity;
+  nb::list parameters;
+  for (const std::string& name : parameters_of(operation)) parameters.append(name);
+  fields["parameters"] = nb::tuple(parameters);
   fields["functor"] = operation.functor;
   fields["accepts"] = operation.accepts;
   fields["gives"] = kGives[static_cast<int>(operation.gives)];
@@ -125,11 +138,31 @@ nb::object broadcast_shapes(const std::string& function, const std::vector<std::
   return exchange::shape_tuple(ops::broadcast_shape(function.c_str(), inputs, count));
 }
 
+/// Shape and dtype of an operation computed in `dtype`, of operands' (shape, dtype), or the error of such a call.
+nb::tuple abstract_elementwise(const std::string& name, const std::string& dtype, nb::list operands) {
+  const Operation& operation = operation_called(name);
+  const std::string function = "interop." + name;
+  const std::vector<std::string> names = parameters_of(operation);
+  nb::list shapes;
+  for (size_t k = 0; k < names.size(); ++k) {
+    const nb::object shape = operands[k][0];
+    check_operand(function, names[k], nb::cast<std::string>(operands[k][1]), static_cast<int>(nb::len(shape)));
+    shapes.append(shape);
+  }
+  const std::string result = result_dtype(name, dtype);
+  return nb::make_tuple(broadcast_shapes(function, names, shapes), result);
+}
+
 }  // namespace
 
 void bind_abstract_elementwise(nb::module_& m) {
   m.def("operations", &operations, nb::sig("def operations() -> list[dict[str, typing.Any]]"),
         "The table of operations on elements: see operations.h.");
+  m.def("abstract_elementwise", &abstract_elementwise,
+        nb::sig("def abstract_elementwise(operation: str, dtype: str, operands: list[tuple[tuple[int, ...], str]], /) "
+                "-> tuple[tuple[int, ...], str]"),
+        "Shape and dtype of what an operation gives, computed in a dtype, of operands of these (shape, dtype), or the "
+        "error that the function raises.");
   m.def("result_dtype", &result_dtype, nb::sig("def result_dtype(operation: str, dtype: str, /) -> str"),
         "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
   m.def("comparison_dtype", &comparison_dtype, nb::sig("def comparison_dtype(a: str, b: str, /) -> str"),
