@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import comparisons, elements, libraries, products
+from helpers.dlpack import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -273,16 +274,6 @@ def test_jax_without_its_x64_mode(jax, function):
 
 
 def test_unknown_producers():
-    class Producer:
-        def __init__(self, x):
-            self.x = x
-
-        def __dlpack__(self, **options):
-            return self.x.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.x.__dlpack_device__()
-
     x, y = Producer(np.array([2**64 - 1, 5], "uint64")), Producer(np.array(-1))
     assert np.asarray(interop.less(x, y)).tolist() == [False, False]
     assert np.asarray(interop.greater(x, 2**64)).tolist() == [False, False]

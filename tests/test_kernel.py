@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
-from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import elements
+from helpers.scalars import Choice, Integer, Real
 
 import interop
 from interop import _kernel
@@ -25,18 +25,6 @@ extern "C" __global__ void __launch_bounds__(256) scale(const float* __restrict_
 }
 """
 X = np.arange(5, dtype="float32")
-
-
-class OwnInt(int):
-    pass
-
-
-class OwnFloat(float):
-    pass
-
-
-class Level(IntEnum):
-    three = 3
 
 
 def scale_rows(*extents):
@@ -261,8 +249,8 @@ def test_numbers_of_every_type_are_checked():
     good = (X, 255, True, np.float16(1.5), 1 + 2j)
     others = (
         (X, np.True_, np.False_, 65519.9, complex("inf")),
-        (X, OwnInt(3), OwnInt(1), float("-inf"), np.complex64(complex("inf+nanj"))),
-        (X, Level.three, 0, True, np.True_),
+        (X, Integer(3), Integer(1), float("-inf"), np.complex64(complex("inf+nanj"))),
+        (X, Choice.three, 0, True, np.True_),
     )
     for numbers in (good, *others):
         with pytest.raises(TypeError, match="x is float32 .* on cpu"):  # the numbers, which are read first, are taken
@@ -271,7 +259,7 @@ def test_numbers_of_every_type_are_checked():
         (1, 256, OverflowError, "a is 256, which uint8 cannot hold"),
         (2, 2, OverflowError, "b is 2, which bool cannot hold"),
         (1, 10**5000, OverflowError, "a is an integer of 16610 bits, which uint8 cannot hold"),
-        (1, OwnFloat(1), TypeError, "a is .*OwnFloat; accepted: an integer"),
+        (1, Real(1), TypeError, "a is .*Real; accepted: an integer"),
         (3, 65520, OverflowError, "c is 65520, which float16 cannot hold"),
         (3, -1e300, OverflowError, r"c is -1e\+300, which float16 cannot hold"),
         (3, 10**400, OverflowError, r"c is 10+\.\.\., which float16 cannot hold"),

@@ -14,12 +14,12 @@ import sys
 import textwrap
 import threading
 from decimal import Decimal
-from enum import IntEnum
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.scalars import Choice, Integer, Real
 
 import interop
 
@@ -82,18 +82,6 @@ def lib(path):
     return interop.load(path, DECLARATIONS)
 
 
-class OwnInt(int):
-    pass
-
-
-class OwnFloat(float):
-    pass
-
-
-class Level(IntEnum):
-    three = 3
-
-
 A = np.arange(5, dtype="float32")
 B = np.full(5, 10, "float32")
 
@@ -143,10 +131,10 @@ def test_scalars_come_and_go_by_their_types(lib):
 
 
 def test_numbers_are_taken_by_their_kind(lib):
-    for three in (OwnInt(3), Level.three, np.int8(3), np.uint64(3)):
+    for three in (Integer(3), Choice.three, np.int8(3), np.uint64(3)):
         assert lib.narrow(three) == 3
         assert lib.half_of(three) == 1.5
-    assert lib.half_of(OwnFloat(3)) == 1.5
+    assert lib.half_of(Real(3)) == 1.5
     for true in (True, np.True_):
         assert lib.narrow(true) == 1
         assert lib.is_not(true) is False
@@ -273,7 +261,7 @@ def test_arrays_that_are_not_aligned_as_c_has_them(lib):
         ("half_of", np.ma.masked, TypeError, "libsum.half_of: x is numpy.ma.core.MaskedConstant; accepted: a number"),
         ("half_of", 1j, TypeError, "libsum.half_of: x is complex"),
         ("narrow", np.float32(1), TypeError, "libsum.narrow: x is numpy.float32; accepted: an integer"),
-        ("narrow", OwnFloat(1), TypeError, "libsum.narrow: x is .*OwnFloat; accepted: an integer"),
+        ("narrow", Real(1), TypeError, "libsum.narrow: x is .*Real; accepted: an integer"),
         ("half_of", "1", TypeError, "libsum.half_of: x is str; accepted: a number, as it is float32"),
         ("half_of", A, TypeError, "libsum.half_of: x is numpy.ndarray"),
     ],
@@ -288,7 +276,7 @@ def test_integers_of_any_size_are_named(lib):
         ("narrow", 10**5000, 16610, "int8"),
         ("huge", -(10**5000), 16610, "uint64"),
         ("is_not", 10**5000, 16610, "bool"),
-        ("half_of", OwnInt(-(10**5000)), 16610, "float32"),
+        ("half_of", Integer(-(10**5000)), 16610, "float32"),
     ):
         with pytest.raises(
             OverflowError, match=f"^libsum.{name}: x is an integer of {bits} bits, which {dtype} cannot"
@@ -367,7 +355,7 @@ def test_what_is_no_shape(lib, returned, error, message):
 
 @pytest.mark.parametrize(
     "returned",
-    [5, np.int64(5), (5,), [5], (np.int32(5),), np.array(5), np.array([5]), OwnInt(5), Level.three.value + 2],
+    [5, np.int64(5), (5,), [5], (np.int32(5),), np.array(5), np.array([5]), Integer(5), Choice.three.value + 2],
 )
 def test_what_is_a_shape(lib, returned):
     made = lib.sum.returning(c=lambda a, b, n: returned)

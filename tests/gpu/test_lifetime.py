@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from helpers import device, libraries, products
 from helpers.device import Side, delay, eventually, fill, free_bytes, is_busy, synchronize
-from helpers.dlpack import Cai, Fake, consume
+from helpers.dlpack import Cai, Fake, Producer, consume
 from helpers.libraries import on_gpu
 
 import interop
@@ -285,15 +285,8 @@ def test_a_forked_child_starts_clean(tmp_path, cupy):
 
 
 def test_a_cycle_is_collected_once_the_gpu_has_finished(cupy):
-    class Owner:
-        def __init__(self, x):
-            self.x = x
-
-        def __dlpack__(self, **options):
-            return self.x.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.x.__dlpack_device__()
+    class Owner(Producer):
+        pass
 
     def is_whole():  # weak references are cleared before the collector finds that it must wait
         return any(type(x) is Owner and hasattr(x, "x") for x in gc.get_objects())

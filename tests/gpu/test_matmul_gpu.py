@@ -272,12 +272,7 @@ def test_gelu_of_float8_is_cublas_which_rounds_it_once(torch):
 
 @BACKENDS
 def test_special_values(device_library, dtype, backend):
-    tiny = np.finfo(dtype).smallest_subnormal
-    huge = np.finfo(dtype).max
-    x = np.array([[np.inf, 1], [np.nan, 1], [0, 1], [tiny, 0], [huge, 0], [-huge, 0]], dtype)
-    y = np.array([[0, 1, np.inf, 2], [1, 1, 1, 0]], dtype)
-    with np.errstate(all="ignore"):
-        expected = (x[:, :, None] * y).sum(1)
+    x, y, expected = products.special_values(dtype)
     c = interop.matmul(device_library.make(x), device_library.make(y), backend=backend)
     assert np.array_equal(device_library.to_numpy(c), expected, equal_nan=True)
 

@@ -11,7 +11,6 @@ import re
 
 import pytest
 from helpers import tensors
-from helpers.tensors import poisoned
 
 import interop
 
@@ -53,12 +52,7 @@ def tiled(a, b, **options):
 @LAYOUTS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values(torch, shape, layout, dtype):
-    a, b = operands(torch, *shape, dtype, layout)
-    expected = a.double() @ b.double()
-    out = poisoned(torch, shape[:2], dtype)
-    tiled(a, b, out=out)
-    assert torch.equal(out, expected.to(out.dtype))
-    assert torch.equal(tiled(a, b, dtype="float32"), expected.float())
+    tensors.check_values(torch, tiled, *operands(torch, *shape, dtype, layout), dtype)
 
 
 @DTYPES
@@ -100,11 +94,7 @@ def test_special_values_stay_in_their_row_and_column(torch, dtype):
 
 @DTYPES
 def test_the_same_call_gives_the_same_bits(torch, dtype):
-    a = torch.randn(520, 2050, device="cuda").to(getattr(torch, dtype))
-    first = tiled(a, a.T)
-    assert all(torch.equal(tiled(a, a.T), first) for _ in range(5))
-    expected = a.double() @ a.T.double()
-    assert float((first - expected).norm() / expected.norm()) < 2.0 ** (-10 if dtype == "float16" else -8)
+    tensors.check_the_same_bits(torch, tiled, 2050, dtype)
 
 
 @DTYPES

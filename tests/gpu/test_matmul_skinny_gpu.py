@@ -9,9 +9,8 @@ import functools
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from helpers import forms, tensors
+from helpers import tensors
 from helpers.tensors import integers, operands, poisoned
 
 import interop
@@ -284,12 +283,4 @@ def test_the_first_call_of_a_process_may_be_captured(torch, tmp_path):
 
 @DTYPES
 def test_every_library_gets_there(device_library, torch, dtype):
-    x, y = (np.random.default_rng(seed).integers(-3, 4, shape) for seed, shape in ((1, (2, 4096)), (2, (4096, 64))))
-    kind = forms.numpy_dtype(dtype)
-    try:
-        a, b = device_library.make(x.astype(kind)), device_library.make(y.astype(kind))
-    except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
-        pytest.skip(f"{device_library!r} has no {dtype}: {error}")
-    c = interop.matmul(a, b, backend="tiled")
-    assert device_library.is_ours(c)
-    assert np.array_equal(device_library.to_numpy(c), (x @ y).astype(kind))
+    tensors.check_library(device_library, (2, 4096), (4096, 64), dtype)

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from helpers import forms, graphs, tensors
 from helpers.tensors import poisoned
@@ -67,12 +66,7 @@ def tiled(a, b, **options):
 @LAYOUTS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values(torch, shape, layout, dtype):
-    a, b = operands(torch, *shape, dtype, layout)
-    expected = a.double() @ b.double()
-    out = poisoned(torch, shape[:2], dtype)
-    tiled(a, b, out=out)
-    assert torch.equal(out, expected.to(out.dtype))
-    assert torch.equal(tiled(a, b, dtype="float32"), expected.float())
+    tensors.check_values(torch, tiled, *operands(torch, *shape, dtype, layout), dtype)
 
 
 @DTYPES
@@ -102,11 +96,7 @@ def test_special_values_stay_in_their_row_and_column(torch, dtype):
 
 @DTYPES
 def test_the_same_call_gives_the_same_bits(torch, dtype):
-    a = torch.randn(520, 2048, device="cuda").to(getattr(torch, dtype))
-    first = tiled(a, a.T)
-    assert all(torch.equal(tiled(a, a.T), first) for _ in range(5))
-    expected = a.double() @ a.T.double()
-    assert float((first - expected).norm() / expected.norm()) < 2.0 ** (-10 if dtype == "float16" else -8)
+    tensors.check_the_same_bits(torch, tiled, 2048, dtype)
 
 
 # ---- where the result lies ----
@@ -443,12 +433,4 @@ def test_the_first_call_of_a_process_may_be_captured(torch, tmp_path):
 
 @DTYPES
 def test_every_library_gets_there(device_library, torch, dtype):
-    x, y = (np.random.default_rng(seed).integers(-3, 4, (256, 256)) for seed in (1, 2))
-    kind = forms.numpy_dtype(dtype)
-    try:
-        a, b = device_library.make(x.astype(kind)), device_library.make(y.astype(kind))
-    except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
-        pytest.skip(f"{device_library!r} has no {dtype}: {error}")
-    c = interop.matmul(a, b, backend="tiled")
-    assert device_library.is_ours(c)
-    assert np.array_equal(device_library.to_numpy(c), (x @ y).astype(kind))
+    tensors.check_library(device_library, (256, 256), (256, 256), dtype)

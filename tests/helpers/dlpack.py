@@ -252,6 +252,19 @@ class Fake:
         return self.exported == self.deleted and stray_deletes() == 0
 
 
+class Producer:
+    """An array of no library, with DLPack alone."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.x.__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.x.__dlpack_device__()
+
+
 class OldFake(Fake):
     """A producer from before `max_version`: any other keyword than `stream` is a TypeError."""
 

@@ -168,3 +168,23 @@ def check(name: str, result: np.ndarray, answer: np.ndarray, loose: bool = False
 def call(name: str, *operands: Any, **options: Any) -> Any:
     with np.errstate(all="ignore"):  # NumPy's warnings, which are its own where it computes
         return getattr(interop, name)(*operands, **options)
+
+
+def check_calls(
+    name: str,
+    library: Any,
+    pairs: list[tuple[np.ndarray, np.ndarray]],
+    answer: np.ndarray,
+    out: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """Compare a new result, and one written to `out`, which writes nothing else; each array is a base and its view."""
+    result = call(name, *(library.view(base, view) for base, view in pairs))
+    check(name, library.to_numpy(result), answer)
+    base, view = out
+    if any(n > 1 and s == 0 for n, s in zip(view.shape, view.strides, strict=True)) and view.size:
+        return
+    made = library.make(base)
+    written = library.view_of(made, base, view)
+    assert call(name, *(library.view(*pair) for pair in pairs), out=written) is written
+    view[...] = answer
+    check(name, library.to_numpy(made), base)

@@ -157,6 +157,15 @@ SELF_OVERLAPPING = {"repeated rows", "repeated columns", "repeated matrix", "one
 OUT_LAYOUTS = tuple(name for name in LAYOUTS if name not in SELF_OVERLAPPING)
 
 
+def special_values(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return operands with infinities, NaN, the smallest and the largest numbers, and their product."""
+    tiny, huge = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+    x = np.array([[np.inf, 1], [np.nan, 1], [0, 1], [tiny, 0], [huge, 0], [-huge, 0]], dtype)
+    y = np.array([[0, 1, np.inf, 2], [1, 1, 1, 0]], dtype)
+    with np.errstate(all="ignore"):
+        return x, y, (x[:, :, None] * y).sum(1)
+
+
 @contextlib.contextmanager
 def naming(what: str) -> Iterator[None]:
     """Name one turn of a loop in its failure."""

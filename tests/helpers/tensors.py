@@ -11,11 +11,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import interop
 
-from . import graphs
+from . import forms, graphs
 
 #: Of kernels with one block a tile: alike, broadcast either way, and in more dimensions than a kernel takes.
 BATCHES = pytest.mark.parametrize(
@@ -85,6 +86,37 @@ def check_batches(
     out = poisoned(torch, expected.shape, dtype)
     multiply(a, b, out=out)
     assert torch.equal(out, expected.to(out.dtype))
+
+
+def check_library(library: Any, a_shape: tuple[int, ...], b_shape: tuple[int, ...], dtype: str) -> None:
+    """The arrays of any library that has the dtype get there."""
+    x, y = (np.random.default_rng(seed).integers(-3, 4, shape) for seed, shape in ((1, a_shape), (2, b_shape)))
+    kind = forms.numpy_dtype(dtype)
+    try:
+        a, b = library.make(x.astype(kind)), library.make(y.astype(kind))
+    except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
+        pytest.skip(f"{library!r} has no {dtype}: {error}")
+    c = interop.matmul(a, b, backend="tiled")
+    assert library.is_ours(c)
+    assert np.array_equal(library.to_numpy(c), (x @ y).astype(kind))
+
+
+def check_values(torch: ModuleType, multiply: Callable[..., Any], a: Any, b: Any, dtype: str) -> None:
+    """Also with a wider result."""
+    expected = product(a, b)
+    out = poisoned(torch, expected.shape, dtype)
+    multiply(a, b, out=out)
+    assert torch.equal(out, expected.to(out.dtype))
+    assert torch.equal(multiply(a, b, dtype="float32"), expected.float())
+
+
+def check_the_same_bits(torch: ModuleType, multiply: Callable[..., Any], k: int, dtype: str) -> None:
+    """Each time, of a product of 16-bit floats; and that it is right."""
+    a = torch.randn(520, k, device="cuda").to(getattr(torch, dtype))
+    first = multiply(a, a.T)
+    assert all(torch.equal(multiply(a, a.T), first) for _ in range(5))
+    expected = product(a, a.T)
+    assert float((first - expected).norm() / expected.norm()) < 2.0 ** (-10 if dtype == "float16" else -8)
 
 
 def check_special_values(torch: ModuleType, multiply: Callable[..., Any], a: Any, b: Any) -> None:
