@@ -11,7 +11,7 @@ struct TypeError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Shapes or devices that do not fit, a bad stream or backend name, two captures. Python: `ValueError`.
+/// Shapes or devices that do not fit, a bad stream or backend name, streams of two captures. Python: `ValueError`.
 struct ValueError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -76,7 +76,7 @@ struct MatmulPlan {
   }
 };
 
-/// Choose what runs for `gemm` on the current device. Touches no device memory and queues nothing.
+/// Chooses what runs for `gemm` on the current device. Touches no device memory and queues nothing.
 /// Throws ValueError if `options.backend` is `cublas` and cuBLASLt cannot take the layout, and
 /// CudaError if cuBLASLt was asked for by name and is not installed.
 MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options);
