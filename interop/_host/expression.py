@@ -11,7 +11,6 @@ from interop import _core
 from interop._expressions.typed import ArrayRef, Constant, Reference, Step, Typed, ValueRef
 from interop._host import elementwise
 from interop._operations.promotion import element_of, numpy_dtype
-from interop._operations.table import ROUNDINGS
 
 __all__ = ["compute"]
 
@@ -58,7 +57,7 @@ def _apply(step: Step, operands: list[_Array], out: _Array) -> None:
         return
     truths = operands[: operation.truths]
     rest = [x.astype(dtype, copy=False) for x in operands[operation.truths :]]
-    if operation.name in ("copy", "positive") or (dtype.kind in "iu" and operation.name in ROUNDINGS):
+    if operation.keeps(dtype.kind):
         np.copyto(out, rest[0])
         return
     if operation.name == "square":

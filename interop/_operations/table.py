@@ -7,7 +7,7 @@ from typing import Literal
 
 from interop import _core
 
-__all__ = ["COMPARISONS", "FUNCTIONS", "OPERATIONS", "ROUNDINGS", "Operation"]
+__all__ = ["COMPARISONS", "FUNCTIONS", "OPERATIONS", "Operation"]
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,12 @@ class Operation:
     derivatives: tuple[str | None, ...]  #: by each operand, as expressions of them; None where there is none
     identity: str | None  #: what changes no other operand: "0", "1", "largest", "least"
 
+    def keeps(self, kind: str) -> bool:
+        """Is the result the operand itself, where its dtype is of this kind? Roundings leave integers as they are."""
+        return self.name in ("copy", "positive") or (kind in "iu" and self.name in ("floor", "ceil", "trunc", "round"))
+
 
 OPERATIONS = {line["name"]: Operation(**line) for line in _core.operations()}
 #: Those that are functions of this package, in the order of the table.
 FUNCTIONS = tuple(name for name, operation in OPERATIONS.items() if operation.is_function)
 COMPARISONS = tuple(name for name in FUNCTIONS if OPERATIONS[name].gives == "bool")
-ROUNDINGS = ("floor", "ceil", "trunc", "round")  # which leave integers as they are

@@ -14,7 +14,6 @@ from interop import _core
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
 from interop._libraries.jax import keeping
 from interop._operations.promotion import configuration, element_of, numpy_dtype
-from interop._operations.table import ROUNDINGS
 from interop.jax._calls import check_operands, refuse_in_trace, refuse_outputs
 from interop.jax._calls import compute as compute_concrete
 from interop.jax._elementwise import computed, converted, described
@@ -134,7 +133,7 @@ def _apply(step: Step, operands: list[jax.Array]) -> jax.Array:
     name, dtype = step.operation.name, numpy_dtype(step.dtype)
     if step.operation.is_function:
         return computed(*operands, operation=name, dtype=step.dtype, where_zero=None)
-    if name in ("copy", "positive") or (dtype.kind in "iu" and name in ROUNDINGS):
+    if step.operation.keeps(dtype.kind):
         return operands[0]
     if name in ("bitwise_left_shift", "bitwise_right_shift"):
         return _shift(name, *operands)
