@@ -17,6 +17,7 @@ void bind_expression(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
 void bind_kernel(nanobind::module_& m);
 void bind_load(nanobind::module_& m);
+void bind_loaded_kernel(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_register(nanobind::module_& m);
 void bind_timing(nanobind::module_& m);

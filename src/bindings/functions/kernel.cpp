@@ -1,5 +1,4 @@
-/// `interop.kernel`: kernels that users wrote, launched with any arrays. And the loading of all that is compiled at run
-/// time.
+/// `interop.kernel`: kernels that users wrote, launched with any arrays.
 #include <interop/call.h>
 #include <interop/cuda/driver.h>
 #include <interop/cuda/kernel.h>
@@ -454,12 +453,6 @@ nb::object call_kernel(Kernel& kernel, const nb::tuple& arguments, const nb::dic
   return only_looks ? decision.explain() : decision.run();
 }
 
-std::vector<LoadedKernel> load_kernels(nb::bytes image, const std::vector<std::string>& names) {
-  std::vector<LoadedKernel> loaded;
-  for (cuda::Kernel* kernel : cuda::load_kernels(image.c_str(), names)) loaded.push_back({kernel});
-  return loaded;
-}
-
 nb::object call_by_name(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict* given,
                         const Options& options, bool only_looks) {
   return exchange::as_call(kernel.label, !options.execution.is_none(),
@@ -483,9 +476,6 @@ nb::object call_with(Kernel& kernel, const nb::tuple& arguments, const nb::dict&
 }  // namespace
 
 void bind_kernel(nb::module_& m) {
-  nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel that was compiled at run time, kept until the process ends.")
-      .def_static("load", &load_kernels, nb::sig("def load(image: bytes, names: list[str], /) -> list[LoadedKernel]"),
-                  "The kernels of a cubin by their names in it. Needs a driver, and no context.");
   nb::class_<Kernel>(m, "Kernel", "A kernel that a user wrote, its declaration, and what was compiled of it.")
       .def(nb::init<const std::string&, const std::vector<Declared>&, nb::object, nb::tuple>(),
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "
