@@ -274,7 +274,7 @@ class Decision {
       : function_(function), where_zero_(options.where_zero) {
     plan_.operands = operands;
     plan_call(plan_, function, {options.out, options.stream, options.execution, only_looks, true, true});
-    out_ = &plan_.call->output(plan_.shape, plan_.out_dtype);
+    const DLTensor& out = plan_.call->output(plan_.shape, plan_.out_dtype);
     if (plan_.call->on_host()) return;
     step_ = step_of(pass_.work.values, function, plan_, where_zero_);
     for (int k = 0; k < operands.count; ++k) {
@@ -283,7 +283,7 @@ class Decision {
       read_value(step_, pass_.work.values[0], function, plan_, k);
       places_[k] = -1;
     }
-    pass_.plan(*plan_.call, places_, operands.count, *out_);
+    pass_.plan(*plan_.call, places_, operands.count, out);
   }
 
   nb::object run() {
@@ -321,7 +321,6 @@ class Decision {
   const Function& function_;
   nb::handle where_zero_;
   Plan plan_;
-  const DLTensor* out_ = nullptr;
   // on a GPU
   ElementwiseStep step_;
   int places_[2];  // of the operands among the arrays; -1: a value

@@ -377,14 +377,14 @@ class Decision {
   Decision(ExpressionCalls& self, const Arguments& arguments, const CallOptions& options) : self_(self) {
     plan_.arguments = arguments;
     plan_call(plan_, self, options);
-    out_ = &plan_.call->output(plan_.shape, plan_.typed->out_dtype);
+    const DLTensor& out = plan_.call->output(plan_.shape, plan_.typed->out_dtype);
     if (plan_.call->on_host()) return;
     set_values(pass_.work, self, plan_);
     int count = 0;
     for (int k = 0; k < arguments.array_count; ++k) {
       if (!plan_.passed[k]) places_[count++] = k;
     }
-    pass_.plan(*plan_.call, places_, count, *out_);
+    pass_.plan(*plan_.call, places_, count, out);
   }
 
   nb::object run() {
@@ -411,7 +411,6 @@ class Decision {
  private:
   const ExpressionCalls& self_;
   Plan plan_;
-  const DLTensor* out_ = nullptr;
   // on a GPU
   int places_[kMaxInputs];  // of the arrays that the kernel reads
   DevicePass pass_;
