@@ -29,10 +29,11 @@ except ImportError as error:
 
 from interop._version import __version__
 
-if _core.version != __version__:
+if _core.build_info().get("version") != __version__:
     raise ImportError(
-        f"interop: these Python files are version {__version__} and the compiled half is {_core.version}. "
-        "Install the package again: 'pip install --force-reinstall interop-dlpack', or 'pip install .' in its sources."
+        f"interop: these Python files are version {__version__} and the compiled half is "
+        f"{_core.build_info().get('version')}. Install the package again: "
+        "'pip install --force-reinstall interop-dlpack', or 'pip install .' in its sources."
     )
 
 from interop._autotune import autotune

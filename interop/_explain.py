@@ -144,7 +144,7 @@ def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
     if found is None:
         from interop.jax._matmul import operands_of, refuse_backend_on_host
 
-        elsewhere = ("precision", "backend", "autotune", "stream", "execution")
+        elsewhere = ("autotune", "stream", "execution")
         terms = {name: value for name, value in options.items() if name not in elsewhere}
         answer, _ = operands_of(a, b, **terms)
         kernels = f"the XLA FFI handler interop_matmul, backend {options.get('backend') or 'automatic'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 import threading
@@ -320,6 +321,22 @@ def test_matmul_on_cuda_asks_xla_for_the_workspace(monkeypatch, workspace):
     assert "-> (tensor<4x2x5xf32> {jax.result_info" in text  # the program's result is the product alone
 
 
+def test_what_cublas_cannot_take_is_said_where_a_program_is_lowered(monkeypatch):
+    if interop._core.build_info()["cuda"] == 0:
+        pytest.skip("host-only build: no kernels to choose among")
+    monkeypatch.setattr(_calls, "_targets", {"interop_matmul": None})
+
+    def lower(shape):
+        x, y = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct((7, 3, 5), jnp.float32)
+        traced = jax.jit(lambda a, b: interop.matmul(a, b, backend="cublas")).trace(x, y)
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+    assert "@interop_matmul" in lower((7, 2, 3))
+    message = 'interop.matmul: backend="cublas" cannot take this product: its batch does not collapse to one dimension'
+    with pytest.raises(ValueError, match=f"^{message}; use backend="):
+        lower((4, 1, 2, 3))
+
+
 def test_matmul_on_cuda_needs_the_handlers(monkeypatch):
     monkeypatch.setattr(_calls, "_targets", {})
     with pytest.raises(interop.CudaError, match="no CUDA kernels for JAX.*built without CUDA or without XLA's headers"):
@@ -603,7 +620,10 @@ def batch_ndim(x, y):
     """Over how many strides the batch of a product of compact arrays runs; 0 where there is nothing to add up."""
     if x.size == 0 or y.size == 0:
         return 0
-    return interop._core.matmul_batch_ndim((x.shape, x.dtype.name), (y.shape, y.dtype.name), x.dtype.name)
+    shape = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    x, y = (np.broadcast_to(z, shape + z.shape[-2:]) for z in (x, y))
+    repeats = [(x.strides[i] == 0, y.strides[i] == 0) for i in range(len(shape)) if shape[i] > 1]
+    return len([*itertools.groupby(repeats)])  # dimensions that repeat the same operands merge
 
 
 @pytest.mark.gpu

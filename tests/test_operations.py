@@ -71,15 +71,19 @@ def test_symbols_and_functions_of_expressions(operation):
     assert result.shape == (3,)
 
 
+def result_dtype(name, dtype):
+    return interop._core.abstract_elementwise(name, dtype, [])[1]
+
+
 @ALL
 def test_dtypes(operation):
     """By NumPy's letters, and what is given: of expressions, whose steps ask the table."""
     for dtype in elements.DTYPES:
         if elements.kind_of(dtype) not in operation.accepts:
             with pytest.raises(TypeError, match=rf"the operands.* are {dtype}; accepted: "):
-                interop._core.result_dtype(operation.name, dtype)
+                result_dtype(operation.name, dtype)
             continue
-        result = interop._core.result_dtype(operation.name, dtype)
+        result = result_dtype(operation.name, dtype)
         part = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
         assert result == {"same": dtype, "bool": "bool", "part": part}[operation.gives]
 
@@ -96,9 +100,20 @@ def test_the_abstract_question():
         ask("add", "float32", [((2,), "float32"), ((3,), "float32")])
 
 
+def test_the_question_of_an_expression():
+    """Operands of the names that it gives them; the dtypes of some are known to be served."""
+    ask = interop._core.abstract_operands
+    assert ask("f", [("x", (2, 1), "float16"), ("y", (3,), None), ("z", (), "int8")]) == (2, 3)
+    assert ask("f", []) == ()
+    with pytest.raises(TypeError, match=r"^f: y is float8_e5m2; accepted: bool"):
+        ask("f", [("x", (2,), "float32"), ("y", (3,), "float8_e5m2")])
+    with pytest.raises(ValueError, match=r"^f: x has shape \(2,\) and y has shape \(3,\)"):
+        ask("f", [("x", (2,), "float32"), ("y", (3,), "float32")])
+
+
 def test_a_name_that_is_none():
     with pytest.raises(ValueError, match="no operation is called adds"):
-        interop._core.result_dtype("adds", "float32")
+        result_dtype("adds", "float32")
     with pytest.raises(ValueError, match="no elementwise function is called sqrt"):
         interop._core.elementwise("sqrt", np.ones(2), None, {})
     with pytest.raises(ValueError, match="no elementwise function is called 0"):

@@ -283,7 +283,7 @@ def test_there_is_one_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     written = re.search(r'^__version__ = "(.+)"$', (ROOT / "interop/_version.py").read_text(), re.MULTILINE)[1]
     assert project["project"].get("version", written) == written
-    assert interop.__version__ == interop._core.version == written
+    assert interop.__version__ == interop._core.build_info()["version"] == written
     for distribution in importlib.metadata.distributions(name="interop-dlpack"):
         assert distribution.version == written
 

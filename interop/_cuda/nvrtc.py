@@ -13,6 +13,7 @@ from typing import Any
 
 from interop import _core
 from interop._core import CudaError
+from interop._version import __version__
 
 __all__ = ["cache_folder", "compile_source", "load", "versions"]
 
@@ -88,7 +89,7 @@ def _cuda_core(what: str) -> Any:
 def _key(
     what: str, source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str, headers: Sequence[str]
 ) -> str:
-    facts = [_core.version, *versions(what), architecture, list(names), sorted(options.items()), source, list(headers)]
+    facts = [__version__, *versions(what), architecture, list(names), sorted(options.items()), source, list(headers)]
     return hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()
 
 

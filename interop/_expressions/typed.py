@@ -20,7 +20,6 @@ from interop._operations.promotion import (
     numpy_dtype,
     promote,
     scalar_of,
-    shared_dtype,
     side_of,
 )
 from interop._operations.table import COMPARISONS, OPERATIONS, Operation
@@ -100,8 +99,8 @@ class Split:
         Each array is (dtype, is it 0-d); a weakly typed one of JAX's has the scalar that it stands for as third. Of the
         scalars the kinds alone count; `sides` are those of `Typed.compared`, where they are not all 0.
         """
-        for name, (dtype, *_) in zip(self.arrays, arrays, strict=True):
-            _core.check_operand(self.function, name, dtype, 0)
+        named = zip(self.arrays, arrays, strict=True)
+        _core.abstract_operands(self.function, [(name, (), dtype) for name, (dtype, *_) in named])
         return _Typing(self, library, arrays, scalars, sides).run()
 
 
@@ -295,7 +294,7 @@ class _Typing:
     def common_dtype(self, operation: Operation, operands: Sequence[_Operand]) -> str:
         """Return the dtype that operands share, without asking where they do so themselves."""
         described = [x.described() for x in operands]
-        dtype = shared_dtype(operation, described)
+        dtype = _core.shared_dtype(operation.name, described)
         if dtype is not None:
             return dtype
         self.typed.asks = True
@@ -311,7 +310,7 @@ class _Typing:
 
     def result_dtype(self, operation: Operation, dtype: str, node: Apply | None) -> str:
         try:
-            return _core.result_dtype(operation.name, dtype)
+            return _core.abstract_elementwise(operation.name, dtype, [])[1]
         except TypeError as error:
             raise TypeError(f"{self.where(node)}{error}") from None
 

@@ -37,7 +37,7 @@ def compute(typed: Typed, arrays: Sequence[_Array], out: _Array, scalars: Sequen
         operands = [_nonzero(find(ref), to) for ref, to in step.args]
         is_last = step is typed.steps[-1]
         # Not NumPy's broadcast_shapes, which stops at 32 dimensions.
-        shape = _core.broadcast_shapes(typed.function, [""] * len(operands), [x.shape for x in operands])
+        shape = _core.abstract_operands(typed.function, [("", x.shape, None) for x in operands])
         result = out if is_last else np.empty(shape, numpy_dtype(step.out_dtype))
         _apply(step, operands, result)
         results[place] = result

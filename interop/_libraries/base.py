@@ -20,7 +20,6 @@ __all__ = [
     "CUDA",
     "FUNCTION",
     "MANAGED",
-    "Export",
     "Library",
     "Target",
     "describe",
@@ -94,32 +93,6 @@ class Library(Target):
 # ---- what an importer is shown ----
 
 
-class Export:
-    """An `Array` as memory of `device`, ready on `stream`, whatever the importer says of streams."""
-
-    def __init__(
-        self, array: Array, device: tuple[int, int], stream: int | None = None, *, to_immutable: bool = False
-    ) -> None:
-        self._array = array
-        self._device = device
-        self._stream = stream
-        self._to_immutable = to_immutable
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
-
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        chosen = stream if self._stream is None else self._stream
-        return _core.export_dlpack(self._array, chosen, max_version, self._device, self._to_immutable)
-
-
 def describe(array: Array) -> str:
     return f"x is {array.dtype} of shape {array.shape}, strides {array.strides}, on {array.device}"
 
@@ -145,13 +118,13 @@ def host_or_gpu(array: Array) -> tuple[int, int]:
     """Return the device under which libraries of both kinds take it: pinned memory is the host's, managed a GPU's."""
     kind, index = array.__dlpack_device__()
     if kind == MANAGED:
-        return CUDA, _core.readable_by_gpu(array) or 0
+        return CUDA, _core.readable_by(array, CUDA) or 0
     return (CUDA, index) if kind == CUDA else (CPU, 0)
 
 
 def gpu(library: str, array: Array, remedy: str) -> tuple[int, int]:
     """Return the device for libraries that have the GPU only."""
-    index = _core.readable_by_gpu(array)
+    index = _core.readable_by(array, CUDA)
     if index is None:
         raise TypeError(f"{FUNCTION}: {library} has arrays on the GPU only; {describe(array)}; {remedy}")
     return CUDA, index

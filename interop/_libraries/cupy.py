@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from interop import _core
 from interop._core import Array
-from interop._libraries.base import Export, Library, gpu, import_into
+from interop._libraries.base import Library, gpu, import_into
 
 __all__ = ["LIBRARY"]
 
 
 def _take(cupy: Any, array: Array, stream: int | None) -> Any:
-    export = Export(array, gpu("CuPy", array, "copy it to the GPU with cupy.asarray(x)"), stream)
+    export = _core.Export(array, gpu("CuPy", array, "copy it to the GPU with cupy.asarray(x)"), stream)
     return import_into("CuPy", array, lambda: cupy.from_dlpack(export))
 
 

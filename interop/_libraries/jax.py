@@ -11,7 +11,7 @@ import numpy as np
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import Export, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
+from interop._libraries.base import CPU, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
 
 __all__ = ["LIBRARY", "check_special", "is_wide", "jax_array", "jax_has_cuda", "keeping"]
 
@@ -20,7 +20,8 @@ def _take(jax: Any, array: Array, stream: int | None) -> Any:
     if not _is_compact(array):
         remedy = "copy it first, with x.copy() of NumPy or CuPy, or x.contiguous() of torch"
         refuse_layout("JAX", "has compact arrays only", array, remedy)
-    export = Export(array, host_or_gpu(array), to_immutable=True)  # JAX's own stream: it orders its arrays itself
+    # JAX's own stream: it orders its arrays itself.
+    export = _core.Export(array, host_or_gpu(array), to_immutable=True)
 
     def importer() -> Any:
         with _x64(jax):
@@ -39,7 +40,7 @@ def jax_array(array: Array, is_result: bool) -> Any:
     """
     if is_result:
         return _result(importlib.import_module("jax"), array)
-    if _core.readable_by_host(array):
+    if _core.readable_by(array, CPU) is not None:
         return importlib.import_module("jax.numpy").asarray(array.__array__())
     return _take(importlib.import_module("jax"), array, None)
 

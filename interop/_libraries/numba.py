@@ -21,13 +21,13 @@ class _Shown:
 
 
 def _take(cuda: Any, array: Array, stream: int | None) -> Any:
-    _, index = gpu("Numba", array, "copy it to the GPU with numba.cuda.to_device(x)")
+    device = gpu("Numba", array, "copy it to the GPU with numba.cuda.to_device(x)")
     if stream is None:
         stream = 2 if importlib.import_module("numba.cuda.cudadrv.driver").config.CUDA_PER_THREAD_DEFAULT_STREAM else 1
 
     def importer() -> Any:
-        shown = _Shown(array, _core.export_cai(array, stream))
-        with cuda.gpus[index]:
+        shown = _Shown(array, _core.Export(array, device, stream).__cuda_array_interface__)
+        with cuda.gpus[device[1]]:
             return cuda.as_cuda_array(shown, sync=False)  # bound to the stream on which it is ready
 
     return import_into("Numba", array, importer)

@@ -8,13 +8,13 @@ import numpy as np
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import FUNCTION, Library, describe
+from interop._libraries.base import CPU, FUNCTION, Library, describe
 
 __all__ = ["LIBRARY"]
 
 
 def _take(module: Any, array: Array, stream: int | None) -> Any:
-    if not _core.readable_by_host(array):
+    if _core.readable_by(array, CPU) is None:
         raise TypeError(
             f"{FUNCTION}: NumPy has arrays in host memory only; {describe(array)}; copy it to the host with its own "
             "library (x.cpu(), cupy.asnumpy(x), numpy.asarray(x) of a JAX array, x.copy_to_host() of Numba)"

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from interop import _core
 from interop._core import Array
-from interop._libraries.base import Export, Library, host_or_gpu, import_into, refuse_layout
+from interop._libraries.base import Library, host_or_gpu, import_into, refuse_layout
 
 __all__ = ["LIBRARY"]
 
@@ -17,7 +18,7 @@ def _take(torch: Any, array: Array, stream: int | None) -> Any:
     if any(step < 0 for step in array.strides):
         remedy = "copy it first, with x.copy() of NumPy or CuPy"
         refuse_layout("torch", "has no negative strides", array, remedy)
-    export = Export(array, host_or_gpu(array), stream)
+    export = _core.Export(array, host_or_gpu(array), stream)
     return import_into("torch", array, lambda: torch.from_dlpack(export))
 
 

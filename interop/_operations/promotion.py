@@ -10,18 +10,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from interop import _core
 from interop._arguments import shown
 from interop._libraries import known
 from interop._libraries.base import numpy_dtype
-from interop._operations.table import COMPARISONS, Operation
 
 __all__ = [
     "REAL",
     "accepted_factor",
     "as_promoted",
     "beside",
-    "comparison_dtype",
     "comparison_of",
     "configuration",
     "element_of",
@@ -29,7 +26,6 @@ __all__ = [
     "numpy_dtype",
     "promote",
     "scalar_of",
-    "shared_dtype",
     "side_of",
     "value_of",
     "weak_scalar",
@@ -104,7 +100,6 @@ def _counted(key: Any) -> Any:
 # ---- what is weak: scalars of Python, and weakly typed arrays of JAX, which count by their kind alone ----
 
 _OF_KIND = {"b": True, "i": 1, "u": 1, "f": 1.0, "V": 1.0, "c": 1j}  # V: bfloat16
-_STRENGTHS = {kind: strength for strength, kind in enumerate(_ONES)}
 
 
 def weak_scalar(dtype: Any) -> Any:
@@ -123,22 +118,6 @@ def as_promoted(operands: Sequence[Any]) -> list[Any]:
         if place is not None:
             promoted[place] = (operands[place][0], False)
     return promoted
-
-
-def shared_dtype(operation: Operation, operands: Sequence[Any]) -> str | None:
-    """Return the dtype that operands, as for `as_promoted`, share without asking; None where the library decides."""
-    if operation.name in COMPARISONS:
-        exact = comparison_dtype(*operands)
-        if exact is not None:
-            return exact
-    promoted = as_promoted(operands)
-    dtype: str | None = next((x[0] for x in promoted if isinstance(x, tuple)), None)
-    if dtype is None:
-        return None
-    kind = numpy_dtype(dtype).kind
-    strength = _STRENGTHS[type(_OF_KIND[kind])]  # of NumPy's scalars, which have a dtype, none is as weak
-    is_shared = all(x[0] == dtype if isinstance(x, tuple) else _STRENGTHS.get(type(x), 4) <= strength for x in promoted)
-    return dtype if is_shared and not (operation.in_float and kind in "biu") else None
 
 
 def configuration(library: str) -> Any:
@@ -201,19 +180,6 @@ def value_of(
 
 
 # ---- comparisons, which are exact ----
-
-
-def comparison_dtype(*operands: Any) -> str | None:
-    """Return the dtype in which integers and bools are compared exactly; None where one of them is neither.
-
-    The operands are as for `promote`, arrays of one element or none as any others. A scalar takes part by its value:
-    `comparison_of` finds one that the array's dtype holds. In uint64 a signed operand keeps its sign.
-    """
-    dtypes = [x[0] for x in operands if isinstance(x, tuple)]
-    scalars = (x for x in operands if not isinstance(x, tuple))
-    if any(numpy_dtype(x).kind not in "biu" for x in dtypes) or not all(isinstance(x, _INTEGRAL) for x in scalars):
-        return None
-    return _core.comparison_dtype(dtypes[0], dtypes[-1])
 
 
 def side_of(scalar: Any, dtype: Any) -> int:

@@ -21,7 +21,6 @@ from interop._operations.promotion import (
     element_of,
     numpy_dtype,
     promote,
-    shared_dtype,
     weak_scalar,
 )
 from interop._operations.table import COMPARISONS, OPERATIONS
@@ -137,15 +136,17 @@ def _dtype_of_all(operation: str, operands: list[Any]) -> str | None:
 def _common_dtype(function: str, operation: str, operands: Sequence[Any]) -> str:
     """Do what `promote` does, without asking where the operands have a dtype of their own."""
     kinds = [described(x) if isinstance(x, jax.Array | _Tracer) else x for x in operands]
-    dtype = shared_dtype(OPERATIONS[operation], kinds)
+    dtype = _core.shared_dtype(operation, kinds)
     if dtype is not None:
         return dtype
     try:
         return promote(function, "jax", OPERATIONS[operation].in_float, *as_promoted(kinds))
     except TypeError:
-        for name, x in zip(OPERATIONS[operation].parameters, operands, strict=True):
-            if isinstance(x, jax.Array | _Tracer):
-                _core.check_operand(function, name, str(x.dtype), x.ndim)  # which says whose dtype it is
+        named = zip(OPERATIONS[operation].parameters, operands, strict=True)
+        # It says whose dtype it is.
+        _core.abstract_operands(
+            function, [(name, (), str(x.dtype)) for name, x in named if isinstance(x, jax.Array | _Tracer)]
+        )
         raise
 
 

@@ -33,7 +33,7 @@ def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None
     if traced:
         refuse_in_trace(function, stream, execution)
         check_operands(function, {name: x.aval for name, x in arrays.items()})
-    _core.broadcast_shapes(function, [*arrays], [x.shape for x in arrays.values()])
+    _shape_of(function, arrays)
     compiled = _compiled(split, typed)
 
     def call() -> jax.Array:
@@ -46,8 +46,12 @@ def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None
 def result_of(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], tuple[int, ...], str]:
     """Return the arrays by name, and the shape and dtype of the result, or raise as the call would."""
     arrays, typed, _ = _typed(split, arguments)
-    shape = _core.broadcast_shapes(split.function, [*arrays], [x.shape for x in arrays.values()])
-    return arrays, shape, typed.out_dtype
+    return arrays, _shape_of(split.function, arrays), typed.out_dtype
+
+
+def _shape_of(function: str, arrays: dict[str, Any]) -> tuple[int, ...]:
+    """Return the shape of the result, or raise as the call would. The dtypes are known to be served."""
+    return _core.abstract_operands(function, [(name, x.shape, None) for name, x in arrays.items()])
 
 
 def _typed(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], Typed, list[Any]]:

@@ -105,20 +105,21 @@ def matmul(
                 f"{_FUNCTION}: {name} is {type_name(x)}; accepted: an array of JAX (interop.matmul takes those of "
                 "every library)"
             )
-    _core.check_matmul_options(backend, precision)
-    if stream is not None:
-        stream = _core.stream_handle(stream, _FUNCTION)
     if (
         type(a) is type(b)
         and not isinstance(a, _Tracer)
         and a.dtype == b.dtype
         and dtype is c is alpha is beta is bias is epilogue is None
         and out is aux is scale_a is scale_b is None
+        and precision is backend is execution is None
         and stream is None
-        and execution is None
     ):  # the short way of most calls
-        return _product(a, b, backend, precision)
-    answer, operands = operands_of(a, b, out, dtype, c, alpha, beta, bias, epilogue, aux, scale_a, scale_b)
+        return _product(a, b)
+    if stream is not None:
+        stream = _core.stream_handle(stream, _FUNCTION)
+    answer, operands = operands_of(
+        a, b, out, dtype, c, alpha, beta, bias, epilogue, aux, scale_a, scale_b, backend, precision
+    )
     result = answer["dtype"]
     compiled = _compiled(tuple(operands), backend, precision, result, epilogue)
 
@@ -145,14 +146,17 @@ def operands_of(
     aux: object = None,
     scale_a: Any = None,
     scale_b: Any = None,
+    backend: str | None = None,
+    precision: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a product is, and what it is made of, by name, or raise what `matmul` does of these arguments."""
     refuse_outputs("interop.matmul", out=out, aux=aux)
     arrays = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("bias", bias)) if x is not None}
     check_operands("interop.matmul", {name: x.aval for name, x in arrays.items() if isinstance(x, _Tracer)})
     left, right = _dtypes_of(a, b)
-    terms = {name: _described(x) for name, x in (("c", c), ("bias", bias)) if x is not None}
-    answer = _core.abstract_matmul((a.shape, left), (b.shape, right), dtype, library="jax", epilogue=epilogue, **terms)
+    terms: dict[str, Any] = {name: _described(x) for name, x in (("c", c), ("bias", bias)) if x is not None}
+    terms |= {"epilogue": epilogue, "backend": backend, "precision": precision}
+    answer = _core.abstract_matmul((a.shape, left), (b.shape, right), dtype, library="jax", **terms)
     operands = {"a": a, "b": b}
     if any(x is not None for x in (c, alpha, beta, bias, epilogue, scale_a, scale_b)):
         operands |= _terms(answer["dtype"], a, c, alpha, beta, bias, scale_a, scale_b)
@@ -171,11 +175,11 @@ def _dtypes_of(a: Any, b: Any) -> tuple[str, str]:
 
 def matmul_of_arrays(a: jax.Array, b: jax.Array) -> jax.Array:
     """Compute `matmul(a, b)` of concrete arrays: most calls of `interop.matmul`, in fewer steps."""
-    return _product(a, b, None, None) if a.dtype == b.dtype else matmul(a, b)
+    return _product(a, b) if a.dtype == b.dtype else matmul(a, b)
 
 
-def _product(a: jax.Array, b: jax.Array, backend: str | None, precision: str | None) -> jax.Array:
-    return run("interop.matmul", _plain(a.dtype, backend, precision), a, b)
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return run("interop.matmul", _plain(a.dtype), a, b)
 
 
 def _described(x: Any) -> tuple[tuple[int, ...], str]:
@@ -327,11 +331,11 @@ def _compiled(
 
 
 @functools.lru_cache(maxsize=1024)
-def _plain(dtype: Any, backend: str | None, precision: str | None) -> Callable[..., jax.Array]:
+def _plain(dtype: Any) -> Callable[..., jax.Array]:
     """Return what computes the plain product of two arrays of that dtype."""
     name = name_of(dtype)
     result = _core.abstract_matmul(((1, 1), name), ((1, 1), name), library="jax")["dtype"]
-    return _compiled(("a", "b"), backend, precision, result, None)
+    return _compiled(("a", "b"), None, None, result, None)
 
 
 def _compiled_alone(backend: str | None, precision: str | None, dtype: str) -> Callable[..., jax.Array]:
@@ -368,14 +372,8 @@ def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precisio
 def _lower_cuda(
     ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str | None, precision: str | None, dtype: str
 ) -> Any:
+    # What cuBLASLt cannot take is said here: what the handler reports, JAX raises where the result is used.
     x, y = ctx.avals_in
-    nothing = 0 in x.shape or 0 in y.shape  # which needs no backend
-    if backend == "cublas" and not nothing and _core.matmul_batch_ndim(_described(x), _described(y), dtype) > 1:
-        # Said here, at the call: what the handler reports, JAX raises where the result is used.
-        raise ValueError(
-            'interop.matmul: backend="cublas" cannot take this product: its batch does not collapse to one dimension; '
-            'use backend="tiled", or leave the choice to interop'
-        )
     workspace = _core.matmul_workspace(_described(x), _described(y), dtype, backend, precision)
     if workspace:
         # A result that nobody uses: XLA's own memory, which a CUDA graph of XLA's may go on using.

@@ -1,5 +1,6 @@
 /// What `interop.asarray` and `interop.convert` need of the compiled half: views, and exports for one importer.
 #include <nanobind/stl/optional.h>
+
 #include "bindings/bindings.h"
 #include "exchange/array/array.h"
 #include "exchange/array/export.h"
@@ -21,15 +22,29 @@ nb::object asarray(nb::handle x, const char* function, std::optional<int64_t> st
   return exchange::as_call(function, false, [&] { return exchange::asarray(x, function, from_int(stream)); });
 }
 
-nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
-                         bool to_immutable) {
-  const exchange::CallGuard guard;
-  return exchange::export_dlpack(array, stream, max_version, dl_device, nb::none(), to_immutable);
-}
+/// An `Array` for one importer, whatever that says of device and stream.
+struct Export {
+  nb::object array;
+  nb::tuple device;
+  std::optional<int64_t> stream;
+  bool to_immutable;
 
-nb::dict export_cai(const Array& array, int64_t stream) {
-  const exchange::CallGuard guard;
-  return exchange::export_cai(array, exchange::stream_from_handle(stream));
+  const Array& get() const { return nb::cast<const Array&>(array); }
+
+  nb::object dlpack(nb::handle importers, nb::handle max_version, nb::handle, nb::handle) const {
+    const exchange::CallGuard guard;
+    const nb::object chosen = stream ? nb::object(nb::int_(*stream)) : nb::borrow(importers);
+    return exchange::export_dlpack(get(), chosen, max_version, device, nb::none(), to_immutable);
+  }
+  nb::dict cai() const {
+    const exchange::CallGuard guard;
+    return exchange::export_cai(get(), from_int(stream));
+  }
+};
+
+std::optional<int> readable_by(const Array& array, int device_type) {
+  if (device_type == kDLCUDA) return exchange::readable_by_gpu(array);
+  return array.host_readable() ? std::optional<int>(0) : std::nullopt;
 }
 
 int64_t stream_handle(nb::handle stream, const char* function) {
@@ -42,17 +57,32 @@ void bind_convert(nb::module_& m) {
   m.def("asarray", &asarray, nb::arg("x").none(), nb::arg("function"), nb::arg("stream") = nb::none(),
         nb::sig("def asarray(x: typing.Any, function: str, stream: int | None = None) -> Array"),
         "The array itself if it is an Array, else one on its memory, ready on `stream`, or on its producer's own.");
-  m.def("export_dlpack", &export_dlpack, nb::arg("array"), nb::arg("stream").none(), nb::arg("max_version").none(),
-        nb::arg("dl_device"), nb::arg("to_immutable"),
-        nb::sig("def export_dlpack(array: Array, stream: int | None, max_version: tuple[int, int] | None, "
-                "dl_device: tuple[int, int], to_immutable: bool) -> typing.Any"),
-        "Array.__dlpack__ for one importer: as memory of that device, also where the array says another.");
-  m.def("export_cai", &export_cai, nb::arg("array"), nb::arg("stream"),
-        nb::sig("def export_cai(array: Array, stream: int) -> dict[str, typing.Any]"),
-        "Array.__cuda_array_interface__, ready on that stream.");
-  m.def("readable_by_host", &Array::host_readable, nb::arg("array"), "Can the host read the array where it is?");
-  m.def("readable_by_gpu", &exchange::readable_by_gpu, nb::arg("array"),
-        "The CUDA device whose kernels can read the array where it is, or None.");
+  nb::class_<Export>(m, "Export",
+                     "An Array for one importer: memory of `device`, also where the array says another, ready on "
+                     "`stream` if that is given. `to_immutable`: the importer never writes.")
+      .def(
+          "__init__",
+          [](Export* self, nb::handle_t<Array> array, nb::tuple device, std::optional<int64_t> stream,
+             bool to_immutable) { new (self) Export{nb::borrow(array), std::move(device), stream, to_immutable}; },
+          nb::arg("array"), nb::arg("device"), nb::arg("stream") = nb::none(), nb::kw_only(),
+          nb::arg("to_immutable") = false,
+          nb::sig("def __init__(self, array: Array, device: tuple[int, int], stream: int | None = None, *, "
+                  "to_immutable: bool = False) -> None"))
+      .def(
+          "__dlpack_device__", [](const Export& x) { return x.device; },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"), "The DLPack device type and id.")
+      .def("__dlpack__", &Export::dlpack, nb::kw_only(), nb::arg("stream") = nb::none(),
+           nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+           nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, "
+                   "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> typing.Any"),
+           "Array.__dlpack__ of that device and stream; what the importer says of them does not count.")
+      .def_prop_ro("__cuda_array_interface__", &Export::cai,
+                   nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
+                   "Array.__cuda_array_interface__, ready on that stream.");
+  m.def("readable_by", &readable_by, nb::arg("array"), nb::arg("device_type"),
+        nb::sig("def readable_by(array: Array, device_type: int) -> int | None"),
+        "The index of the host (DLPack's type 1: 0) or the CUDA device (2) that can read the array where it is, or "
+        "None.");
   m.def("stream_handle", &stream_handle, nb::arg("stream").none(), nb::arg("function"),
         nb::sig("def stream_handle(stream: typing.Any, function: str) -> int"),
         "The handle that a `stream=` argument names.");

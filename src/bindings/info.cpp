@@ -17,6 +17,7 @@ namespace {
 
 nb::dict build_info() {
   nb::dict info;
+  info["version"] = INTEROP_VERSION;
   info["cuda"] = cuda::built_for();
   info["compiler"] = cuda::built_compiler();
   info["architectures"] = cuda::built_architectures();
@@ -62,7 +63,8 @@ nb::tuple route(nb::handle object) {
 
 void bind_info(nb::module_& m) {
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, typing.Any]"),
-        "CUDA version, compiler and architectures of the build; its XLA FFI handlers for JAX, name -> capsule.");
+        "Version of the package, CUDA version, compiler and architectures of the build; its XLA FFI handlers for JAX, "
+        "name -> capsule.");
   m.def(
       "machine_info", &machine_info, nb::sig("def machine_info() -> dict[str, typing.Any]"),
       "The CUDA version that the driver supports, such as 13000; name, compute capability, multiprocessors and memory "

@@ -10,7 +10,6 @@ namespace nb = nanobind;
 // Exports PyInit_in_main_interpreter; `PyInit__core` below is what Python calls.
 NB_MODULE(in_main_interpreter, m) {
   m.doc() = "The compiled half of interop. Private: use the names of `interop`.";
-  m.attr("version") = INTEROP_VERSION;
   // Types are kept in caches that outlive the module (style of CPython's own static types).
   nb::set_leak_warnings(false);
 

@@ -210,14 +210,14 @@ def test_the_doors_of_the_compiled_half_count_dimensions():
     core = interop._core
     many = (1,) * 65
     with pytest.raises(ValueError, match="65 dimensions"):
-        core.broadcast_shapes("f", ["x"], [many])
+        core.abstract_operands("f", [("x", many, None)])
     with pytest.raises(ValueError, match="65 dimensions"):
         core.elementwise_layout(many, many, [], [])
     with pytest.raises(ValueError, match="65 dimensions"):
         core.abstract_matmul((many, "float32"), ((1, 1), "float32"), "float32")
     with pytest.raises(ValueError, match="no such loop"):
         core.elementwise_layout((1,), (1,), [(1,)] * 17, [(1,)] * 17)
-    assert core.broadcast_shapes("f", ["a", "b"], [(1,) * 64, (3,)]) == (1,) * 63 + (3,)
+    assert core.abstract_operands("f", [("a", (1,) * 64, None), ("b", (3,), None)]) == (1,) * 63 + (3,)
 
 
 @pytest.mark.skipif(OF_NUMPY < 64, reason="this NumPy has 32 dimensions")

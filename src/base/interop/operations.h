@@ -155,6 +155,9 @@ inline constexpr const Operation* find_operation(std::string_view name) {
 inline constexpr bool is_function(const Operation& operation) {
   return &operation >= kFunctions && &operation < kFunctions + kFunctionCount;
 }
+inline constexpr bool is_comparison(const Operation& operation) {
+  return is_function(operation) && operation.gives == Gives::truth;
+}
 inline constexpr ElementwiseOp function_op(const Operation& function) {
   return static_cast<ElementwiseOp>(&function - kFunctions);
 }

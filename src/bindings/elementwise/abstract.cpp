@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/elementwise/shared_dtype.h"
 #include "bindings/functions/results.h"
 #include "exchange/routes/numpy.h"
 #include "exchange/typestr.h"
@@ -18,21 +19,14 @@
 namespace interop::bindings {
 namespace {
 
-DLDataType named_dtype(const std::string& name) {
-  const auto known = exchange::dtype_from_name(name);
-  if (!known) throw TypeError("interop: no dtype is called " + name);
-  return *known;
-}
-
 const Operation& operation_called(const std::string& name) {
   if (const Operation* const operation = find_operation(name)) return *operation;
   throw ValueError("interop: no operation is called " + name);
 }
 
 /// The dtype of the result of an operation computed in `dtype`, or the error that says it has none.
-std::string result_dtype(const std::string& name, const std::string& dtype) {
-  const Operation& operation = operation_called(name);
-  const std::string function = "interop." + name;
+std::string result_dtype(const Operation& operation, const std::string& dtype) {
+  const std::string function = std::string("interop.") + operation.name;
   const char* const said = is_function(operation) ? function.c_str() : nullptr;
   const auto known = exchange::dtype_from_name(dtype);
   if (!known) {  // of less than a byte, as JAX has them
@@ -41,17 +35,38 @@ std::string result_dtype(const std::string& name, const std::string& dtype) {
   return dtype_name(ops::result_dtype(said, operation, *known));
 }
 
+/// An operand without memory.
+struct Abstract {
+  std::string name;
+  nb::object shape;
+};
+
 /// Throws TypeError, naming the argument, for a dtype that no operation reads, ValueError for too many dimensions.
-void check_operand(const std::string& function, const std::string& name, const std::string& dtype, int ndim) {
+void check_operand(const std::string& function, const Abstract& operand, const std::string& dtype) {
   const auto known = exchange::dtype_from_name(dtype);
   if (!known || !is_served(*known)) {
-    throw TypeError(function + ": " + name + " is " + dtype + "; accepted: " + ops::kServedDtypes);
+    throw TypeError(function + ": " + operand.name + " is " + dtype + "; accepted: " + ops::kServedDtypes);
   }
-  check_ndim(function.c_str(), name.c_str(), static_cast<size_t>(ndim));
+  check_ndim(function.c_str(), operand.name.c_str(), nb::len(operand.shape));
 }
 
-std::string comparison_dtype(const std::string& a, const std::string& b) {
-  return dtype_name(ops::comparison_dtype(named_dtype(a), named_dtype(b)));
+/// The dtype that operands share, or None. An array is (dtype, is it 0-d), with the scalar that it stands for as third
+/// where it is weakly typed.
+nb::object dtype_of(const std::string& name, nb::list given) {
+  std::vector<PromotedOperand> operands;
+  for (const nb::handle x : given) {
+    PromotedOperand& operand = operands.emplace_back();
+    if (!nb::isinstance<nb::tuple>(x)) {
+      operand.kind = kind_of(x);
+      operand.scalar = x;
+      continue;
+    }
+    operand.dtype = exchange::dtype_from_name(nb::cast<std::string>(x[0]));
+    if (!operand.dtype) return nb::none();  // of less than a byte, as JAX has them
+    if (nb::len(x) == 3) operand.kind = kind_of(nb::object(x[2]));
+  }
+  const auto shared = shared_dtype(operation_called(name), operands.data(), static_cast<int>(operands.size()));
+  return shared ? nb::object(nb::str(dtype_name(*shared).c_str())) : nb::none();
 }
 
 /// A layout as the shape rules see it: (size, stride, stride, ...) of each dimension after the collapse, and its class.
@@ -124,33 +139,45 @@ nb::list operations() {
   return all;
 }
 
-nb::object broadcast_shapes(const std::string& function, const std::vector<std::string>& names, nb::list shapes) {
+nb::object broadcast_shape(const std::string& function, const std::vector<Abstract>& operands) {
   int64_t sizes[kMaxInputs][kMaxDims];
   DLTensor tensors[kMaxInputs];
   ops::NamedTensor inputs[kMaxInputs];
-  const int count = static_cast<int>(std::min<size_t>(names.size(), kMaxInputs));
+  const int count = static_cast<int>(std::min<size_t>(operands.size(), kMaxInputs));
   for (int k = 0; k < count; ++k) {
-    const char* name = names[static_cast<size_t>(k)].c_str();
-    const int ndim = read_sizes(function.c_str(), name, shapes[static_cast<size_t>(k)], sizes[k]);
+    const Abstract& operand = operands[static_cast<size_t>(k)];
+    const char* name = operand.name.c_str();
+    const int ndim = read_sizes(function.c_str(), name, operand.shape, sizes[k]);
     tensors[k] = DLTensor{nullptr, {kDLCPU, 0}, ndim, {kDLUInt, 8, 1}, sizes[k], nullptr, 0};
     inputs[k] = {name, &tensors[k]};
   }
   return exchange::shape_tuple(ops::broadcast_shape(function.c_str(), inputs, count));
 }
 
+/// The shape of operands' (name, shape, dtype) broadcast against each other, or the error of such a call.
+nb::object abstract_operands(const std::string& function, nb::list given) {
+  std::vector<Abstract> operands;
+  for (const nb::handle x : given) {
+    const Abstract& operand = operands.emplace_back(Abstract{nb::cast<std::string>(x[0]), nb::object(x[1])});
+    const nb::object dtype = x[2];
+    if (!dtype.is_none()) check_operand(function, operand, nb::cast<std::string>(dtype));
+  }
+  return broadcast_shape(function, operands);
+}
+
 /// Shape and dtype of an operation computed in `dtype`, of operands' (shape, dtype), or the error of such a call.
-nb::tuple abstract_elementwise(const std::string& name, const std::string& dtype, nb::list operands) {
+nb::tuple abstract_elementwise(const std::string& name, const std::string& dtype, nb::list given) {
   const Operation& operation = operation_called(name);
   const std::string function = "interop." + name;
-  const std::vector<std::string> names = parameters_of(operation);
-  nb::list shapes;
-  for (size_t k = 0; k < names.size(); ++k) {
-    const nb::object shape = operands[k][0];
-    check_operand(function, names[k], nb::cast<std::string>(operands[k][1]), static_cast<int>(nb::len(shape)));
-    shapes.append(shape);
+  std::vector<Abstract> operands;
+  for (const std::string& parameter : parameters_of(operation)) {
+    if (operands.size() == nb::len(given)) break;
+    const nb::handle x = given[operands.size()];
+    const Abstract& operand = operands.emplace_back(Abstract{parameter, nb::object(x[0])});
+    check_operand(function, operand, nb::cast<std::string>(x[1]));
   }
-  const std::string result = result_dtype(name, dtype);
-  return nb::make_tuple(broadcast_shapes(function, names, shapes), result);
+  const std::string result = result_dtype(operation, dtype);
+  return nb::make_tuple(broadcast_shape(function, operands), result);
 }
 
 }  // namespace
@@ -162,23 +189,21 @@ void bind_abstract_elementwise(nb::module_& m) {
         nb::sig("def abstract_elementwise(operation: str, dtype: str, operands: list[tuple[tuple[int, ...], str]], /) "
                 "-> tuple[tuple[int, ...], str]"),
         "Shape and dtype of what an operation gives, computed in a dtype, of operands of these (shape, dtype), or the "
-        "error that the function raises.");
-  m.def("result_dtype", &result_dtype, nb::sig("def result_dtype(operation: str, dtype: str, /) -> str"),
-        "The dtype of the result of an operation computed in a dtype, or the error that there is none.");
-  m.def("comparison_dtype", &comparison_dtype, nb::sig("def comparison_dtype(a: str, b: str, /) -> str"),
-        "The dtype in which integers or bools of two dtypes are compared exactly; in uint64 signed ones keep their "
-        "sign.");
-  m.def("check_operand", &check_operand,
-        nb::sig("def check_operand(function: str, name: str, dtype: str, ndim: int, /) -> None"),
-        "The error, naming the argument, of an array that no elementwise operation reads.");
+        "error that the function raises. With no operands, only the dtype counts.");
+  m.def("shared_dtype", &dtype_of,
+        nb::sig("def shared_dtype(operation: str, operands: list[typing.Any], /) -> str | None"),
+        "The dtype in which an operation is computed, where the operands say it; None where the library decides. See "
+        "shared_dtype.h; operands are as for `as_promoted`.");
+  m.def("abstract_operands", &abstract_operands,
+        nb::sig("def abstract_operands(function: str, operands: list[tuple[str, tuple[int, ...], str | None]], /) -> "
+                "tuple[int, ...]"),
+        "The shape of operands of these (name, shape, dtype) broadcast against each other, or the error, naming the "
+        "argument, that they do not fit or that no elementwise operation reads the dtype. None: a dtype that is known "
+        "to be read.");
   m.def("elementwise_layout", &plan_layout,
         nb::sig("def elementwise_layout(out_shape: tuple[int, ...], out_strides: tuple[int, ...], "
                 "shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]], /) -> tuple[typing.Any, ...]"),
         "How the shape rules collapse a loop: its dimensions, first elements, class, and tiled dimension; for tests.");
-  m.def("broadcast_shapes", &broadcast_shapes,
-        nb::sig("def broadcast_shapes(function: str, names: list[str], shapes: list[tuple[int, ...]], /) -> "
-                "tuple[int, ...]"),
-        "The shape of arrays broadcast against each other, or the error that they do not fit.");
 }
 
 }  // namespace interop::bindings

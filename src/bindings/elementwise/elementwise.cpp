@@ -14,6 +14,7 @@
 #include "bindings/by_python.h"
 #include "bindings/elementwise/abstract.h"
 #include "bindings/elementwise/pass.h"
+#include "bindings/elementwise/shared_dtype.h"
 #include "bindings/explain.h"
 #include "bindings/functions/results.h"
 #include "bindings/promotion.h"
@@ -140,34 +141,22 @@ nb::object promoted_of(const Call& call, const Operands& operands, int k) {
   return nb::make_tuple(dtype_name(tensor.dtype), tensor.ndim == 0);
 }
 
-bool are_integral(const Operands& operands, const Call& call) {
-  for (int k = 0; k < operands.count; ++k) {
-    if (operands.place[k] < 0) {
-      if (!is_integral_scalar(operands.objects[k], operands.kinds[k])) return false;
-    } else {
-      const DLDataType dtype = call.tensor(operands.place[k]).dtype;
-      if (!is_integral(dtype) || !is_served(dtype)) return false;
-    }
-  }
-  return true;
-}
-
 /// The dtype in which an operation is computed: the operands' own if they have one, else what the array library says.
 DLDataType common_dtype(const Function& function, const Operands& operands, const Call& call) {
-  const DLDataType first = call.tensor(0).dtype;
-  bool alike = true;
+  PromotedOperand promoted[2];
   for (int k = 0; k < operands.count; ++k) {
-    alike &=
-        operands.place[k] >= 0 ? call.tensor(operands.place[k]).dtype == first : operands.kinds[k] <= kind_of(first);
+    if (operands.place[k] >= 0) {
+      promoted[k].dtype = call.tensor(operands.place[k]).dtype;
+    } else {
+      promoted[k] = {operands.kinds[k], std::nullopt, operands.objects[k]};
+    }
   }
-  if (alike && !(function.operation().in_float && is_integral(first))) return first;
+  const auto shared = shared_dtype(function.operation(), promoted, operands.count);
+  if (shared) return *shared;
   for (int k = 0; k < operands.array_count; ++k) {  // what is promoted might be served, and the operand not
     if (is_served(call.tensor(k).dtype)) continue;
     throw TypeError(std::string(function.name) + ": " + operands.arrays[k].name + " is " +
                     dtype_name(call.tensor(k).dtype) + "; accepted: " + ops::kServedDtypes);
-  }
-  if (is_comparison(function.op) && are_integral(operands, call)) {
-    return ops::comparison_dtype(first, call.tensor(operands.array_count - 1).dtype);
   }
   nb::object other = nb::none();
   if (operands.count == 2) other = promoted_of(call, operands, 1);

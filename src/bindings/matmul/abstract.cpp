@@ -46,14 +46,9 @@ class Compact {
   DLTensor tensor_{};
 };
 
-/// The product that kernels compute of compact arrays.
-Gemm compact_gemm(nb::handle a_given, nb::handle b_given, const std::string& dtype) {
-  const Compact a("a", a_given), b("b", b_given), out(ops::matmul_result(*a, *b, dtype_called(dtype)));
-  return ops::plan_matmul(*a, *b, *out);
-}
-
 nb::dict abstract_matmul(nb::handle a_given, nb::handle b_given, nb::handle dtype, nb::handle library, nb::handle c,
-                         nb::handle bias, nb::handle epilogue) {
+                         nb::handle bias, nb::handle epilogue, nb::handle backend, nb::handle precision) {
+  read_kernel_options(backend, precision);  // for what it throws
   const Compact a("a", a_given), b("b", b_given);
   const DLDataType result_dtype = library.is_none()
                                       ? dtype_called(nb::cast<std::string>(dtype))
@@ -72,15 +67,11 @@ nb::dict abstract_matmul(nb::handle a_given, nb::handle b_given, nb::handle dtyp
   return answer;
 }
 
-int matmul_batch_ndim(nb::handle a, nb::handle b, const std::string& dtype) {
-  return compact_gemm(a, b, dtype).batch_ndim;
-}
-
-std::size_t matmul_workspace(nb::handle a, nb::handle b, const std::string& dtype, nb::handle backend,
+std::size_t matmul_workspace(nb::handle a_given, nb::handle b_given, const std::string& dtype, nb::handle backend,
                              nb::handle precision) {
-  const Gemm gemm = compact_gemm(a, b, dtype);
+  const Compact a("a", a_given), b("b", b_given), out(ops::matmul_result(*a, *b, dtype_called(dtype)));
   find_cublas();
-  return cuda::largest_workspace(gemm, read_kernel_options(backend, precision));
+  return cuda::largest_workspace(ops::plan_matmul(*a, *b, *out), read_kernel_options(backend, precision));
 }
 
 }  // namespace
@@ -89,26 +80,20 @@ void bind_abstract_matmul(nb::module_& m) {
   m.def("abstract_matmul", &abstract_matmul, nb::arg("a"), nb::arg("b"), nb::arg("dtype").none() = nb::none(),
         nb::kw_only(), nb::arg("library").none() = nb::none(), nb::arg("c").none() = nb::none(),
         nb::arg("bias").none() = nb::none(), nb::arg("epilogue").none() = nb::none(),
+        nb::arg("backend").none() = nb::none(), nb::arg("precision").none() = nb::none(),
         nb::sig("def abstract_matmul(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], "
                 "dtype: typing.Any = None, *, library: str | None = None, "
                 "c: tuple[tuple[int, ...], str] | None = None, bias: tuple[tuple[int, ...], str] | None = None, "
-                "epilogue: str | None = None) -> dict[str, typing.Any]"),
+                "epilogue: str | None = None, backend: typing.Any = None, precision: typing.Any = None) -> dict[str, "
+                "typing.Any]"),
         "What a product of arrays of these (shape, dtype) is, or the error that interop.matmul raises: its shape and "
         "dtype, and whether kernels read the operands as they are. `dtype` is the product's own, or with `library`, "
         "whose promotion decides, what the caller asked for.");
-  m.def("matmul_batch_ndim", &matmul_batch_ndim, nb::arg(), nb::arg(), nb::arg(),
-        nb::sig("def matmul_batch_ndim(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], dtype: str, /) "
-                "-> int"),
-        "Over how many strides the batch of a product of such arrays, compact, runs.");
   m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
         nb::sig("def matmul_workspace(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], dtype: str, "
                 "backend: str | None, precision: str | None, /) -> int"),
-        "The most bytes of workspace that a product of such arrays, compact, can need on a GPU.");
-  m.def(
-      "check_matmul_options", [](nb::handle backend, nb::handle precision) { read_kernel_options(backend, precision); },
-      nb::arg().none(), nb::arg().none(),
-      nb::sig("def check_matmul_options(backend: typing.Any, precision: typing.Any, /) -> None"),
-      "Raises what interop.matmul raises of these two.");
+        "The most bytes of workspace that a product of such arrays, compact, can need on a GPU, or the error that the "
+        "backend cannot take it.");
 }
 
 }  // namespace interop::bindings

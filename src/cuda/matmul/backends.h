@@ -45,8 +45,8 @@ std::string why_not_installed();
 
 inline constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // cuBLAS's documentation advises it for Hopper
 
-/// Why cuBLASLt has no product of these dtypes, whatever the shapes; null if it has one.
-const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options);
+/// Why cuBLASLt cannot take a product of compact matrices, wherever they are; null if it can.
+const char* why_not_compact(const Gemm& gemm, const MatmulOptions& options);
 /// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
 Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& device);
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);

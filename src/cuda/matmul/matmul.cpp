@@ -231,7 +231,7 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
 
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options) {
   if (options.backend == MatmulBackend::cublas && suits_cublas(gemm, options)) {
-    if (const char* why_not = cublas::why_not_dtypes(gemm, options)) refuse(why_not);
+    if (const char* why_not = cublas::why_not_compact(gemm, options)) refuse(why_not);
   }
   const std::size_t of_cublas = suits_cublas(gemm, options) ? cublas::kMaxWorkspace : 0;
   // cuBLASLt takes every compact TF32 product whose batch has at most one dimension.

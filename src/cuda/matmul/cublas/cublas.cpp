@@ -40,8 +40,8 @@ struct Factors {
 
 }  // namespace
 
-const char* why_not_dtypes(const Gemm& gemm, const MatmulOptions& options) {
-  return types_of(gemm, options.precision) ? nullptr : kNoDtypes;
+const char* why_not_compact(const Gemm& gemm, const MatmulOptions& options) {
+  return types_of(gemm, options.precision) ? why_not_batch(gemm) : kNoDtypes;
 }
 
 Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& of) {

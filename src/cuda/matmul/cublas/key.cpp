@@ -161,6 +161,14 @@ uint64_t hash_of(const Key& key) {
   return hash ^ hash >> 32;
 }
 
+const char* why_not_batch(const Gemm& gemm) {
+  if (gemm.batch_ndim > 1) return "its batch does not collapse to one dimension";
+  const BatchDim batch = gemm.batch_ndim == 1 ? gemm.batch[0] : BatchDim{};
+  if (batch.a_stride < 0 || batch.b_stride < 0 || batch.c_stride < 0) return "its batch has a negative stride";
+  if (batch.size > std::numeric_limits<int32_t>::max()) return "its batch is longer than 2147483647";
+  return nullptr;
+}
+
 const char* make_key(const Gemm& gemm, const MatmulOptions& options, const Types& types, int device, Key& key) {
   const BlasLayout c = blas_layout(gemm.m, gemm.n, gemm.c_strides);
   const BlasLayout a = blas_layout(gemm.m, gemm.k, gemm.a_strides);
@@ -168,10 +176,8 @@ const char* make_key(const Gemm& gemm, const MatmulOptions& options, const Types
   if (!a.possible) return "a has no unit stride, or its rows overlap";
   if (!b.possible) return "b has no unit stride, or its rows overlap";
   if (!c.possible) return "out has no unit stride, or its rows overlap";
-  if (gemm.batch_ndim > 1) return "its batch does not collapse to one dimension";
+  if (const char* why_not = why_not_batch(gemm)) return why_not;
   const BatchDim batch = gemm.batch_ndim == 1 ? gemm.batch[0] : BatchDim{};
-  if (batch.a_stride < 0 || batch.b_stride < 0 || batch.c_stride < 0) return "its batch has a negative stride";
-  if (batch.size > std::numeric_limits<int32_t>::max()) return "its batch is longer than 2147483647";
   if (!can_conjugate(gemm.a_conjugated, a.row_major, c)) return "it conjugates only what it transposes, and not a";
   if (!can_conjugate(gemm.b_conjugated, b.row_major, c)) return "it conjugates only what it transposes, and not b";
 

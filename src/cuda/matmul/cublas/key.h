@@ -62,6 +62,8 @@ struct StoredHash {
   std::size_t operator()(const HashedKey& key) const { return key.hash; }
 };
 
+/// Why cuBLASLt cannot take the batch of a product; null if it can.
+const char* why_not_batch(const Gemm& gemm);
 /// Translates the product to BLAS's terms; returns why that is impossible, or null.
 const char* make_key(const Gemm& gemm, const MatmulOptions& options, const Types& types, int device, Key& key);
 

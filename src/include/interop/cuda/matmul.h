@@ -84,6 +84,7 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options);
 /// The most `workspace_bytes` that a plan for `gemm` needs, at whatever addresses its matrices are; these are compact.
 /// This is for a caller that allocates before it knows the addresses. It later plans with no larger
 /// `most_packed_bytes`. Needs no GPU; reads no pointer.
+/// Throws ValueError if `options.backend` is `cublas` and cuBLASLt can take it at no address.
 std::size_t largest_workspace(const Gemm& gemm, const MatmulOptions& options);
 
 /// Queue `gemm`, of which `plan` was made, on `stream` and return at once. `workspace` holds `plan.workspace_bytes`
