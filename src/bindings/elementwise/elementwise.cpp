@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
-#include <optional>
 
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
@@ -16,6 +15,7 @@
 #include "bindings/elementwise/pass.h"
 #include "bindings/elementwise/shared_dtype.h"
 #include "bindings/explain.h"
+#include "bindings/frame.h"
 #include "bindings/functions/results.h"
 #include "bindings/promotion.h"
 #include "bindings/scalars.h"
@@ -200,23 +200,26 @@ void on_host(const Function& function, const Operands& operands, const Call& cal
   compute_on_host(call, function.short_name.get(), both, exchange::numpy_dtype(dtype), where_zero);
 }
 
-/// A call, and what its shape and dtype rules say.
+/// A call with its arrays read and its result made, as its shape and dtype rules say.
 struct Plan {
-  Operands operands;
-  std::optional<Call> call;
-  DLDataType dtype, out_dtype;
-  Shape shape;
-};
+  const Operands& operands;
+  nb::handle where_zero;
+  Call call;
+  DLDataType dtype;
+  const DLTensor* out;
 
-void plan_call(Plan& plan, const Function& function, const CallOptions& options) {
-  const Operands& operands = plan.operands;
-  const Call& call = plan.call.emplace(function.name, operands.arrays, operands.array_count, options);
-  plan.dtype = common_dtype(function, operands, call);
-  plan.out_dtype = ops::result_dtype(function.name, function.operation(), plan.dtype);
-  ops::NamedTensor inputs[2];
-  for (int k = 0; k < operands.array_count; ++k) inputs[k] = {operands.arrays[k].name, &call.tensor(k)};
-  plan.shape = ops::broadcast_shape(function.name, inputs, operands.array_count);
-}
+  Plan(const Function& function, const Operands& given, const Options& options, bool only_looks)
+      : operands(given),
+        where_zero(options.where_zero),
+        call(function.name, operands.arrays, operands.array_count,
+             {options.out, options.stream, options.execution, only_looks, true, true}),
+        dtype(common_dtype(function, operands, call)) {
+    const DLDataType out_dtype = ops::result_dtype(function.name, function.operation(), dtype);
+    ops::NamedTensor inputs[2];
+    for (int k = 0; k < operands.array_count; ++k) inputs[k] = {operands.arrays[k].name, &call.tensor(k)};
+    out = &call.output(ops::broadcast_shape(function.name, inputs, operands.array_count), out_dtype);
+  }
+};
 
 /// Operand `k`, a scalar, as an element. `op` becomes the comparison that answers for it if the dtype cannot hold it.
 ScalarValue scalar_of(ElementwiseOp& op, const Function& function, const Plan& plan, int k, nb::handle x, Kind kind) {
@@ -231,8 +234,9 @@ ScalarValue scalar_of(ElementwiseOp& op, const Function& function, const Plan& p
 }
 
 /// What is computed, as far as it is known without reading an array. Throws what computing would of the scalars.
-ElementwiseStep step_of(ScalarValue* values, const Function& function, const Plan& plan, nb::handle where_zero) {
+ElementwiseStep step_of(ScalarValue* values, const Function& function, const Plan& plan) {
   const Operands& operands = plan.operands;
+  const nb::handle where_zero = plan.where_zero;
   ElementwiseStep step{function.op, plan.dtype, !where_zero.is_none()};
   for (int k = 0; k < operands.count; ++k) {
     if (operands.place[k] >= 0) continue;
@@ -246,7 +250,7 @@ ElementwiseStep step_of(ScalarValue* values, const Function& function, const Pla
 
 /// Reads a 0-d host array beside device arrays, which the kernel has as a value.
 void read_value(ElementwiseStep& step, ScalarValue& value, const Function& function, const Plan& plan, int k) {
-  const Call& call = *plan.call;
+  const Call& call = plan.call;
   const int place = plan.operands.place[k];
   if (!is_comparison(function.op)) {
     value = value_by_numpy(call.numpy(place), plan.dtype);
@@ -259,26 +263,24 @@ void read_value(ElementwiseStep& step, ScalarValue& value, const Function& funct
 /// What a call of a function is: all that is decided before anything is computed. `run` does it, `explain` says it.
 class Decision {
  public:
-  Decision(const Function& function, const Operands& operands, const Options& options, bool only_looks)
-      : function_(function), where_zero_(options.where_zero) {
-    plan_.operands = operands;
-    plan_call(plan_, function, {options.out, options.stream, options.execution, only_looks, true, true});
-    const DLTensor& out = plan_.call->output(plan_.shape, plan_.out_dtype);
-    if (plan_.call->on_host()) return;
-    step_ = step_of(pass_.work.values, function, plan_, where_zero_);
+  Decision(const Function& function, Plan& plan) : function_(function), plan_(plan) {
+    const Call& call = plan.call;
+    if (call.on_host()) return;
+    step_ = step_of(pass_.work.values, function, plan);
+    const Operands& operands = plan.operands;
     for (int k = 0; k < operands.count; ++k) {
       places_[k] = operands.place[k];
-      if (places_[k] < 0 || !is_value(*plan_.call, places_[k])) continue;
-      read_value(step_, pass_.work.values[0], function, plan_, k);
+      if (places_[k] < 0 || !is_value(call, places_[k])) continue;
+      read_value(step_, pass_.work.values[0], function, plan, k);
       places_[k] = -1;
     }
-    pass_.plan(*plan_.call, places_, operands.count, out);
+    pass_.plan(call, places_, operands.count, *plan.out);
   }
 
   nb::object run() {
-    Call& call = *plan_.call;
+    Call& call = plan_.call;
     if (call.on_host()) {
-      on_host(function_, plan_.operands, call, plan_.dtype, where_zero_);
+      on_host(function_, plan_.operands, call, plan_.dtype, plan_.where_zero);
     } else {
       pass_.run(call, [&](const Elementwise&) { return step_; });
     }
@@ -286,10 +288,10 @@ class Decision {
   }
 
   nb::dict explain() {
-    auto explained = nb::borrow<nb::dict>(plan_.call->explain());
+    auto explained = nb::borrow<nb::dict>(plan_.call.explain());
     explained["workspace_bytes"] = pass_.workspace_bytes();
-    if (plan_.call->on_host()) {
-      step_of(pass_.work.values, function_, plan_, where_zero_);  // what NumPy's way finds out as it computes
+    if (plan_.call.on_host()) {
+      step_of(pass_.work.values, function_, plan_);  // what NumPy's way finds out as it computes
       explained["algorithm"] = "NumPy's " + std::string(function_.operation().name) + ", on views of the arrays, in " +
                                dtype_name(plan_.dtype);
     } else {
@@ -300,16 +302,15 @@ class Decision {
 
   /// The seconds that one launch takes on the host, with everything before it done.
   double time_launch() const {
-    if (plan_.call->on_host()) throw ValueError("interop: time_launch is for device arrays");
+    if (plan_.call.on_host()) throw ValueError("interop: time_launch is for device arrays");
     const auto start = std::chrono::steady_clock::now();
-    cuda::launch_elementwise(step_, pass_.work, plan_.call->stream());
+    cuda::launch_elementwise(step_, pass_.work, plan_.call.stream());
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
  private:
   const Function& function_;
-  nb::handle where_zero_;
-  Plan plan_;
+  Plan& plan_;
   // on a GPU
   ElementwiseStep step_;
   int places_[2];  // of the operands among the arrays; -1: a value
@@ -322,7 +323,8 @@ nb::object compute(const Function& function, nb::handle a, nb::handle b, const O
   if (is_left_to_jax(function, operands, options.execution)) {
     return in_jax(function, operands, a, b, options.out, options.stream, options.execution, options.where_zero);
   }
-  return Decision(function, operands, options, false).run();
+  Plan plan(function, operands, options, false);
+  return on_own_frame([&] { return Decision(function, plan).run(); });
 }
 
 nb::object elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict given) {
@@ -345,12 +347,15 @@ nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::
     stream_for_jax(function.name, options.stream);
     return nb::none();
   }
-  return Decision(function, operands, options, true).explain();
+  Plan plan(function, operands, options, true);
+  return on_own_frame([&] { return Decision(function, plan).explain(); });
 }
 
 double time_launch_of_add(nb::handle a, nb::handle b, nb::handle out) {
   const Function& function = function_named(nb::str("add"));
-  return Decision(function, read_operands(function, a, b), {out, Py_None, Py_None, Py_None}, false).time_launch();
+  const Operands operands = read_operands(function, a, b);
+  Plan plan(function, operands, {out, Py_None, Py_None, Py_None}, false);
+  return on_own_frame([&] { return Decision(function, plan).time_launch(); });
 }
 
 void bind_elementwise(nb::module_& m) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <optional>
 
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
@@ -14,6 +13,7 @@
 #include "bindings/elementwise/kernel_source.h"
 #include "bindings/elementwise/pass.h"
 #include "bindings/explain.h"
+#include "bindings/frame.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/functions/results.h"
 #include "bindings/scalars.h"
@@ -206,20 +206,22 @@ Sources find_sources(const ExpressionCalls& self, const Split& split, const Argu
   return sources;
 }
 
-/// A call, and what its shape and dtype rules say.
+/// A call with its arrays read and its result made, as its shape and dtype rules say.
 struct Plan {
-  Arguments arguments;
-  Split* split = nullptr;
-  Sources sources;
-  std::optional<Call> call;
-  Typed* typed = nullptr;
+  const Arguments& arguments;
+  Split& split;
+  const Sources sources;
+  Call call;
   bool passed[kMaxInputs];  // arrays that the kernel has as a value: 0-d ones in host memory beside device arrays
-  Shape shape;
+  Typed* typed;
+  const DLTensor* out;
+
+  Plan(ExpressionCalls& self, const Arguments& given, const CallOptions& options);
 };
 
 /// All that dtypes and kernels depend on, but the library's configuration.
 std::vector<uint64_t> key_of(const Plan& plan) {
-  const Call& call = *plan.call;
+  const Call& call = plan.call;
   std::vector<uint64_t> key;
   key.reserve(static_cast<size_t>(plan.arguments.array_count) + plan.sources.values.size() + 1);
   key.push_back(reinterpret_cast<uintptr_t>(call.library()));
@@ -262,8 +264,8 @@ Typed* known_typed(const Split& split, const std::vector<uint64_t>& key) {
 }
 
 Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uint64_t> key, nb::handle sides) {
-  const Call& call = *plan.call;
-  if (Typed* known = known_typed(*plan.split, key)) return *known;
+  const Call& call = plan.call;
+  if (Typed* known = known_typed(plan.split, key)) return *known;
   nb::list arrays, scalars;
   for (int k = 0; k < plan.arguments.array_count; ++k) {
     const DLTensor& tensor = call.tensor(k);
@@ -271,7 +273,7 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uin
   }
   for (nb::handle value : plan.sources.values) scalars.append(value);
   auto typed = std::make_unique<Typed>();
-  typed->python = plan.split->python.attr("type")(call.library(), arrays, scalars, sides);
+  typed->python = plan.split.python.attr("type")(call.library(), arrays, scalars, sides);
   typed->configuration = typed->python.attr("configuration");
   typed->current = typed->python.attr("current_configuration");
   typed->out_dtype = named_dtype(self, typed->python.attr("out_dtype"));
@@ -281,9 +283,9 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan, std::vector<uin
     throw ValueError(self.function + ": the arrays meet " + std::to_string(typed->values.size()) +
                      " scalars; accepted: " + std::to_string(kMaxValues) + " scalars and arrays");
   }
-  if (Typed* known = known_typed(*plan.split, key)) return *known;
+  if (Typed* known = known_typed(plan.split, key)) return *known;
   typed->key = std::move(key);
-  return *plan.split->typed.emplace_back(std::move(typed));
+  return *plan.split.typed.emplace_back(std::move(typed));
 }
 
 /// The dtypes of a call, and the comparisons that answer for its scalars, also for those that no element can be.
@@ -306,29 +308,29 @@ Typed& find_typed(const ExpressionCalls& self, const Plan& plan) {
   return fit ? typed : find_typed(self, plan, std::move(key), sides);
 }
 
-void plan_call(Plan& plan, ExpressionCalls& self, const CallOptions& options) {
-  plan.split = &find_split(self, plan.arguments.scalars);
-  plan.sources = find_sources(self, *plan.split, plan.arguments);
-  const Arguments& arguments = plan.arguments;
-  const Call& call = plan.call.emplace(self.function.c_str(), arguments.arrays, arguments.array_count, options);
+Plan::Plan(ExpressionCalls& self, const Arguments& given, const CallOptions& options)
+    : arguments(given),
+      split(find_split(self, given.scalars)),
+      sources(find_sources(self, split, given)),
+      call(self.function.c_str(), given.arrays, given.array_count, options) {
   ops::NamedTensor inputs[kMaxInputs];
   for (int k = 0; k < arguments.array_count; ++k) {
-    plan.passed[k] = is_value(call, k);
+    passed[k] = is_value(call, k);
     inputs[k] = {arguments.arrays[k].name, &call.tensor(k)};
   }
-  plan.typed = &find_typed(self, plan);
-  plan.shape = ops::broadcast_shape(self.function.c_str(), inputs, arguments.array_count);
+  typed = &find_typed(self, *this);
+  out = &call.output(ops::broadcast_shape(self.function.c_str(), inputs, arguments.array_count), typed->out_dtype);
 }
 
 // ---- the call ----
 
 void on_host(const Plan& plan) {
-  const Call& call = *plan.call;
+  const Call& call = plan.call;
   nb::list arrays, scalars;
   for (int k = 0; k < plan.arguments.array_count; ++k) arrays.append(call.numpy(k));
   for (const Typed::Value& value : plan.typed->values) {
     const auto source = static_cast<size_t>(value.source);
-    scalars.append(nb::make_tuple(plan.split->labels[source], plan.sources.values[source]));
+    scalars.append(nb::make_tuple(plan.split.labels[source], plan.sources.values[source]));
   }
   compute_on_host(call, plan.typed->python, arrays, nb::none(), scalars);
 }
@@ -340,10 +342,10 @@ void set_values(Elementwise& work, const ExpressionCalls& self, const Plan& plan
     const auto source = static_cast<size_t>(value.source);
     const nb::handle scalar = plan.sources.values[source];
     work.values[count++] =
-        value_of(self.function.c_str(), plan.split->labels[source].c_str(), scalar, kind_of(scalar), value.dtype);
+        value_of(self.function.c_str(), plan.split.labels[source].c_str(), scalar, kind_of(scalar), value.dtype);
   }
   for (int k = 0; k < plan.arguments.array_count; ++k) {
-    if (plan.passed[k]) work.values[count++] = value_by_numpy(plan.call->numpy(k), plan.call->tensor(k).dtype);
+    if (plan.passed[k]) work.values[count++] = value_by_numpy(plan.call.numpy(k), plan.call.tensor(k).dtype);
   }
 }
 
@@ -358,7 +360,7 @@ const cuda::CompiledPass* known_kernel(const Typed& typed, int device, const cud
 cuda::CompiledPass find_kernel(const ExpressionCalls& self, const Plan& plan, const Elementwise& work) {
   if (cuda::is_empty(work)) return {};
   Typed& typed = *plan.typed;
-  const int device = plan.call->device();
+  const int device = plan.call.device();
   const cuda::PassShape shape = cuda::compiled_shape(work);
   if (const cuda::CompiledPass* known = known_kernel(typed, device, shape)) return *known;
   constexpr const char* kWalks[] = {"Flat", "Rows", "Tiles"};
@@ -374,21 +376,18 @@ cuda::CompiledPass find_kernel(const ExpressionCalls& self, const Plan& plan, co
 /// What a call of an expression is: all that is decided before anything is computed. `run` does it, `explain` says it.
 class Decision {
  public:
-  Decision(ExpressionCalls& self, const Arguments& arguments, const CallOptions& options) : self_(self) {
-    plan_.arguments = arguments;
-    plan_call(plan_, self, options);
-    const DLTensor& out = plan_.call->output(plan_.shape, plan_.typed->out_dtype);
-    if (plan_.call->on_host()) return;
-    set_values(pass_.work, self, plan_);
+  Decision(const ExpressionCalls& self, Plan& plan) : self_(self), plan_(plan) {
+    if (plan.call.on_host()) return;
+    set_values(pass_.work, self, plan);
     int count = 0;
-    for (int k = 0; k < arguments.array_count; ++k) {
-      if (!plan_.passed[k]) places_[count++] = k;
+    for (int k = 0; k < plan.arguments.array_count; ++k) {
+      if (!plan.passed[k]) places_[count++] = k;
     }
-    pass_.plan(*plan_.call, places_, count, out);
+    pass_.plan(plan.call, places_, count, *plan.out);
   }
 
   nb::object run() {
-    Call& call = *plan_.call;
+    Call& call = plan_.call;
     if (call.on_host()) {
       on_host(plan_);
     } else {
@@ -398,9 +397,9 @@ class Decision {
   }
 
   nb::dict explain() {
-    auto explained = nb::borrow<nb::dict>(plan_.call->explain());
+    auto explained = nb::borrow<nb::dict>(plan_.call.explain());
     explained["workspace_bytes"] = pass_.workspace_bytes();
-    if (plan_.call->on_host()) {
+    if (plan_.call.on_host()) {
       explained["algorithm"] = "NumPy's, operation by operation, on views of the arrays";
     } else {
       explained["algorithm"] = pass_.with_copy("one kernel, compiled at run time: " + cuda::describe(pass_.work));
@@ -410,7 +409,7 @@ class Decision {
 
  private:
   const ExpressionCalls& self_;
-  Plan plan_;
+  Plan& plan_;
   // on a GPU
   int places_[kMaxInputs];  // of the arrays that the kernel reads
   DevicePass pass_;
@@ -432,7 +431,8 @@ nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named
   const Arguments arguments = read_arguments(self, args, named);
   if (is_left_to_jax(self, arguments, execution)) return in_jax(self, arguments, out, stream, execution);
   return exchange::as_call(self.function.c_str(), !execution.is_none(), [&] {
-    return Decision(self, arguments, {out, stream, execution, false, true, true}).run();
+    Plan plan(self, arguments, {out, stream, execution, false, true, true});
+    return on_own_frame([&] { return Decision(self, plan).run(); });
   });
 }
 
@@ -454,7 +454,8 @@ nb::object explain_expression(nb::handle expression, nb::tuple args, nb::dict gi
     stream_for_jax(self.function.c_str(), stream);
     return nb::make_tuple(find_split(self, arguments.scalars).python, argument_tuple(self, arguments));
   }
-  return Decision(self, arguments, {out, stream, execution, true, true, true}).explain();
+  Plan plan(self, arguments, {out, stream, execution, true, true, true});
+  return on_own_frame([&] { return Decision(self, plan).explain(); });
 }
 
 void bind_expression(nb::module_& m) {

@@ -17,6 +17,7 @@
 
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
+#include "bindings/frame.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/functions/results.h"
 #include "bindings/scalars.h"
@@ -68,14 +69,6 @@ struct Options {
   nb::handle grid = Py_None, threads = Py_None, block = Py_None, shared = Py_None, cluster = Py_None,
              cooperative = Py_None;
   nb::handle stream = Py_None, execution = Py_None;  // of a call alone
-
-  /// Is anything said of the launch itself?
-  bool has_launch() const {
-    for (const nb::handle option : {grid, threads, block, shared, cluster, cooperative}) {
-      if (!option.is_none()) return true;
-    }
-    return false;
-  }
 };
 const Keyword<Options> kOptions[] = {
     {Name("grid"), &Options::grid},           {Name("block"), &Options::block},
@@ -338,24 +331,29 @@ class Decision {
   /// null for none.
   Decision(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict* given,
            const Options& options, bool only_looks)
-      : kernel_(kernel), shapes_(shapes), count_(static_cast<int>(kernel.parameters.size())) {
-    read(arguments);
+      : kernel_(kernel),
+        count_(static_cast<int>(kernel.parameters.size())),
+        tensors_(count_),
+        scalars_(count_),
+        arrays_(count_),
+        places_(count_) {
+    read(arguments, shapes);
     import_arrays(options, only_looks);
     if (given && nb::len(*given) > 0) check_given(*given);
-    set_values();
-    if (!options.has_launch()) {
-      launch_ = launch_of(kernel, kernel.plan, tensors_);
-      return;
-    }
-    Plan changed = kernel.plan;
-    apply(kernel, changed, options);
-    launch_ = launch_of(kernel, changed, tensors_);
+    make_results(shapes);
+    Plan plan = kernel.plan;
+    apply(kernel, plan, options);
+    launch_ = launch_of(kernel, plan, tensors_.data());
   }
 
   nb::object run() {
     cuda::Kernel& compiled = find_compiled(kernel_, call_->device());
-    call_->launch([&](cudaStream_t s) {
-      cuda::launch_kernel(compiled, launch_, kernel_.label, values_.pointers(), call_->device(), s);
+    on_own_frame([&] {
+      Values values;
+      set(values);
+      call_->launch([&](cudaStream_t s) {
+        cuda::launch_kernel(compiled, launch_, kernel_.label, values.pointers(), call_->device(), s);
+      });
     });
     return call_->hand_over();
   }
@@ -375,12 +373,12 @@ class Decision {
  private:
   const Parameter& parameter(int i) const { return kernel_.parameters[static_cast<size_t>(i)]; }
 
-  void read(const nb::tuple& arguments) {
-    const bool makes = nb::len(shapes_) > 0;
+  void read(const nb::tuple& arguments, const nb::dict& shapes) {
+    const bool makes = nb::len(shapes) > 0;
     size_t next = 0;
     for (int i = 0; i < count_; ++i) {
       tensors_[i] = nullptr;
-      if (makes && shapes_.contains(nb::int_(i))) continue;
+      if (makes && shapes.contains(nb::int_(i))) continue;
       const nb::handle argument = arguments[next++];
       const char* const name = parameter(i).name.c_str();
       if (!parameter(i).is_array()) {
@@ -402,7 +400,7 @@ class Decision {
     call_options.execution = options.execution;
     call_options.only_looks = only_looks;
     call_options.may_overlap = true;  // as kernels do: their authors know
-    const Call& call = call_.emplace(kernel_.label, arrays_, array_count_, call_options);
+    const Call& call = call_.emplace(kernel_.label, arrays_.data(), array_count_, call_options);
     for (int k = 0; k < array_count_; ++k) {
       check_array(kernel_.label, parameter(places_[k]), call, k);
       tensors_[places_[k]] = &call.tensor(k);
@@ -413,36 +411,38 @@ class Decision {
     for (int i = 0; i < count_; ++i) {
       const nb::int_ place(i);
       if (!rules.contains(place)) continue;
-      check_given_result(kernel_.label, parameter(i).name.c_str(), rules[place], tensors_, *tensors_[i]);
+      check_given_result(kernel_.label, parameter(i).name.c_str(), rules[place], tensors_.data(), *tensors_[i]);
     }
   }
 
-  void set_values() {
+  void make_results(const nb::dict& shapes) {
     for (int i = 0; i < count_; ++i) {
-      if (!parameter(i).is_array()) {
-        values_.put(parameter(i), scalars_[i]);
-        continue;
+      if (tensors_[i] || !parameter(i).is_array()) continue;
+      const char* const name = parameter(i).name.c_str();
+      const Shape shape = result_shape(kernel_.label, name, shapes[nb::int_(i)], tensors_.data());
+      check_dimensions(kernel_, parameter(i), shape);
+      tensors_[i] = &call_->output(shape, parameter(i).dtype);
+    }
+  }
+
+  void set(Values& values) const {
+    for (int i = 0; i < count_; ++i) {
+      if (parameter(i).is_array()) {
+        values.put(parameter(i), *tensors_[i]);
+      } else {
+        values.put(parameter(i), scalars_[i]);
       }
-      if (!tensors_[i]) {
-        const char* const name = parameter(i).name.c_str();
-        const Shape shape = result_shape(kernel_.label, name, shapes_[nb::int_(i)], tensors_);
-        check_dimensions(kernel_, parameter(i), shape);
-        tensors_[i] = &call_->output(shape, parameter(i).dtype);
-      }
-      values_.put(parameter(i), *tensors_[i]);
     }
   }
 
   Kernel& kernel_;
-  const nb::dict& shapes_;
   const int count_;
-  const DLTensor* tensors_[kMostParameters];  // by parameter; null where there is none yet
-  ScalarValue scalars_[kMostParameters];      // by parameter
-  Argument arrays_[kMostParameters];
-  int places_[kMostParameters];  // of the arrays among the parameters
+  Room<const DLTensor*> tensors_;  // by parameter; null where there is none yet
+  Room<ScalarValue> scalars_;      // by parameter
+  Room<Argument> arrays_;
+  Room<int> places_;  // of the arrays among the parameters
   int array_count_ = 0;
   std::optional<Call> call_;
-  Values values_;
   cuda::Launch launch_;
 };
 

@@ -8,6 +8,7 @@
 #include "bindings/bindings.h"
 #include "bindings/by_python.h"
 #include "bindings/explain.h"
+#include "bindings/frame.h"
 #include "bindings/matmul/abstract.h"
 #include "bindings/matmul/choices.h"
 #include "bindings/matmul/device_product.h"
@@ -74,20 +75,23 @@ void on_host(const Product& product) {
   compute_on_host(call, kMatmulName.get(), operands, exchange::numpy_dtype(dtype), keywords);
 }
 
+/// The result of a product whose arrays are read.
+const DLTensor& make_result(Product& product) {
+  Call& call = product.call;
+  if (call.on_host() && !product.terms.backend.is_none()) {
+    throw ValueError(std::string(kMatmul) + ": backend is given, but the arrays are in host memory, where NumPy " +
+                     "computes; accepted: None, or execution='cuda' with it");
+  }
+  if (!call.on_host()) find_cublas();
+  return call.output(product.result.shape, product.result.dtype);
+}
+
 /// What a call of `interop.matmul` is: all that is decided before anything is computed. `run` does it, `explain` says
 /// it.
 class Decision {
  public:
-  Decision(nb::handle a, nb::handle b, const Terms& terms, const cuda::MatmulOptions& options, bool only_looks)
-      : product_(a, b, terms, only_looks) {
-    Call& call = product_.call;
-    if (call.on_host() && !terms.backend.is_none()) {
-      throw ValueError(std::string(kMatmul) + ": backend is given, but the arrays are in host memory, where NumPy " +
-                       "computes; accepted: None, or execution='cuda' with it");
-    }
-    if (!call.on_host()) find_cublas();
-    const DLTensor& out = call.output(product_.result.shape, product_.result.dtype);
-    if (!call.on_host()) device_.emplace(product_, out, options);
+  Decision(Product& product, const DLTensor& out, const cuda::MatmulOptions& options) : product_(product) {
+    if (!product.call.on_host()) device_.emplace(product, out, options);
   }
 
   nb::object run() {
@@ -111,7 +115,7 @@ class Decision {
   }
 
  private:
-  Product product_;
+  Product& product_;
   std::optional<DeviceProduct> device_;
 };
 
@@ -121,8 +125,11 @@ nb::object matmul(nb::handle a, nb::handle b, nb::dict given) {
   const cuda::MatmulOptions options = read_kernel_options(terms.backend, terms.precision);
   check_terms(terms);
   if (is_left_to_jax(a, b, terms)) return in_jax(a, b, given, terms);
-  return exchange::as_call(kMatmul, !terms.execution.is_none(),
-                           [&] { return Decision(a, b, terms, options, false).run(); });
+  return exchange::as_call(kMatmul, !terms.execution.is_none(), [&] {
+    Product product(a, b, terms, false);
+    const DLTensor& out = make_result(product);
+    return on_own_frame([&] { return Decision(product, out, options).run(); });
+  });
 }
 
 }  // namespace
@@ -136,7 +143,9 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
     jax_keywords(terms);
     return nb::none();
   }
-  return Decision(a, b, terms, options, true).explain();
+  Product product(a, b, terms, true);
+  const DLTensor& out = make_result(product);
+  return on_own_frame([&] { return Decision(product, out, options).explain(); });
 }
 
 void bind_matmul(nb::module_& m) {
