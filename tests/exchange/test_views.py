@@ -103,8 +103,20 @@ def junk(n):
     return [np.full(n, 7.0) for _ in range(64)]
 
 
+class Emptied:
+    """Shows NumPy memory that is emptied with the object, which the array that NumPy makes does not keep."""
+
+    def __init__(self, x):
+        self.memory = bytearray(x.tobytes())
+        self.__array_interface__ = {"version": 3, "shape": x.shape, "typestr": x.dtype.str, "data": self.memory}
+
+    def __del__(self):
+        self.memory[:] = bytes(len(self.memory))
+
+
 TEMPORARIES = {
     "numpy": lambda x: x.copy(),
+    "array interface": Emptied,
     "dlpack": lambda x: Fake(x.copy()),
     "capsule": lambda x: Fake(x.copy()).capsule(),
     "interop": lambda x: interop.asarray(x.copy()),
