@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import types
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from helpers import libraries, machine
 import interop
 from interop import _core
 from interop._commands import bench
-from interop._commands.bench import examples, launches, matmul, measure, overhead, plot, table
+from interop._commands.bench import elementwise, examples, launches, matmul, measure, overhead, plot, table
 
 
 def test_without_a_gpu_it_says_so(capsys):
@@ -32,9 +34,21 @@ def test_bars_have_every_case_and_library(tmp_path):
         {"case": case, "backend": backend, "gb_per_s": 2000.0, "ratio_to_copy": 0.7, "card": "a card"}
         for case, backend in [("a + b", "interop"), ("a + b", "torch"), ("a + b.T", "interop")]
     ]
-    plot.elementwise(rows, str(tmp_path / "bars.svg"))
+    small = {"case": "small", "backend": "torch", "microseconds": 1.5, "ratio_to_torch": 1.0, "card": "a card"}
+    plot.elementwise([*rows, small], str(tmp_path / "bars.svg"))
     text = (tmp_path / "bars.svg").read_text()
     assert all(word in text for word in ("a + b<", "a + b.T<", "interop<", "torch<", "a card"))
+    assert "small<" not in text
+
+
+def test_rows_of_two_kinds_share_a_file(tmp_path):
+    rows = [
+        {"case": "large", "gb_per_s": 2.0, "card": "a card"},
+        {"case": "small", "microseconds": 1, "card": "a card"},
+    ]
+    bench._write(rows, str(tmp_path / "rows.csv"))
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    assert lines == ["case,gb_per_s,card,microseconds", "large,2.0,a card,", "small,,a card,1"]
 
 
 def test_bars_of_products_are_means_of_the_layouts(tmp_path, monkeypatch):
@@ -134,6 +148,51 @@ def test_launches_that_cannot_be_made_say_so(torch, monkeypatch, capsys):
     )
 
 
+def _numpy_as_cupy(torch, monkeypatch):
+    """What the benchmark calls of CuPy, by NumPy."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(cuda_stream=0))
+    names = ("from_dlpack", "result_type", "add", "less", "multiply")
+    return types.SimpleNamespace(
+        **{name: getattr(np, name) for name in names},
+        cuda=types.SimpleNamespace(ExternalStream=lambda pointer: contextlib.nullcontext()),
+        ElementwiseKernel=lambda *text: lambda x, y, z: np.add(x * np.float32(2.5), y, out=z),
+    )
+
+
+def test_small_calls_of_every_library_are_right(torch, monkeypatch):
+    cupy = _numpy_as_cupy(torch, monkeypatch)
+    taking_part = {
+        case: list(elementwise._checked_calls(torch, cupy, case, functions, operands))
+        for case, functions, operands in elementwise._small_cases(torch, cupy, True, "cpu")
+    }
+    assert taking_part.pop("float32 + int32, 128^2") == ["interop", "torch"]  # NumPy and CuPy give float64
+    assert len(taking_part) == 15
+    assert all(libraries == ["interop", "torch", "cupy"] for libraries in taking_part.values())
+
+
+def test_small_calls_do_without_cupy_and_a_compiler(torch):
+    cases = list(elementwise._small_cases(torch, None, False, "cpu"))
+    assert len(cases) == 15
+    case, functions, operands = cases[0]
+    assert list(elementwise._checked_calls(torch, None, case, functions, operands)) == ["interop", "torch"]
+
+
+def test_wrong_small_calls_are_not_timed(torch):
+    functions = {"interop": lambda x, y, out: out, "torch": torch.add}
+    with pytest.raises(AssertionError, match="a sum by interop is wrong; nothing was timed"):
+        elementwise._checked_calls(torch, None, "a sum", functions, [torch.ones(3), torch.ones(3)])
+
+
+def test_rows_of_small_calls_have_the_ratio_to_torch(capsys):
+    times = {"interop": 3e-6, "torch": 2e-6}
+    rows = list(elementwise._time_rows("a sum", times, ["interop", "torch", "cupy"]))
+    assert [(row["backend"], row["microseconds"], row["ratio_to_torch"]) for row in rows] == [
+        ("interop", pytest.approx(3), pytest.approx(1.5)),
+        ("torch", pytest.approx(2), 1),
+    ]
+    assert capsys.readouterr().out.split() == ["a", "sum", "3.00", "2.00", "-", "1.50"]
+
+
 @pytest.fixture
 def cuda_torch(cuda_device):
     return libraries.by_name("torch", "cuda").module
@@ -177,6 +236,16 @@ def test_matmul_prints_a_row_for_each_product_on_gpu(cuda_torch, monkeypatch, tm
     assert {"torch", "interop None", "interop tiled"} <= {row["backend"] for row in rows}
     assert all(float(row["tflops"]) > 0 for row in rows)
     assert "geometric mean" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_small_calls_give_a_row_for_each_library_on_gpu(cuda_torch, monkeypatch, capsys):
+    monkeypatch.setattr(elementwise, "_NODES", 3)
+    cupy = measure.try_import("cupy")
+    rows = list(elementwise._small_calls(cuda_torch, cupy, measure.has_compiler()))
+    assert {"interop", "torch", *(["cupy"] if cupy else [])} == {row["backend"] for row in rows}
+    assert all(row["microseconds"] > 0 and row["ratio_to_torch"] > 0 for row in rows)
+    assert "graphs of 3: their operands stay in the L2 cache" in capsys.readouterr().out
 
 
 @pytest.mark.gpu

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench.add_argument(
         "what",
         choices=["matmul", "elementwise", "overhead", "examples"],
-        help="large products, large sums, host time, or the examples of the pages beside how it was done before",
+        help="large products, sums, host time, or the examples of the pages beside how it was done before",
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
     bench.add_argument(

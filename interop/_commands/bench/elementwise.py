@@ -1,4 +1,4 @@
-"""Device time of elementwise operations and expressions, beside a copy, torch and CuPy."""
+"""Device time of elementwise operations and expressions, large and small, beside a copy, torch and CuPy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import numpy as np
 
 import interop
 from interop._commands.bench import measure
-from interop._commands.bench.measure import Row, bind, device_times, has_compiler, try_import, warm_up
+from interop._commands.bench.measure import Candidates, Row, bind, device_times, has_compiler, try_import, warm_up
 
 __all__ = ["run"]
 
 Pair = tuple[Any, Any]
+Functions = dict[str, Callable[..., Any]]
+
+_NODES = 500  # small calls in one graph, so that the launch of the graph hardly counts
 
 
 def _elementwise_cases(torch: Any) -> Iterable[tuple[str, int, Callable[[], Pair]]]:
@@ -69,7 +72,7 @@ def _copy_rate(torch: Any) -> float:
 
 
 def run(torch: Any) -> Iterable[Row]:
-    """GB/s of sums and of an expression of large arrays, beside a copy, torch and CuPy."""
+    """GB/s of large arrays, beside a copy, torch and CuPy; then microseconds of small calls, beside the libraries."""
     cupy = try_import("cupy")
     warm_up(torch)
     ceiling = _copy_rate(torch)
@@ -96,8 +99,10 @@ def run(torch: Any) -> Iterable[Row]:
         yield from _rate_rows(case, moved, times, names, ceiling)
         del a, b, out
         torch.cuda.empty_cache()
-    if has_compiler():
+    expressions = has_compiler()
+    if expressions:
         yield from _expressions(torch, cupy, names, ceiling)
+    yield from _small_calls(torch, cupy, expressions)
 
 
 def _rate_rows(case: str, moved: int, times: dict[str, float], names: Sequence[str], ceiling: float) -> Iterable[Row]:
@@ -178,3 +183,89 @@ def _cupy_seconds(cupy: Any, call: Callable[[], Any]) -> float:
         end.synchronize()
         samples.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
     return float(statistics.median(samples[2:]))
+
+
+# ---- small calls ----
+
+
+def _small_cases(torch: Any, cupy: Any, expressions: bool, device: str) -> Iterable[tuple[str, Functions, list[Any]]]:
+    """Yield what is called, by library, and the operands: small whole numbers, so that all results are equal."""
+
+    def random(*shape: int, dtype: Any = torch.float32) -> Any:
+        return torch.randint(-8, 9, shape, device=device).to(dtype)
+
+    def by_name(name: str) -> Functions:
+        libraries = {"interop": interop, "torch": torch} | ({"cupy": cupy} if cupy else {})
+        return {library: getattr(module, name) for library, module in libraries.items()}
+
+    add = by_name("add")
+    for dtype in (torch.float32, torch.float16, torch.int32):
+        for n in (1, 1 << 14, 1 << 20):
+            yield f"add, {str(dtype).removeprefix('torch.')}, {n}", add, [random(n, dtype=dtype) for _ in range(2)]
+    n = 1 << 14
+    yield f"less, {n}", by_name("less"), [random(n), random(n)]
+    yield f"x * 2.5, {n}", by_name("multiply"), [random(n), 2.5]
+    if expressions:
+        functions: Functions = {
+            "interop": interop.elementwise("x * 2.5 + y"),
+            "torch": lambda x, y, out: torch.add(y, x, alpha=2.5, out=out),  # one kernel, as the others
+        }
+        if cupy:
+            kernel = cupy.ElementwiseKernel("T x, T y", "T z", "z = x * T(2.5) + y", "x_times_a_number_plus_y")
+            functions["cupy"] = lambda x, y, out: kernel(x, y, out)
+        yield f"x * 2.5 + y, {n}", functions, [random(n), random(n)]
+    yield "row broadcast, 128^2", add, [random(128, 128), random(128)]
+    for side in (128, 1024):
+        yield f"a.T + b, {side}^2", add, [random(side, side).T, random(side, side)]
+    yield "float32 + int32, 128^2", add, [random(128, 128), random(128, 128, dtype=torch.int32)]
+
+
+def _small_calls(torch: Any, cupy: Any, expressions: bool) -> Iterable[Row]:
+    """Microseconds of small calls on the GPU, where what counts is how soon a kernel starts and ends."""
+    names = ["interop", "torch", *(["cupy"] if cupy else [])]
+    print(f"\nsmall calls, replayed in CUDA graphs of {_NODES}: their operands stay in the L2 cache")
+    print(f"{'us of a call, on the GPU':<36}" + "".join(f"{name:>9}" for name in names) + "   interop to torch")
+    for case, functions, operands in _small_cases(torch, cupy, expressions, "cuda"):
+        calls = _checked_calls(torch, cupy, case, functions, operands)
+        times = device_times(torch, {name: [call] * _NODES for name, call in calls.items()})
+        yield from _time_rows(case, times, names)
+
+
+def _checked_calls(torch: Any, cupy: Any, case: str, functions: Functions, operands: list[Any]) -> Candidates:
+    """Return the call of each library that has the dtypes, all into the same memory, once the results are right."""
+    expected = functions["torch"](*operands, out=None)
+    out = torch.empty_like(expected, memory_format=torch.contiguous_format)
+    calls: Candidates = {name: functools.partial(functions[name], *operands, out=out) for name in ("interop", "torch")}
+    if cupy:
+        calls |= _on_torchs_stream(torch, cupy, functions["cupy"], operands, out)
+    for name, call in calls.items():
+        out.zero_()
+        call()
+        if not torch.equal(out, expected):
+            raise AssertionError(f"interop bench: {case} by {name} is wrong; nothing was timed")
+    return calls
+
+
+def _on_torchs_stream(torch: Any, cupy: Any, function: Callable[..., Any], operands: list[Any], out: Any) -> Candidates:
+    """Return CuPy's call, which torch's graphs capture; nothing where CuPy gives another dtype than torch."""
+    *arrays, result = (cupy.from_dlpack(x) if isinstance(x, torch.Tensor) else x for x in (*operands, out))
+    if result.dtype.kind != "b" and cupy.result_type(*arrays) != result.dtype:
+        return {}
+
+    def call() -> None:
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            function(*arrays, out=result)
+
+    return {"cupy": call}
+
+
+def _time_rows(case: str, times: dict[str, float], names: Sequence[str]) -> Iterable[Row]:
+    """Print and yield the microseconds of the libraries that took part."""
+    print(
+        f"{case:<36}"
+        + "".join(f"{times[name] * 1e6:>9.2f}" if name in times else f"{'-':>9}" for name in names)
+        + f"   {times['interop'] / times['torch']:.2f}"
+    )
+    for name, seconds in times.items():
+        ratio = seconds / times["torch"]
+        yield {"case": case, "backend": name, "microseconds": seconds * 1e6, "ratio_to_torch": ratio}

@@ -13,7 +13,11 @@ _BACKENDS = {"interop None": "#1f6fb4", "interop tiled": "#86bde8"}
 
 
 def elementwise(rows: Sequence[dict[str, Any]], path: str) -> None:
-    """Draw the rate of each case and library beside that of a copy, in any format that matplotlib writes."""
+    """Draw the rate of each case and library beside that of a copy, in any format that matplotlib writes.
+
+    Small calls have no rate, and no bar.
+    """
+    rows = [row for row in rows if "ratio_to_copy" in row]
     cases = list(dict.fromkeys(row["case"] for row in rows))
     ratios = {
         library: {row["case"]: float(row["ratio_to_copy"]) for row in rows if row["backend"] == library}
