@@ -23,17 +23,6 @@ namespace {
 
 constexpr std::size_t kBytes = std::size_t{2} << 30, kWorkspace = std::size_t{32} << 20;
 
-/// Bytes that a copy reads and writes, in a second.
-double copy_rate(char* memory) {
-  constexpr std::size_t kHalf = kBytes / 2;
-  check_cuda(cudaMemsetAsync(memory, 1, kBytes, stream()), "cudaMemsetAsync");
-  Repeats copy("copy", 4, [&](int) {
-    check_cuda(cudaMemcpyAsync(memory + kHalf, memory, kHalf, cudaMemcpyDeviceToDevice, stream()), "cudaMemcpyAsync");
-  });
-  for (int i = 0; i < 10; ++i) copy.replay();
-  return 2. * kHalf / copy.median();
-}
-
 /// A product of few rows, over as many sets of arrays as exceed L2.
 struct Shape {
   DLDataType dtype;
@@ -117,7 +106,7 @@ void bench(const Shape& shape, const Cublas& cublas, char* memory, double rate) 
 
 void bench_all(const std::vector<DLDataType>& dtypes, double seconds, const Cublas& cublas) {
   const DeviceMemory buffer(kBytes + kWorkspace);
-  const double rate = copy_rate(buffer.data());
+  const double rate = copy_rate(buffer.data(), kBytes);
   std::printf("a copy: %.0f GB/s\n", rate / 1e9);
   struct Size {
     int64_t n, k;

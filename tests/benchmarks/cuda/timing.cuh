@@ -144,6 +144,17 @@ inline void replay_in_turn(std::vector<std::unique_ptr<Repeats>>& rows) {
   }
 }
 
+/// Bytes that a copy of one half of the memory to the other reads and writes, in a second.
+inline double copy_rate(char* memory, std::size_t bytes) {
+  const std::size_t half = bytes / 2;
+  check_cuda(cudaMemsetAsync(memory, 1, bytes, stream()), "cudaMemsetAsync");
+  Repeats copy("copy", 4, [&](int) {
+    check_cuda(cudaMemcpyAsync(memory + half, memory, half, cudaMemcpyDeviceToDevice, stream()), "cudaMemcpyAsync");
+  });
+  for (int i = 0; i < 10; ++i) copy.replay();
+  return 2. * half / copy.median();
+}
+
 /// Fills so many bytes with uniform values of a dtype, and waits.
 inline void fill_uniform(DLDataType dtype, char* memory, std::size_t bytes) {
   const Strided all{1, static_cast<int64_t>(bytes) / item_bytes(dtype), 0, 1, 0, {}, {}};
