@@ -1,7 +1,8 @@
 """Runs the code blocks of README.md and of these pages: all of them with `pytest`, one page with `pytest docs/page.md`.
 
 * A ```python block is executed, a ```pycon block is a doctest. The blocks of a page run in order and share their names;
-  one that is chosen alone runs those before it, too, if it needs all that they need.
+  one that is chosen alone runs those before it, too, if it needs all that they need. So does one of a run in several
+  processes, of which each has some of the blocks.
 * Words after the language are what a block needs, as in ```python cuda cupy. Where that is absent the block is skipped,
   or fails under `--require` (an option of tests/conftest.py, so it takes a run that includes tests/).
 * A page that includes a file (README.md in index.md) runs the file's blocks too. Other languages are not run.
@@ -105,9 +106,16 @@ class Block(pytest.Item):
             raise
 
     def runtest(self) -> None:
-        for block in self.parent.blocks[: self.parent.blocks.index(self) + 1]:
-            if not block.was_run and set(block.needs) <= set(self.needs):
-                block.run()
+        blocks = self.parent.blocks[: self.parent.blocks.index(self) + 1]
+        needed = [block for block in blocks if set(block.needs) <= set(self.needs)]
+        missing = [block for block in needed if not block.was_run]
+        if missing and any(block.was_run for block in needed[needed.index(missing[0]) :]):
+            # One that needs less was chosen before, alone: the names are not those that the blocks left in order.
+            self.parent.names.clear()
+            self.parent.names["__name__"] = "__main__"
+            missing = needed
+        for block in missing:
+            block.run()
 
     def run(self) -> None:
         self.was_run = True

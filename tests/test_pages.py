@@ -6,6 +6,9 @@ import ast
 import builtins
 import doctest
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,28 @@ def test_a_block_alone_has_its_names(page):
     for place, (line, needs, code) in enumerate(all_blocks):
         before = "".join(text for _, needed, text in all_blocks[:place] if needed <= needs)
         assert unknown_names(before, code) == [], f"{page.name}, line {line}"
+
+
+def test_blocks_that_are_chosen_run_in_the_order_of_the_page(tmp_path):
+    """Also where one that needs less was chosen before: its names are not kept for one that needs more."""
+    pytest.importorskip("torch")
+    fences = ("python", "x = 0"), ("python torch", "x = 1"), ("python", "x = 2"), ("python torch", "assert x == 2")
+    (tmp_path / "page.md").write_text("".join(f"```{info}\n{code}\n```\n" for info, code in fences))
+    (tmp_path / "conftest.py").write_text(
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('runner', {str(ROOT / 'docs' / 'conftest.py')!r})\n"
+        "runner = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(runner)\n"
+        "pytest_collect_file = runner.pytest_collect_file\n"
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--require', default='')\n"
+    )
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
+    for chosen in (["line 8", "line 11"], ["line 11"], ["line 2", "line 5", "line 8", "line 11"]):
+        nodes = [f"page.md::{line}" for line in chosen]
+        done = subprocess.run([*command, *nodes], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+        assert f"{len(chosen)} passed" in done.stdout
 
 
 def test_an_unknown_name_is_found():
