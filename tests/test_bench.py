@@ -154,7 +154,7 @@ def _numpy_as_cupy(torch, monkeypatch):
     names = ("from_dlpack", "result_type", "add", "less", "multiply")
     return types.SimpleNamespace(
         **{name: getattr(np, name) for name in names},
-        cuda=types.SimpleNamespace(ExternalStream=lambda pointer: contextlib.nullcontext()),
+        cuda=types.SimpleNamespace(Stream=object, ExternalStream=lambda pointer: contextlib.nullcontext()),
         ElementwiseKernel=lambda *text: lambda x, y, z: np.add(x * np.float32(2.5), y, out=z),
     )
 

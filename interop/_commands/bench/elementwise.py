@@ -11,7 +11,16 @@ import numpy as np
 
 import interop
 from interop._commands.bench import measure
-from interop._commands.bench.measure import Candidates, Row, bind, device_times, has_compiler, try_import, warm_up
+from interop._commands.bench.measure import (
+    Candidates,
+    Row,
+    bind,
+    device_times,
+    has_compiler,
+    torch_stream_in_cupy,
+    try_import,
+    warm_up,
+)
 
 __all__ = ["run"]
 
@@ -253,7 +262,7 @@ def _on_torchs_stream(torch: Any, cupy: Any, function: Callable[..., Any], opera
         return {}
 
     def call() -> None:
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        with torch_stream_in_cupy(torch, cupy):
             function(*arrays, out=result)
 
     return {"cupy": call}

@@ -9,6 +9,7 @@ from typing import Any
 
 import interop
 from interop import _core
+from interop._commands.bench.measure import TorchStream
 from interop._cuda import nvrtc
 
 __all__ = ["COUNT", "RAW_KERNEL", "WAYS", "launches"]
@@ -83,19 +84,9 @@ def _by_cuda_core(torch: Any, x: Any, out: Any) -> Call:
     device.set_current()
     options = core.ProgramOptions(arch=f"sm_{device.arch}")
     kernel = core.Program(SOURCE, "c++", options).compile("cubin").get_kernel("add")
-    stream = device.create_stream(_Stream(torch.cuda.current_stream().cuda_stream))
+    stream = device.create_stream(TorchStream(torch))
     config = core.LaunchConfig(grid=1, block=COUNT)
     return lambda: core.launch(stream, config, kernel, x.data_ptr(), x.data_ptr(), out.data_ptr(), COUNT)
-
-
-class _Stream:
-    """A handle as `cuda.core` takes it."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
 
 
 def _by_ctypes(torch: Any, x: Any, out: Any) -> Call:

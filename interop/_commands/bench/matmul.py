@@ -14,7 +14,15 @@ from typing import Any, Literal
 
 import interop
 from interop import _core
-from interop._commands.bench.measure import Row, bind, device_times, event_time, try_import, warm_up
+from interop._commands.bench.measure import (
+    Row,
+    bind,
+    device_times,
+    event_time,
+    torch_stream_in_cupy,
+    try_import,
+    warm_up,
+)
 from interop._libraries.jax import jax_has_cuda
 
 __all__ = ["run"]
@@ -179,8 +187,7 @@ def _peers(torch: Any, product: _Product, operands: list[Operands], repeats: int
             print(f"  nvmath: skipped: {type(error).__name__}: {str(error).splitlines()[0]}")
     for name, call in calls.items():
         try:
-            stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream) if name == "cupy" else None
-            with stream or contextlib.nullcontext():
+            with torch_stream_in_cupy(torch, cupy) if name == "cupy" else contextlib.nullcontext():
                 seconds[name] = event_time(torch, call, repeats)
         except Exception as error:
             print(f"  {name}: skipped: {type(error).__name__}: {str(error).splitlines()[0]}")

@@ -15,12 +15,14 @@ __all__ = [
     "BLOCKS",
     "Candidates",
     "Row",
+    "TorchStream",
     "bind",
     "block",
     "device_times",
     "event_time",
     "has_compiler",
     "host_times",
+    "torch_stream_in_cupy",
     "try_import",
     "warm_up",
 ]
@@ -36,6 +38,24 @@ def try_import(name: str) -> Any:
         return __import__(name)
     except ImportError:
         return None
+
+
+class TorchStream:
+    """Torch's current stream, as `cuda.core` and CuPy take it."""
+
+    def __init__(self, torch: Any) -> None:
+        self.handle = torch.cuda.current_stream().cuda_stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def torch_stream_in_cupy(torch: Any, cupy: Any) -> Any:
+    """Return torch's current stream as one of CuPy's, which `with` makes current."""
+    stream = TorchStream(torch)
+    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14, which deprecates the other
+        return cupy.cuda.Stream.from_external(stream)
+    return cupy.cuda.ExternalStream(stream.handle)
 
 
 def has_compiler() -> bool:
