@@ -141,6 +141,18 @@ def test_a_view_of_what_export_returned_keeps_it(name, torch):
         assert any(np.array_equal(view, x.astype("u1")) for view in seen)  # the output is among them, too
 
 
+def test_a_view_keeps_the_array_that_was_exported():
+    kind = new_box(export=unpack)
+    kind.__del__ = lambda box: box.inside.fill(7)  # its memory goes with it
+    view = interop.asarray(kind(np.arange(4, dtype="u1")))
+    error = error_of(lambda: interop.add(kind(np.arange(4, dtype="u1")), 300))
+    seen = [array for array in arrays_in(error) if array.base is not None]
+    del error
+    gc.collect()
+    assert np.asarray(view).tolist() == [0, 1, 2, 3]
+    assert any(array.tolist() == [0, 1, 2, 3] for array in seen)  # the output is among them, too
+
+
 def test_a_temporary_is_let_go_with_its_last_view(torch):
     alive = []
 

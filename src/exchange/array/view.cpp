@@ -79,6 +79,7 @@ std::vector<Held> owners_of(Operand& operand, nb::handle owner) {
   owners.push_back({nb::borrow(owner), std::move(operand.release)});
   // The object of a registered library, or of a protocol: what was read may depend on it.
   if (!operand.source().is(operand.object)) owners.push_back({nb::borrow(operand.object)});
+  // NumPy need not keep what it made an array of, by `__array_interface__`.
   if (operand.exported.is_valid()) owners.push_back({operand.exported});
   return owners;
 }
@@ -116,12 +117,10 @@ Array take_view(Operand& operand) {
 nb::object view_of(Operand& operand) {
   if (operand.view.is_valid()) return operand.view;
   Array array = describe(operand);
-  std::vector<Held> owners(2);
   // NumPy's view may stay in an exception's traceback.
-  owners[0].object = operand.route ? operand.source_route()->owner(operand.source()) : nb::borrow(operand.memory());
-  owners[0].release = std::move(operand.release);
-  owners[1].object = operand.exported;
-  array.memory = keep_alive(std::move(owners), -1, nullptr);
+  const nb::object owner =
+      operand.route ? operand.source_route()->owner(operand.source()) : nb::borrow(operand.memory());
+  array.memory = keep_alive(owners_of(operand, owner), -1, nullptr);
   array.is_view = true;
   array.device = {kDLCPU, 0};
   operand.view = nb::cast(std::move(array));
