@@ -350,13 +350,27 @@ def test_an_export_calls_the_same_function_again():
     at_once(THREADS, work)
 
 
-def test_an_export_without_end_is_an_error():
-    f = interop.elementwise("x + 1")
+ENDLESS = {
+    "add": lambda x: interop.add(x, 1),
+    "asarray": interop.asarray,
+    "explain": lambda x: interop.explain(interop.add, x, 1),
+    "expression": interop.elementwise("x + 1"),
+    "kernel": interop.kernel("__global__ void f(double* x) {}", "f", grid=1),
+    "matmul": lambda x: interop.matmul(x, x),
+}
+
+
+@pytest.mark.parametrize("f", ENDLESS.values(), ids=ENDLESS)
+def test_an_export_without_end_is_an_error(f):
     kind = new_class()
     interop.register(kind, name="endless", export=lambda x: f(x))
-    with pytest.raises((BufferError, RecursionError)):
-        f(kind(np.ones(3)))
-    assert f(np.ones(3)).tolist() == [2, 2, 2]
+    own = new_class()
+    own.__dlpack_device__ = lambda x: (1, 0)
+    own.__dlpack__ = lambda x, **_: f(x)
+    for x in (kind(np.ones(3)), own(np.ones(3))):
+        with pytest.raises((BufferError, RecursionError)):
+            f(x)
+    assert interop.elementwise("x + 1")(np.ones(3)).tolist() == [2, 2, 2]
 
 
 def test_calls_from_del_in_many_threads():

@@ -24,7 +24,7 @@ void DevicePass::set_arrays(const Call& call, const DLTensor& out) {
   ops::plan_pass(work, out, inputs, count_);
 }
 
-// Apart from `run`, which calls nest in: a pass takes 10 KB of the stack.
+// Apart from `run`, where a library may call interop as it makes the temporary: a pass takes 10 KB of the stack.
 void DevicePass::copy_out(const DLTensor& from, cudaStream_t stream) const {
   Elementwise copy;
   ops::plan_pass(copy, *out_, &from, 1);

@@ -50,8 +50,8 @@ class DlpackRoute final : public Route {
 
  private:
   /// Not all producers flag a copy. Exported again, memory of its own has the same address; a copy has not, as the
-  /// first one is still there.
-  static bool is_at_one_address(const Operand& operand, cudaStream_t stream) {
+  /// first one is still there. Not on the frame of `acquire`, whose first export may call interop again.
+  [[gnu::noinline]] static bool is_at_one_address(const Operand& operand, cudaStream_t stream) {
     Operand again;
     again.function = operand.function;
     again.name = operand.name;
