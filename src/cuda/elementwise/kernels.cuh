@@ -315,7 +315,11 @@ __global__ void __launch_bounds__(kThreads)
 /// 6, broadcast rows and misaligned arrays of float32 are read 5 to 7 % more slowly (H200, `interop bench
 /// elementwise`).
 template <typename T>
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
+constexpr int kBlocksOf = 0;  // an SM of sm_75 has 1024 threads, and enough registers for them
+#else
 constexpr int kBlocksOf = sizeof(T) == 4 ? 6 : 0;
+#endif
 
 template <typename T, typename Ops, typename Operand, int N, int Unroll>
 __global__ void __launch_bounds__(kThreads, kBlocksOf<T>)
