@@ -1,4 +1,4 @@
-"""Inputs that broke other libraries, those in host memory; the rest, and the list, are in tests/gpu/test_cases.py."""
+"""Inputs that broke other libraries, those in host memory; the rest, and the list, are in tests/gpu/cases."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_b114_the_least_integer_by_minus_one(host_jax, torch, name):
     assert interop.abs(x).tolist() == [-(2**31)]
 
 
-# IntelPython/dpctl#1652: x // x was 0 on a GPU. The same on the device is in tests/gpu/test_cases.py.
+# IntelPython/dpctl#1652: x // x was 0 on a GPU. The same on the device is in tests/gpu/cases.
 def test_b116_x_floor_divided_by_x():
     x = np.arange(1, 4097, dtype="f4")
     assert (interop.floor_divide(x, x) == 1).all()
