@@ -1,4 +1,4 @@
-"""`interop.kernel` without a GPU: declarations, refusals, the compiler. On the GPU: tests/gpu/test_kernel.py."""
+"""`interop.kernel` without a GPU: declarations, refusals, the compiler. On the GPU: tests/gpu/kernel."""
 
 from __future__ import annotations
 

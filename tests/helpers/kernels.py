@@ -1,5 +1,27 @@
-"""Kernels such as users write, by their source."""
+"""Kernels such as users write, by their source, and what to give to them."""
 
+from __future__ import annotations
+
+import numpy as np
+
+N = 1000
+A = np.arange(N, dtype="float32")
+B = np.full(N, 10, "float32")
+
+ADD = """
+__global__ void add(const float* a, const float* b, float* c, long long n) {
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < n) c[i] = a[i] + b[i];
+}
+"""
+TRANSPOSE = """
+#include <interop/view.cuh>
+template <typename T>
+__global__ void transpose(interop::View<const T, 2> x, interop::View<T, 2> y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+  if (i < x.size(0) && j < x.size(1)) y(j, i) = x(i, j);
+}
+"""
 TWICE = """
 __global__ void twice(const float* a, float* c, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
