@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import device, libraries, machine
+from helpers.races import WITH_STREAMS
 
 import interop
 
@@ -60,3 +61,9 @@ def torch_sm80(torch):
 def jax():
     """A JAX that sees the GPU."""
     return libraries.by_name("jax", "cuda").module
+
+
+@pytest.fixture(params=WITH_STREAMS)
+def side(request):
+    """A side stream of a library, and that library."""
+    return device.Side(libraries.on_gpu(request.param))

@@ -1,6 +1,7 @@
 """On which stream the work of a call is queued, what it waits for, and what waits for it.
 
 Every race here is lost for certain by code that takes another stream, or leaves one wait out: see `helpers.device`.
+Arrays that name a stream, or have none: test_named_streams.py. Calls with `stream=`: test_given_streams.py.
 """
 
 from __future__ import annotations
@@ -12,21 +13,10 @@ import numpy as np
 import pytest
 from helpers import device, graphs
 from helpers.device import DELAY_MS, Side, Snapshot, delay, fill, is_busy, slow_in_jax, synchronize
-from helpers.dlpack import Cai, CudaStream, Fake, OldFake
 from helpers.libraries import on_gpu
+from helpers.races import COUNT, ONES, WITH_STREAMS, N, host_did_not_wait, warm
 
 import interop
-
-N = 64
-COUNT = N * N
-ONES = np.ones((N, N), "float32")
-WITH_STREAMS = ("torch", "cupy", "numba")
-
-
-@pytest.fixture(params=WITH_STREAMS)
-def side(request):
-    """A side stream of a library, and that library."""
-    return Side(on_gpu(request.param))
 
 
 def pair_of_sides(first, second):
@@ -36,17 +26,6 @@ def pair_of_sides(first, second):
 TWO_LIBRARIES = pytest.mark.parametrize(
     ("first", "second"), [(x, y) for x in WITH_STREAMS for y in WITH_STREAMS if x != y]
 )
-
-
-def warm(*arrays, **options):
-    """Make the same call once before the race: modules, plans, and a block for the result in the allocator's pool."""
-    interop.matmul(*arrays, **options)
-    synchronize()
-
-
-def host_did_not_wait(side):
-    """Numba allocates by a call that may wait for the device; the others must not."""
-    return side.library.name == "numba" or is_busy(side.handle)
 
 
 # ---- one library, on its own current stream ----
@@ -266,239 +245,6 @@ def test_equal_streams_of_two_libraries_cost_no_wait(torch, cupy):
     graph.replay()
     synchronize()
     assert (out == 2 * N).all()
-
-
-# ---- what has no stream of its own, and what names one ----
-
-
-@pytest.mark.parametrize("kind", [Fake, OldFake])
-def test_producers_are_asked_for_the_calls_stream(torch, cupy, kind):
-    fake = kind(cupy.ones((N, N), "float32"))
-    synchronize()
-    version = {} if kind is OldFake else {"max_version": (1, 3)}
-    interop.matmul(fake, fake)
-    assert fake.asked == [{"stream": 1, **version}] * 2  # of no library: the legacy default stream, by its DLPack name
-    fake.asked.clear()
-    stream = torch.cuda.Stream()
-    a = torch.ones(N, N, device="cuda")
-    with torch.cuda.stream(stream):
-        interop.matmul(a, fake)
-    interop.matmul(a, fake)  # torch's default stream is handle 0 to torch
-    interop.matmul(fake, fake, stream=stream)
-    interop.matmul(fake, a, stream=0)
-    handles = [stream.cuda_stream, 1, stream.cuda_stream, stream.cuda_stream, 1]
-    assert fake.asked == [{"stream": handle, **version} for handle in handles]
-    synchronize()
-
-
-def test_an_array_of_no_library_leads_on_the_default_stream(cupy):
-    x = cupy.ones((N, N), "float32")
-    fake = Fake(x)
-    warm(fake, fake)
-    delay(device.LEGACY)
-    fill(x.data.ptr, 2, COUNT, device.LEGACY)
-    c = interop.matmul(fake, fake)
-    synchronize()
-    assert type(c) is interop.Array
-    assert (cupy.asarray(c) == 4 * N).all()
-
-
-def test_a_stream_named_by_the_array_interface_is_waited_for(cupy):
-    stream = cupy.cuda.Stream(non_blocking=True)
-    x = cupy.ones((N, N), "float32")
-    synchronize()
-    with stream:
-        a = Cai(x)
-    assert a.__cuda_array_interface__["stream"] == stream.ptr
-    warm(a, a)
-    delay(stream.ptr)
-    fill(x.data.ptr, 2, COUNT, stream.ptr)
-    c = interop.matmul(a, a)
-    synchronize()
-    assert (cupy.asarray(c) == 4 * N).all()
-
-
-def test_a_stream_named_by_the_array_interface_waits_in_turn(torch, cupy):
-    side = Side(on_gpu("torch"))
-    stream = cupy.cuda.Stream(non_blocking=True)
-    x, a = cupy.ones((N, N), "float32"), side.make(ONES)
-    synchronize()
-    with stream:
-        b = Cai(x)
-    with side.current():
-        warm(a, b)
-        delay(side.handle)
-        c = interop.matmul(a, b)
-        fill(x.data.ptr, 9, COUNT, stream.ptr)
-        assert is_busy(side.handle)
-    synchronize()
-    assert (c == N).all()
-
-
-def test_results_of_no_library_are_waited_for_by_their_consumers(torch, cupy):
-    """An `interop.Array` tells every consumer when it is ready, whatever stream the consumer names."""
-    stream = cupy.cuda.Stream(non_blocking=True)
-    reader = Side(on_gpu("torch"))
-    x = cupy.ones((N, N), "float32")
-    synchronize()
-    with stream:
-        a, b = Cai(x), Cai(x * 3)
-    warm(a, b)
-    consumers = {
-        "torch": lambda c: torch.from_dlpack(c).clone(),
-        "cupy": lambda c: cupy.from_dlpack(c).copy(),
-        "interop": lambda c: interop.matmul(torch.eye(N, device="cuda"), c),
-    }
-    for name, consume in consumers.items():
-        with reader.current():
-            consume(interop.matmul(b, b))  # the first time; leaves other values in the memory that comes next
-            synchronize()
-            delay(stream.ptr)
-            c = interop.matmul(a, a)
-            seen = consume(c)
-            assert is_busy(stream.ptr), name
-        synchronize()
-        assert bool((seen == N).all()), name
-
-
-def test_an_array_used_on_one_stream_is_ready_there_for_the_next(torch, cupy):
-    x = cupy.ones((N, N), "float32")
-    c = interop.matmul(Cai(x), Cai(x))
-    synchronize()
-    one, two = Side(on_gpu("torch")), Side(on_gpu("torch"))
-    eye = one.make(np.eye(N, dtype="float32"))
-    with one.current():
-        warm(eye, eye, out=c)  # c is written again, by a call led by torch on its side stream
-        fill(interop_pointer(c), 5, COUNT, one.handle)
-        synchronize()
-        delay(one.handle)
-        interop.matmul(eye, eye, out=c)
-    with two.current():
-        seen = torch.from_dlpack(c).clone()
-    synchronize()
-    assert torch.equal(seen, torch.eye(N, device="cuda"))
-
-
-def interop_pointer(c):
-    return c.__cuda_array_interface__["data"][0]
-
-
-# ---- stream= ----
-
-
-def named(kind, handle):
-    if kind == "int":
-        return handle
-    if kind == "__cuda_stream__":
-        return CudaStream(handle)
-    if kind == "torch":
-        return on_gpu("torch").module.cuda.ExternalStream(handle)
-    if kind == "cupy":
-        return on_gpu("cupy").stream(handle)
-    return on_gpu("numba").module.external_stream(handle)
-
-
-@pytest.mark.parametrize("kind", ["int", "__cuda_stream__", "torch", "cupy"])
-def test_a_given_stream_takes_the_work_and_waits_for_the_librarys_own(side, kind):
-    given = device.new_stream()
-    a = side.make(ONES)
-    snapshot = Snapshot((N, N))
-    with side.current():
-        warm(a, a, stream=named(kind, given))
-        delay(side.handle)
-        fill(side.library.pointer(a), 2, COUNT, side.handle)
-        c = interop.matmul(a, a, stream=named(kind, given))
-        snapshot.take(side.library.pointer(c), given)
-        assert host_did_not_wait(side)
-    assert side.library.is_ours(c)
-    assert (snapshot.values() == 4 * N).all()
-
-
-def test_the_librarys_own_stream_does_not_wait_for_a_given_one(side):
-    given = device.new_stream()
-    a, out = side.make(ONES), side.make(ONES)
-    with side.current():
-        warm(a, a, out=out, stream=given)
-        delay(given)
-        interop.matmul(a, a, out=out, stream=given)
-        assert is_busy(given)
-        assert not is_busy(side.handle)  # the result is ready on the given stream alone
-    synchronize()
-    assert (side.library.to_numpy(out) == N).all()
-
-
-def test_out_on_a_given_stream_waits_for_the_librarys_own(side):
-    given = device.new_stream()
-    a, out = side.make(ONES), side.make(ONES)
-    pointer = side.library.pointer(out)
-    with side.current():
-        warm(a, a, out=out, stream=given)
-        delay(side.handle)
-        fill(pointer, 7, COUNT, side.handle)
-        interop.matmul(a, a, out=out, stream=given)
-        assert is_busy(side.handle)
-    synchronize()
-    assert (side.library.to_numpy(out) == N).all()
-
-
-@pytest.mark.parametrize("name", ["torch", "cupy"])
-def test_the_result_on_a_given_stream_belongs_to_it(name):
-    """Given back to its library, its memory is not handed out for work on another stream."""
-    side, given = Side(on_gpu(name)), Side(on_gpu(name))
-    shape = (1531, 1531)
-    empty = {
-        "torch": lambda torch: torch.empty(shape, device="cuda"),
-        "cupy": lambda cupy: cupy.empty(shape, "float32"),
-    }[name]
-    a = side.make(np.ones(shape, "float32"))
-    with side.current():
-        warm(a, a, stream=given.handle, backend="tiled")
-        pointer = side.library.pointer(interop.matmul(a, a, stream=given.handle, backend="tiled"))  # freed at once
-        others = [empty(side.library.module) for _ in range(8)]
-    assert pointer not in [side.library.pointer(other) for other in others]
-
-
-def test_a_given_stream_of_jax_waits_for_the_result():
-    jax = on_gpu("jax")
-    slow = slow_in_jax(jax.module)
-    x = jax.make(ONES)
-    given = device.new_stream()
-    snapshot = Snapshot((N, N))
-    slow(x, 3.0).block_until_ready()
-    interop.matmul(x, x, stream=given).block_until_ready()
-    c = interop.matmul(slow(x, 2.0), x, stream=given)
-    snapshot.take(c.unsafe_buffer_pointer(), given)
-    assert (snapshot.values() == 2 * N).all()
-
-
-@pytest.mark.parametrize("handle", [0, 1, 2])
-def test_the_default_streams_by_their_numbers(side, handle):
-    a = side.make(ONES)
-    with side.current():
-        c = interop.matmul(a, a, stream=handle)
-    synchronize()
-    assert (side.library.to_numpy(c) == N).all()
-
-
-@pytest.mark.parametrize(
-    ("value", "exception", "match"),
-    [
-        ("1", TypeError, "stream is str; accepted: an int handle, or an object with __cuda_stream__"),
-        (1.0, TypeError, "stream is float"),
-        (True, TypeError, "stream is bool"),
-        (object(), TypeError, "stream is object"),
-        (-1, ValueError, "stream is -1; accepted: a CUDA stream handle"),
-        (2**70, ValueError, f"stream is {2**70}"),
-        (type("Bad", (), {"__cuda_stream__": lambda self: 5})(), TypeError, "stream is .*Bad"),
-        (type("Bad", (), {"__cuda_stream__": lambda self: (0, "x")})(), TypeError, "stream is .*Bad"),
-    ],
-    ids=["str", "float", "bool", "object", "negative", "huge", "no pair", "no handle"],
-)
-def test_what_is_no_stream_is_refused(side, value, exception, match):
-    a, out = side.make(ONES), side.make(np.full((N, N), 7, "float32"))
-    with pytest.raises(exception, match="^interop.matmul: " + match):
-        interop.matmul(a, a, out=out, stream=value)
-    assert (side.library.to_numpy(out) == 7).all()
 
 
 # ---- threads ----
