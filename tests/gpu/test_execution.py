@@ -7,12 +7,11 @@ import threading
 import numpy as np
 import pytest
 from helpers import device, libraries, products
+from helpers.backends import BACKENDS
 from helpers.device import new_stream
 from helpers.dlpack import Fake
 
 import interop
-
-BACKENDS = pytest.mark.parametrize("backend", [None, "tiled", "cublas"])
 
 
 @pytest.mark.parametrize("execution", ["cuda", "cuda:0"])

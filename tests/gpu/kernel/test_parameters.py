@@ -26,8 +26,6 @@ NUMBERS = {
     "cuComplex": ("complex64", 1 - 2j),
     "cuDoubleComplex": ("complex128", np.complex128(0.5j)),
 }
-
-
 NUMBERS_SOURCE = """
 #include <cuComplex.h>
 #include <cuda_bf16.h>
