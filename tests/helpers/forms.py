@@ -9,8 +9,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
+import interop
 from helpers import products
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -195,3 +197,28 @@ def check(
     bound = (x.shape[-1] + 8) * u * magnitude * 1.2 + _UNIT_ROUNDOFF[dtype] * abs(expected) * 1.01 + smallest
     error = abs(_high(result) - expected)
     assert np.all(error <= bound), f"off by up to {np.max(error / np.maximum(bound, 1e-300)):.3g} of the bound"
+
+
+# ---- on a device ----
+
+
+def matmul(a: Any, b: Any, *, backend: str | None, **options: Any) -> Any:
+    """The product; None where cuBLASLt was asked for by name and says that it cannot."""
+    try:
+        return interop.matmul(a, b, backend=backend, **options)
+    except ValueError as error:
+        if backend != "cublas" or 'backend="cublas" cannot take this product: ' not in str(error):
+            raise
+    return None
+
+
+def made(library: Any, x: np.ndarray) -> Any:
+    try:
+        return library.make(x)
+    except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
+        pytest.skip(f"{library!r} has no {x.dtype}: {error}")
+
+
+def operands(library: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str) -> tuple[Any, ...]:
+    x, y = draw(shapes[0], dtype, 1), draw(shapes[1], dtype, 2)
+    return made(library, x), made(library, y), x, y
