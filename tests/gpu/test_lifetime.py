@@ -1,6 +1,7 @@
 """Who keeps device memory, and for how long: inputs until the work is done, outputs as long as anybody looks at them.
 
-And that there is no more of it than the result: no operand is copied, whatever its layout.
+And that there is no more of it than the result: no operand is copied, whatever its layout. These tests watch the card's
+time and memory, and want it alone. What they show without either is in test_ownership.py and test_allocators.py.
 """
 
 from __future__ import annotations
@@ -10,21 +11,18 @@ import gc
 import subprocess
 import sys
 import textwrap
-import threading
 import time
-import weakref
 
 import numpy as np
 import pytest
 from helpers import device, libraries, products
 from helpers.device import Side, delay, eventually, fill, free_bytes, is_busy, synchronize
-from helpers.dlpack import Cai, Fake, Producer, consume
+from helpers.dlpack import Cai, Fake, Producer
 from helpers.libraries import on_gpu
+from helpers.memory import RESULT, VIEWS, WORKSPACE, big_operand, release_pools
+from helpers.races import ONES, N
 
 import interop
-
-N = 64
-ONES = np.ones((N, N), "float32")
 
 
 def warm(*arrays, **options):
@@ -79,25 +77,6 @@ def test_unknown_memory_is_held_on_the_leads_stream(name):
         assert fake.exported == fake.deleted + 1
     synchronize()
     assert eventually(lambda: fake.balanced)
-
-
-def test_every_export_is_given_back(cupy, torch):
-    fake, other = Fake(cupy.ones((N, N), "float32")), Fake(torch.ones(N, N, device="cuda"), versioned=False)
-    out = Fake(cupy.zeros((N, N), "float32"))
-    for _ in range(50):
-        interop.matmul(fake, other)
-        interop.matmul(cupy.ones((N, N), "float32"), fake)
-        assert interop.matmul(fake, fake, out=out) is out
-        with pytest.raises(ValueError, match="inner dimensions"):
-            interop.matmul(fake, cupy.ones((3, 3), "float32"))
-        with pytest.raises(TypeError, match="out is float64"):
-            interop.matmul(fake, other, out=cupy.zeros((N, N)))
-    synchronize()
-    assert eventually(lambda: interop._core.held_count() == 0)
-    for array in (fake, other, out):
-        assert array.exported >= 50
-        assert eventually(lambda array=array: array.balanced)
-    assert (out.array == N).all()
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "numba"])
@@ -306,68 +285,30 @@ def test_a_cycle_is_collected_once_the_gpu_has_finished(cupy):
     assert not is_whole()
 
 
-def test_a_cycle_through_a_view_of_a_tensor(torch):
-    owner = torch.ones(4, device="cuda")
-    owner.kept = interop.asarray(owner)
-    alive = weakref.ref(owner)
-    del owner
-    for _ in range(2):
-        gc.collect()
-        synchronize()
-        assert eventually(lambda: interop._core.held_count() == 0)
+@contextlib.contextmanager
+def counting_references(*objects):
     gc.collect()
-    assert alive() is None
+    before = [sys.getrefcount(x) for x in objects]
+    yield
+    synchronize()
+    assert eventually(lambda: interop._core.held_count() == 0)
+    gc.collect()
+    assert [sys.getrefcount(x) for x in objects] == before
+
+
+def test_calls_keep_no_reference(device_library):
+    a, b = device_library.make(ONES), device_library.make(ONES)
+    warm(a, b)
+    with counting_references(a, b):
+        for _ in range(50):
+            interop.matmul(a, b)
+            if device_library.writable:
+                interop.matmul(a, a, out=b)
+            with pytest.raises(ValueError, match="backend"):
+                interop.matmul(a, b, backend="none")
 
 
 # ---- results ----
-
-
-def test_results_outlive_operands_and_views_outlive_results(device_library):
-    c = interop.matmul(device_library.make(ONES), device_library.make(ONES))
-    row = c[5]
-    del c
-    gc.collect()
-    device_library.poison()
-    junk = [device_library.make(np.full((N, N), 7, "float32")) for _ in range(8)]
-    assert (device_library.to_numpy(row) == N).all()
-    del junk
-
-
-def test_exports_outlive_the_array(cupy, torch):
-    x = cupy.ones((N, N), "float32")
-    c = interop.matmul(Cai(x), Cai(x))
-    capsule, old = c.__dlpack__(max_version=(1, 0)), c.__dlpack__()
-    tensor, array = torch.from_dlpack(c), cupy.from_dlpack(c)
-    shown = cupy.asarray(c)
-    del c
-    gc.collect()
-    junk = [interop.matmul(Cai(x * 7), Cai(x)) for _ in range(8)]
-    assert (tensor == N).all()
-    assert (array == N).all()
-    assert (shown == N).all()
-    again = interop.matmul(capsule, old)
-    assert (cupy.asarray(again) == N * N * N).all()
-    del junk
-
-
-def test_the_deleter_runs_on_any_thread_without_the_gil(cupy):
-    """A consumer in C++ frees where it likes; ctypes lets the GIL go for the call."""
-    x = cupy.ones((N, N), "float32")
-    managed = [consume(interop.matmul(Cai(x), Cai(x)).__dlpack__()) for _ in range(64)]
-    from ctypes import CFUNCTYPE, addressof, c_void_p, cast
-
-    def free(part):
-        for each in part:
-            without_gil = CFUNCTYPE(None, c_void_p)(cast(each.deleter, c_void_p).value)
-            without_gil(addressof(each))
-
-    threads = [threading.Thread(target=free, args=(managed[i::8],)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    synchronize()
-    assert (cupy.asarray(interop.matmul(Cai(x), Cai(x))) == N).all()
 
 
 def test_memory_of_dropped_results_waits_for_its_readers(cupy, torch):
@@ -428,33 +369,6 @@ def test_capsules_that_nobody_consumes_leak_nothing(cupy, kind):
 
 
 # ---- extra device memory: the result, and the workspace that the caller's own allocator gives ----
-
-BIG = 4096
-RESULT = BIG * BIG * 4
-WORKSPACE = 32 << 20  # the most that a plan may ask for
-VIEWS = ("compact", "transposed", "sliced", "padded", "offset", "repeated rows", "one value", "windows", "reversed")
-
-
-def big_operand(library, layout):
-    """An operand of 64 MiB (as a copy would be) in this layout; the values are zeros, quickly made."""
-    rows = columns = BIG
-    item = 4
-    steps = {
-        "compact": (columns, 1),
-        "transposed": (1, rows),
-        "sliced": (2 * 3 * columns, 3),
-        "padded": (columns + 3, 1),
-        "offset": (columns, 1),
-        "repeated rows": (0, 1),
-        "one value": (0, 0),
-        "windows": (1, 1),
-        "reversed": (-columns, -1),
-    }[layout]
-    reach = sum((BIG - 1) * abs(step) for step in steps) + 2
-    base = np.zeros(reach, "float32")
-    start = 1 if layout == "offset" else (reach - 2 if layout == "reversed" else 0)
-    view = np.lib.stride_tricks.as_strided(base[start:], (rows, columns), tuple(step * item for step in steps))
-    return library.view(base, view)
 
 
 @pytest.mark.parametrize("backend", [None, "tiled"])
@@ -521,18 +435,6 @@ def test_the_card_gives_out_the_result_alone(device_view_library, layout):
     release_pools(library)
 
 
-def release_pools(library):
-    synchronize()
-    gc.collect()
-    if library.name == "torch":
-        library.module.cuda.empty_cache()
-    elif library.name == "cupy":
-        library.module.get_default_memory_pool().free_all_blocks()
-    elif library.name == "numba":
-        library.module.current_context().memory_manager.deallocations.clear()
-    synchronize()
-
-
 @pytest.mark.parametrize("layout", ["compact", "transposed", "sliced"])
 def test_out_takes_no_memory_at_all(device_view_library, layout):
     library = device_view_library
@@ -544,82 +446,3 @@ def test_out_takes_no_memory_at_all(device_view_library, layout):
     interop.matmul(a, a, out=out, backend="tiled")
     assert before - free_bytes() < 4 << 20
     synchronize()
-
-
-# ---- the caller's own allocator ----
-
-
-def test_results_and_workspaces_come_from_cupys_allocator(cupy):
-    asked = []
-    pool = cupy.cuda.MemoryPool()
-
-    def allocate(size):
-        asked.append(size)
-        return pool.malloc(size)
-
-    a = cupy.ones((1000, 1000), "float32")
-    with cupy.cuda.using_allocator(allocate):
-        c = interop.matmul(a, a)
-    assert 4_000_000 in asked
-    assert pool.used_bytes() >= 4_000_000
-    del c
-    assert pool.used_bytes() == 0
-
-
-def test_a_workspace_comes_from_cupys_allocator(cupy):
-    asked = []
-
-    def allocate(size):
-        asked.append(size)
-        return cupy.get_default_memory_pool().malloc(size)
-
-    seen = set()
-    for k in (1 << 12, 1 << 16, 1 << 18):  # of which cuBLAS computes parts side by side, and then their sum
-        a = cupy.ones((64, k), "float32")
-        size = interop.explain(interop.matmul, a, a.T, backend="cublas").workspace_bytes
-        with cupy.cuda.using_allocator(allocate):
-            c = interop.matmul(a, a.T, backend="cublas")
-        assert (c == k).all()
-        assert not size or size in asked
-        seen.add(size)
-    assert any(seen)
-
-
-def test_a_cupy_pool_that_is_full_is_an_error_that_changes_nothing(cupy):
-    pool = cupy.cuda.MemoryPool()
-    a = cupy.ones((1000, 1000), "float32")
-    pool.set_limit(size=1 << 20)
-    with cupy.cuda.using_allocator(pool.malloc), pytest.raises(cupy.cuda.memory.OutOfMemoryError):
-        interop.matmul(a, a)
-    assert (interop.matmul(a, a) == 1000).all()
-
-
-def test_a_torch_pool_that_is_full_is_torchs_error(torch):
-    a = torch.ones(1 << 20, 1, device="cuda")
-    b = torch.ones(1, 1 << 20, device="cuda")
-    with pytest.raises((RuntimeError, MemoryError), match="out of memory|Tried to allocate"):
-        interop.matmul(a, b)  # 4 TiB
-    assert interop.matmul(b, a).item() == 1 << 20
-
-
-@contextlib.contextmanager
-def counting_references(*objects):
-    gc.collect()
-    before = [sys.getrefcount(x) for x in objects]
-    yield
-    synchronize()
-    assert eventually(lambda: interop._core.held_count() == 0)
-    gc.collect()
-    assert [sys.getrefcount(x) for x in objects] == before
-
-
-def test_calls_keep_no_reference(device_library):
-    a, b = device_library.make(ONES), device_library.make(ONES)
-    warm(a, b)
-    with counting_references(a, b):
-        for _ in range(50):
-            interop.matmul(a, b)
-            if device_library.writable:
-                interop.matmul(a, a, out=b)
-            with pytest.raises(ValueError, match="backend"):
-                interop.matmul(a, b, backend="none")
