@@ -58,3 +58,11 @@ def test_a_torch_pool_that_is_full_is_torchs_error(torch):
     with pytest.raises((RuntimeError, MemoryError), match="out of memory|Tried to allocate"):
         interop.matmul(a, b)  # 4 TiB
     assert interop.matmul(b, a).item() == 1 << 20
+
+
+def test_out_of_memory_names_the_call(torch):
+    """An `interop.Array` leads, so that the memory is asked for by this library."""
+    wide = interop.asarray(torch.ones(1, device="cuda").expand(1 << 40))
+    for name, call in (("add", lambda: interop.add(wide, 1)), ("negative", lambda: interop.negative(wide))):
+        with pytest.raises(interop.CudaError, match=rf"^interop\.{name}: allocating .*CUDA_ERROR_OUT_OF_MEMORY"):
+            call()

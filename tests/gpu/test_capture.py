@@ -7,23 +7,14 @@ import subprocess
 import sys
 import textwrap
 
-import numpy as np
 import pytest
-from helpers import alone, device, graphs
+from helpers import alone, device, graphs, libraries
 from helpers.device import is_busy, synchronize
 from helpers.dlpack import Cai, Fake
 from helpers.libraries import on_gpu
+from helpers.races import ONES, N, warm
 
 import interop
-
-N = 64
-ONES = np.ones((N, N), "float32")
-
-
-def warm(*arrays, **options):
-    """Make the same call once before the capture: modules, plans, a block for the result in the allocator's pool."""
-    interop.matmul(*arrays, **options)
-    synchronize()
 
 
 @pytest.mark.parametrize("backend", [None, "tiled", "cublas"])
@@ -309,3 +300,41 @@ def test_held_inputs_do_not_break_a_capture_elsewhere(torch, cupy, tmp_path):
         """,
         tmp_path,
     )
+
+
+# ---- conversions ----
+
+
+def test_convert_in_a_capture(torch, cupy):
+    stream = torch.cuda.Stream()
+    cupys = libraries.by_name("cupy", "cuda").stream(stream.cuda_stream)
+    x = torch.ones(N, N, device="cuda")
+    out = torch.zeros(N, N, device="cuda")
+    synchronize()
+    with torch.cuda.stream(stream), cupys:
+        interop.convert(x, "cupy") + 1
+        with graphs.captured(torch, stream=stream) as graph:
+            y = interop.convert(x, "cupy")
+            interop.matmul(y, interop.asarray(x), out=out)
+            interface = interop.asarray(x).__cuda_array_interface__
+            assert interface["stream"] == stream.cuda_stream
+    x.fill_(2)
+    synchronize()
+    graph.replay()
+    synchronize()
+    assert (out == 4 * N).all()
+
+
+def test_the_host_cannot_wait_in_a_capture(torch, cupy):
+    pool = cupy.cuda.MemoryPool(cupy.cuda.malloc_managed)
+    with cupy.cuda.using_allocator(pool.malloc):
+        x = cupy.ones((N, N), "float32")
+    stream = torch.cuda.Stream()
+    x += 1  # compiled ahead of the capture
+    synchronize()
+    with graphs.captured(torch, stream=stream), libraries.by_name("cupy", "cuda").stream(stream.cuda_stream):
+        with pytest.raises(
+            ValueError, match="the host cannot wait for an interop.Array whose stream is being captured"
+        ):
+            interop.convert(x, "numpy")
+        x += 1

@@ -1,26 +1,25 @@
-"""`interop.asarray`, `interop.convert` and the exports of `interop.Array` on a GPU: no copy, all in order."""
+"""`interop.asarray`, `interop.convert` and the exports of `interop.Array` on a GPU: all in order, held while in use.
+
+These tests watch the card's time, and want it alone. Which memory a conversion gives, of any layout:
+test_convert_pairs.py. Conversions in a graph: test_capture.py.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
-import warnings
 
 import numpy as np
 import pytest
-from helpers import device, dlpack, graphs, libraries
+from helpers import device, dlpack
+from helpers.conversions import convert, own_pointer, pointer_of, values
 from helpers.device import Side, Snapshot, delay, eventually, fill, is_busy, slow_in_jax, synchronize
 from helpers.dlpack import CPU, CUDA, Cai, Fake, read_capsule
 from helpers.libraries import on_gpu
+from helpers.races import COUNT, ONES, WITH_STREAMS, N
 
 import interop
 
-N = 64
-COUNT = N * N
-ONES = np.ones((N, N), "float32")
-WITH_STREAMS = ("torch", "cupy", "numba")
-ON_GPU = ("torch", "cupy", "numba", "jax", "interop")
 IS_COPIED = 2
 
 PAIRS = pytest.mark.parametrize(
@@ -28,113 +27,9 @@ PAIRS = pytest.mark.parametrize(
 )
 
 
-@contextlib.contextmanager
-def quiet():
-    """Newer versions of numba-cuda deprecate the arrays that these tests are about."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", category=DeprecationWarning, message=".*([dD]evice ?[aA]rray|as_cuda_array).*"
-        )
-        yield
-
-
-def convert(x, library, **options):
-    with quiet():
-        return interop.convert(x, library, **options)
-
-
-def make(name, x=ONES):
-    return interop.asarray(on_gpu("cupy").make(x)) if name == "interop" else on_gpu(name).make(x)
-
-
-def pointer_of(x):
-    """Return the pointer, by a way that queues nothing on the legacy default stream."""
-    capsule = interop.asarray(x).__dlpack__(stream=-1, max_version=(1, 0))
-    return read_capsule(capsule).tensor.data
-
-
-def is_of(name, x):
-    return type(x) is interop.Array if name == "interop" else on_gpu(name).is_ours(x)
-
-
-def values(x):
-    """Return the values on the host, once all is done."""
-    synchronize()
-    return np.from_dlpack(interop.asarray(x), device="cpu")  # by our own copy to the host
-
-
 def current_handle(name, side):
     """The stream on which `name` takes a converted array: its side stream, or Numba's default stream."""
     return device.LEGACY if name == "numba" else side.handle
-
-
-# ---- the same memory ----
-
-
-@pytest.mark.parametrize("target", ON_GPU)
-@pytest.mark.parametrize("source", ON_GPU)
-def test_every_pair_shares_the_memory(source, target):
-    x = make(source)
-    if target != "interop":
-        on_gpu(target)
-    y = convert(x, target)
-    assert is_of(target, y)
-    assert (y is x) == (source == target)
-    assert tuple(y.shape) == (N, N)
-    assert pointer_of(y) == pointer_of(x)
-    assert (values(y) == 1).all()
-
-
-@pytest.mark.parametrize("target", ["torch", "cupy", "numba", "interop"])
-def test_layouts_are_kept(cupy, target):
-    x = cupy.arange(24, dtype="float32").reshape(4, 6)
-    for view in (x.T, x[::2, 1::3], cupy.broadcast_to(x[0], (3, 6)), x[1], x[:, :0], x[1, 2]):
-        y = convert(view, target)
-        assert tuple(y.shape) == view.shape
-        assert np.array_equal(values(y), view.get())
-
-
-@pytest.mark.parametrize("target", ["cupy", "numba", "interop"])
-def test_negative_strides_are_kept(cupy, target):
-    x = cupy.arange(24, dtype="float32").reshape(4, 6)[::-1, ::-2]
-    assert np.array_equal(values(convert(x, target)), x.get())
-
-
-def test_negative_strides_are_not_for_torch(cupy, torch):
-    with pytest.raises(ValueError, match="torch has no negative strides"):
-        interop.convert(cupy.ones(4)[::-1], "torch")
-
-
-def test_gaps_are_not_for_jax(torch, jax):
-    with pytest.raises(ValueError, match="JAX has compact arrays only"):
-        interop.convert(torch.ones(4, 4, device="cuda")[:, ::2], "jax")
-    transposed = torch.arange(6.0, device="cuda").reshape(2, 3).T
-    assert np.array_equal(np.asarray(interop.convert(transposed, "jax")), transposed.cpu().numpy())
-
-
-def test_device_memory_is_not_for_numpy():
-    for name in ON_GPU:
-        with pytest.raises(TypeError, match="NumPy has arrays in host memory only; x is float32 .* on cuda:0; copy it"):
-            interop.convert(make(name), "numpy")
-        with pytest.raises(TypeError, match="NumPy cannot read memory on cuda:0; copy it"):
-            np.asarray(interop.asarray(make(name)))
-
-
-def test_bfloat16_of_cupy_goes_and_comes_back(torch, cupy):
-    if int(cupy.__version__.split(".")[0]) < 14:
-        pytest.skip("CuPy has bfloat16 since version 14")
-    x = torch.tensor([1.0, 2.0], device="cuda").bfloat16()
-    y = convert(x, "cupy")
-    assert interop.asarray(y).dtype == "bfloat16"
-    back = convert(y, "torch")
-    assert back.dtype == torch.bfloat16
-    assert back.data_ptr() == x.data_ptr()
-    assert back.tolist() == [1, 2]
-
-
-def test_numba_has_no_bfloat16(torch, numba):
-    with pytest.raises(TypeError, match="Numba does not take this array .*bfloat16"):
-        convert(torch.ones(3, device="cuda", dtype=torch.bfloat16), "numba")
 
 
 # ---- the target waits for the producer ----
@@ -263,14 +158,6 @@ def test_a_given_stream_is_where_the_result_is_ready(torch, cupy, target):
         assert is_busy(side.handle)
         assert not is_busy(device.LEGACY)  # the target's own stream does not wait
     assert (snapshot.values() == 2).all()
-
-
-def own_pointer(x):
-    """Return the pointer as its library says it, which queues nothing."""
-    if isinstance(x, interop.Array):
-        return pointer_of(x)
-    (library,) = (on_gpu(name) for name in WITH_STREAMS if on_gpu(name).is_ours(x))
-    return library.pointer(x)
 
 
 @pytest.mark.parametrize("name", WITH_STREAMS)
@@ -552,57 +439,3 @@ def test_a_view_keeps_the_memory_from_its_librarys_allocator(torch):
     junk = [torch.full((N, N), -1.0, device="cuda") for _ in range(50)]
     assert (values(y) == 3).all()
     del junk
-
-
-# ---- CUDA graphs ----
-
-
-def test_convert_in_a_capture(torch, cupy):
-    stream = torch.cuda.Stream()
-    cupys = libraries.by_name("cupy", "cuda").stream(stream.cuda_stream)
-    x = torch.ones(N, N, device="cuda")
-    out = torch.zeros(N, N, device="cuda")
-    synchronize()
-    with torch.cuda.stream(stream), cupys:
-        interop.convert(x, "cupy") + 1
-        with graphs.captured(torch, stream=stream) as graph:
-            y = interop.convert(x, "cupy")
-            interop.matmul(y, interop.asarray(x), out=out)
-            interface = interop.asarray(x).__cuda_array_interface__
-            assert interface["stream"] == stream.cuda_stream
-    x.fill_(2)
-    synchronize()
-    graph.replay()
-    synchronize()
-    assert (out == 4 * N).all()
-
-
-def test_the_host_cannot_wait_in_a_capture(torch, cupy):
-    pool = cupy.cuda.MemoryPool(cupy.cuda.malloc_managed)
-    with cupy.cuda.using_allocator(pool.malloc):
-        x = cupy.ones((N, N), "float32")
-    stream = torch.cuda.Stream()
-    x += 1  # compiled ahead of the capture
-    synchronize()
-    with graphs.captured(torch, stream=stream), libraries.by_name("cupy", "cuda").stream(stream.cuda_stream):
-        with pytest.raises(
-            ValueError, match="the host cannot wait for an interop.Array whose stream is being captured"
-        ):
-            interop.convert(x, "numpy")
-        x += 1
-
-
-def test_jax_numpy_takes_an_array_on_the_gpu(torch, jax):
-    """For which JAX asks: the memory is shared, in stream order."""
-    t = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
-    x = jax.numpy.asarray(interop.asarray(t))
-    assert x.unsafe_buffer_pointer() == t.data_ptr()
-    assert float(x[-1]) == (1 << 20) - 1
-
-
-def test_out_of_memory_names_the_call(torch):
-    """An `interop.Array` leads, so that the memory is asked for by this library."""
-    wide = interop.asarray(torch.ones(1, device="cuda").expand(1 << 40))
-    for name, call in (("add", lambda: interop.add(wide, 1)), ("negative", lambda: interop.negative(wide))):
-        with pytest.raises(interop.CudaError, match=rf"^interop\.{name}: allocating .*CUDA_ERROR_OUT_OF_MEMORY"):
-            call()
