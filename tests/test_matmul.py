@@ -422,7 +422,7 @@ def test_matmul_property(data):
     dtype = data.draw(st.sampled_from(products.DTYPES))
     first, second = (
         libraries.by_name(data.draw(st.sampled_from(names)))
-        for names in (["numpy", "torch", "jax"], ["numpy", "torch"])  # JAX alone is test_jax.py's
+        for names in (["numpy", "torch", "jax"], ["numpy", "torch"])  # JAX alone is test_jax_matmul.py's
     )
     shapes = data.draw(
         hnp.mutually_broadcastable_shapes(signature="(m?,n),(n,p?)->(m?,p?)", min_side=0, max_side=6, max_dims=3)
