@@ -1,23 +1,24 @@
-"""`interop.elementwise` on the host: the text, promotion, values, scalars, calls."""
+"""`interop.elementwise` on the host: the function, its values, `out=`, libraries.
+
+The text: test_expression_text.py. Its dtypes: test_expression_promotion.py.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import pickle
-import sys
 import threading
 import tracemalloc
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import elements, expressions, products, scalars
+from helpers import elements, expressions, products
 from hypothesis import given
 from hypothesis import strategies as st
 
 import interop
-import interop._expressions.parser
 
 SHAPES = ((4, 1, 5), (3, 1), (5,))
 
@@ -33,212 +34,6 @@ def expect_same(result, answer):
         assert np.array_equal(result, answer)
     else:  # bit by bit, but for the bits of NaN
         assert np.array_equal(result.astype("complex128"), answer.astype("complex128"), equal_nan=True)
-
-
-# ---- the text ----
-
-REFUSED = [  # text, where the caret stands, what the message says
-    ("x.T + y", 1, "an attribute; accepted: arrays by their names"),
-    ("é.T", 1, "an attribute"),
-    ("x[0]", 1, "a subscript; accepted: whole arrays"),
-    ("foo(x)", 0, "no function is called foo; accepted: abs acos"),
-    ("1 + foo(x)", 4, "no function is called foo"),
-    ("x(y)", 0, "no function is called x"),
-    ("sqrt(x)(y)", 7, "a call of what is no function"),
-    ("x.sum()", 1, "an attribute"),
-    ("a < b < c", 6, "a chained comparison; accepted: one at a time"),
-    ("(a < b) == c != d", 13, "a chained comparison"),
-    ("x is y", 2, "this comparison has no meaning for elements; accepted: == != < <= > >="),
-    ("x in y", 2, "this comparison"),
-    ("x @ y", 2, "this operator has no meaning for elements; accepted: + - "),
-    ("(x) @ y", 4, "this operator"),
-    ("x and y", 2, "`and` asks an array for one truth; accepted: logical_and"),
-    ("x or y", 2, "`or` asks an array for one truth; accepted: logical_or"),
-    ("not x", 0, "`not` asks an array for one truth; accepted: logical_not"),
-    ("x if c else y", 2, "`if` asks an array for one truth; accepted: where"),
-    ("sqrt(x, y)", 0, "sqrt has 2 arguments here; accepted: sqrt(x)"),
-    ("x + where(x, y)", 4, "where has 2 arguments here; accepted: where(condition, x, y)"),
-    ("where(c, x=1)", 9, "an argument by keyword"),
-    ("where(c, **x)", 9, "an argument by keyword"),
-    ("minimum(*x)", 8, "an argument with a star"),
-    ("'a' + x", 0, "a str is no number; accepted: int, float"),
-    ("x + None", 4, "None is no number"),
-    ("x + ...", 4, "a ellipsis is no number"),
-    ("f'{x}'", 0, "a str"),
-    ("x, y", 0, "a tuple"),
-    ("[x]", 0, "a list"),
-    ("{x}", 0, "a set"),
-    ("lambda: x", 0, "a lambda"),
-    ("[x for x in y]", 0, "a comprehension"),
-    ("(x := y)", 1, "an assignment"),
-    ("abs + 1", 0, "abs is a function; accepted: a call of it, abs(x)"),
-    ("x + out", 4, "out is an option of the call"),
-    ("x + stream", 4, "stream is an option"),
-    ("", 0, "the expression is empty"),
-    (" \n ", 0, "the expression is empty"),
-    ("1 + 2", 0, "there is no parameter"),
-    ("x +", 3, "not an expression of Python: invalid syntax"),
-    ("x + * y", 4, "not an expression of Python: invalid syntax"),
-    ("x = y", 2, "not an expression of Python"),
-    ("x; y", 1, "not an expression of Python"),
-    ("import os", 0, "not an expression of Python"),
-    ("x\n y", 3, "not an expression of Python"),
-    ("x + 1 # y", 6, "a comment, or a str; accepted: one expression, over any number of lines"),
-    ("x + 0b2", 6, "not an expression of Python"),
-    ("x + \0", 0, "not an expression of Python"),
-    ("(" * 300 + "x" + ")" * 300, 0, "not an expression of Python: too many nested parentheses"),
-    ("-" * 300 + "x", 201, "nested too deeply here"),
-    ("+".join(f"x{k}" for k in range(17)), 54, "one parameter too many; accepted: 16 parameters"),
-]
-
-
-@pytest.mark.parametrize(("text", "at", "words"), REFUSED, ids=[repr(text[:20]) for text, _, _ in REFUSED])
-def test_what_is_not_accepted_is_pointed_at(text, at, words):
-    with pytest.raises(ValueError) as caught:
-        interop.elementwise(text)
-    first, *lines = str(caught.value).split("\n    ")
-    assert first.startswith(f"interop.elementwise: {words}")
-    if "\0" in text or "((" in text:  # Python says where
-        return
-    carets = [k for k, line in enumerate(lines) if line.strip() == "^"]
-    assert len(carets) == 1
-    before = lines[: carets[0]]
-    assert sum(len(line) + 1 for line in before[:-1]) + lines[carets[0]].index("^") == at
-    assert "\n".join([*before, *lines[carets[0] + 1 :]]) == text.strip()
-
-
-def test_the_caret_of_a_long_text_is_under_its_line():
-    with pytest.raises(ValueError) as caught:
-        interop.elementwise("(x\n + y\n  + z.T\n)")
-    assert str(caught.value).split("\n    ")[1:] == ["(x", " + y", "  + z.T", "     ^", ")"]
-
-
-@pytest.mark.parametrize("text", [None, 3, b"x"])
-def test_the_text_is_a_str(text):
-    with pytest.raises(TypeError, match="interop.elementwise: the expression is .*; accepted: a str"):
-        interop.elementwise(text)
-
-
-def test_no_text_is_run():
-    for text in ("__import__('os')", "x.__class__", "exec('1')", "open('x')", "x if (y := 1) else 2"):
-        with pytest.raises(ValueError, match="accepted"):
-            interop.elementwise(text)
-
-
-@pytest.mark.parametrize("text", ["x + 9 ** 9 ** 9 ** 9", "x + (1 << 10 ** 12)", "x << 10 ** 9 ** 9"])
-def test_no_literal_keeps_the_process_busy(text):
-    with pytest.raises(OverflowError):
-        interop.elementwise(text)(np.arange(3))
-
-
-@pytest.mark.parametrize("text", ["x +\n\ty", "\n x\r\n+ y\n", "x \\\n + y", "x\f+\vy", "(x\n+ y)"])
-def test_an_expression_may_be_on_several_lines(text):
-    assert interop.elementwise(text)(np.ones(2), 2).tolist() == [3, 3]
-
-
-def calls_of(function):
-    """How many calls and returns of functions there are."""
-    counted = 0
-
-    def count(*_):
-        nonlocal counted
-        counted += 1
-
-    sys.setprofile(count)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return counted
-
-
-def joined(terms):
-    """Their sum, no deeper than it must be."""
-    while len(terms) > 1:
-        terms = [f"({' + '.join(terms[k : k + 2])})" for k in range(0, len(terms), 2)]
-    return terms[0]
-
-
-@pytest.mark.parametrize(
-    "term",
-    ["(x * {k} - y / (x + {k}.5))", "(x * y) ** 2", "(a * {k} - b)", "x * (a + 1)", "where(x > {k}, sqrt(x), -y)"],
-)
-def test_the_work_is_linear_in_the_length(term):
-    """Twice the terms are at most about twice the calls, of reading the text and of the first call of the function."""
-    calls = {}
-    for count in (256, 512):
-        text = "x * y + " + joined([term.format(k=k) for k in range(count)])
-        made = []
-        calls[count] = [calls_of(lambda text=text, made=made: made.append(interop.elementwise(text)))]
-        given = {"x": np.ones(3), "y": np.ones(3), "a": 2.0, "b": 3}
-        given = {name: given[name] for name in made[0].parameters}
-        calls[count].append(calls_of(lambda made=made, given=given: made[0](**given)))
-    for short, long in zip(calls[256], calls[512], strict=True):
-        assert long <= 2.2 * short
-
-
-def test_no_more_is_kept_than_is_needed():
-    """Of a chain of steps, one result at a time: 150 of them would be 1.2 GB."""
-    x = np.ones(1_000_000)
-    text = "x" + "".join(f" + {k}.5" for k in range(150))
-    f = interop.elementwise(text)
-    tracemalloc.start()
-    try:
-        f(x)
-        assert tracemalloc.get_traced_memory()[1] < 10 * x.nbytes
-    finally:
-        tracemalloc.stop()
-
-
-DEEP = {
-    "brackets": "(" * 10_000 + "x" + ")" * 10_000,
-    "calls": "abs(" * 10_000 + "x" + ")" * 10_000,
-    "signs": "-" * 10_000 + "x",
-    "powers": "**".join(["x"] * 10_000),
-    "a sum": "+".join(["x"] * 10_000),
-    "comparisons": "<".join(["x"] * 10_000),
-    "choices": "x if x else " * 10_000 + "x",
-    "functions": "lambda: " * 10_000 + "x",
-}
-
-
-@pytest.mark.parametrize("in_thread", [False, True])
-@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
-def test_deep_nesting_is_a_value_error(text, in_thread):
-    found = []
-
-    def read():
-        try:
-            interop.elementwise(text)
-        except ValueError as error:
-            found.append(str(error))
-
-    if in_thread:
-        thread = threading.Thread(target=read)
-        thread.start()
-        thread.join()
-    else:
-        read()
-    assert len(found) == 1
-    assert found[0].startswith("interop.elementwise: ")
-
-
-def test_as_deep_as_is_said():
-    for text, answer in (("-" * 200 + "x", 1), ("x" + " + x" * 200, 201), ("(" * 150 + "x" + ")" * 150, 1)):
-        assert interop.elementwise(text)(np.ones(1)).tolist() == [answer]
-    with pytest.raises(ValueError, match="nested too deeply here; accepted: 200 operations within one another"):
-        interop.elementwise("x" + " + x" * 201)
-
-
-@given(st.text(alphabet="xy+-*/%()<>=!&|^~., 0123456789eE\n'[]:abswher", max_size=30))
-def test_any_text_is_an_expression_or_a_value_error(text):
-    try:
-        function = interop.elementwise(text)
-    except ValueError as error:
-        found = str(error).count("; accepted: ")
-    else:
-        found = len(function.parameters)
-    assert found >= 1
 
 
 # ---- the function ----
@@ -411,144 +206,17 @@ def test_any_expression_is_its_chain(data):
             expect_same(f(**{name: arrays[name] for name in f.parameters}), answer)
 
 
-# ---- promotion ----
-
-
-def test_each_step_promotes_by_itself():
-    x, y = np.array([200, 100], "uint8"), np.array([1.5, 2.5], "float16")
-    assert interop.elementwise("x * 2 + y")(x, y).tolist() == [145.5, 202.5]  # 400 wraps to 144 before the sum
-    assert interop.elementwise("x + y")(x, y).dtype == "float16"
-    assert interop.elementwise("x / x")(x).dtype == "float64"
-    assert interop.elementwise("sqrt(x)")(x).dtype == "float64"
-    assert interop.elementwise("where(x > 150, 1, 0)")(x).dtype == "int64"
-
-
-def test_torch_promotes_as_torch_does(torch):
-    x, zero_d = torch.ones(2, dtype=torch.int32), torch.tensor(2.5, dtype=torch.float64)
-    f = interop.elementwise("x * a")
-    assert f(x, zero_d).dtype == (x * zero_d).dtype
-    assert f(x, 2.5).dtype == torch.float32
-    torch.set_default_dtype(torch.float64)  # which a call made before must not have fixed
+def test_no_more_is_kept_than_is_needed():
+    """Of a chain of steps, one result at a time: 150 of them would be 1.2 GB."""
+    x = np.ones(1_000_000)
+    text = "x" + "".join(f" + {k}.5" for k in range(150))
+    f = interop.elementwise(text)
+    tracemalloc.start()
     try:
-        assert f(x, 2.5).dtype == torch.float64
+        f(x)
+        assert tracemalloc.get_traced_memory()[1] < 10 * x.nbytes
     finally:
-        torch.set_default_dtype(torch.float32)
-    assert f(x, 2.5).dtype == torch.float32
-
-
-def test_16_bit_floats_are_rounded_after_each_step():
-    x = np.array([1.0], "float16")
-    assert interop.elementwise("x + a - x")(x, 0.0004).tolist() == [0.0]
-    assert interop.elementwise("x * 3 + a - x * 3")(x.astype(elements.BFLOAT16), 0.001).astype(float).tolist() == [0.0]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("1 + (x - y)", r"in 'x - y': interop.subtract: the operands are bool; accepted: integers"),
-        ("~sqrt(x)", r"in '~sqrt\(x\)': the operands of bitwise_invert are float64; accepted: bool and integers"),
-        ("x << y", "the operands of bitwise_left_shift are bool; accepted: integers"),
-        ("imag(x)", "the operands of imag are bool; accepted: complex numbers"),
-        ("+x", "the operands of positive are bool; accepted: integers, floats and complex numbers"),
-    ],
-)
-def test_operations_without_a_meaning_say_where(text, words):
-    x = np.ones(2, bool)
-    with pytest.raises(TypeError, match=words):
-        expressions.call(text, x, x, x)
-
-
-# ---- scalars ----
-
-
-def test_scalars_are_weak():
-    x = np.ones(2, "float16")
-    f = interop.elementwise("x * a + 1")
-    for scalar in (2, 2.0, True):
-        assert f(x, scalar).dtype == "float16"
-    assert f(x, 2j).dtype == "complex64"
-    assert f(x, np.float32(2)).dtype == "float32"  # NumPy's have a dtype
-    assert f(x, np.float64(2)).dtype == "float64"
-    assert f(x, np.ones(2, "float32")).dtype == "float32"
-
-
-def test_scalars_among_themselves_are_pythons():
-    f = interop.elementwise("x * (a / b) + 2 ** -1")
-    assert f(np.array([8, 16], "float32"), 1, 4).tolist() == [2.5, 4.5]
-    assert interop.elementwise("x * (7 // 2 + ~0)")(np.arange(3)).tolist() == [0, 2, 4]
-    assert interop.elementwise("x + sqrt(a)")(np.zeros(1, "float32"), 4).tolist() == [2.0]
-    with pytest.raises(ZeroDivisionError):
-        f(np.ones(1), 1, 0)
-
-
-def test_scalars_that_do_not_fit():
-    x, out = np.ones(2, "int8"), np.full(2, 7, "int8")
-    for text, words in (
-        ("x + 300", "the literal is 300"),
-        ("x + a", "a is 300"),
-        ("x + a * 1", "a scalar of the expr"),
-    ):
-        f = interop.elementwise(text)
-        with pytest.raises(OverflowError, match=f"{words}.*which int8 cannot hold"):
-            f(x, *(300 for _ in f.parameters[1:]), out=out)
-    assert (out == 7).all()
-
-
-def test_conditions_may_be_scalars():
-    f = interop.elementwise("where(c, x, 0)")
-    assert f(True, np.array([1, 2])).tolist() == [1, 2]
-    assert f(0.0, np.array([1, 2])).tolist() == [0, 0]
-
-
-NUMBERS = (True, 1, 1.0, 1 + 0j)
-
-
-@pytest.mark.parametrize("first", NUMBERS, ids=repr)
-@pytest.mark.parametrize("second", NUMBERS, ids=repr)
-def test_literals_of_another_type_are_other_literals(host_library, first, second):
-    """The scalar a * 1.0 is a float, and a * 1 is none; and each is what it is when called alone."""
-    x, y = (host_library.make(np.array([value], "int8")) for value in (1, 100))
-    f = interop.elementwise(f"x * (a * {first}) + y * (a * {second})")
-    answer = interop.add(interop.multiply(x, 3 * first), interop.multiply(y, 3 * second))
-    result = f(x, 3, y)
-    assert host_library.dtype(result) == host_library.dtype(answer)
-    assert host_library.to_numpy(result).tolist() == host_library.to_numpy(answer).tolist()
-
-
-def test_zeros_of_another_sign_are_other_literals():
-    assert np.signbit(interop.elementwise("copysign(x, a * 0.0) + 4 * copysign(x, a * -0.0)")(np.ones(1), 1)).all()
-    assert interop.elementwise("copysign(x, a * -0.0) + 4 * copysign(x, a * 0.0)")(np.ones(1), 1).tolist() == [3.0]
-    assert interop.elementwise("copysign(x, -0.0) + 4 * copysign(x, 0.0)")(np.ones(1)).tolist() == [3.0]
-
-
-def test_texts_with_other_literals_are_not_equal():
-    texts = ["x * 1", "x * 1.0", "x * True", "x * 1j", "x * 0.0", "x * -0.0"]
-    functions = [interop.elementwise(text) for text in texts]
-    assert len(set(functions)) == len(texts)
-    for f in functions:
-        other = pickle.loads(pickle.dumps(f))
-        assert other == f
-        assert other(np.ones(1, "int8")).dtype == f(np.ones(1, "int8")).dtype
-
-
-def test_what_stands_twice_is_computed_once():
-    parsed = interop._expressions.parser.parse("(x * y + 1) / (x * y + 1.0) + x * y")
-    assert len(parsed.nodes) == 9  # x, y, x * y, 1, + 1, 1.0, + 1.0, /, +
-
-
-@pytest.mark.parametrize("scalar", [*scalars.OF_A_KIND, np.bool_(True)], ids=repr)
-def test_scalars_count_by_their_kind(host_library, scalar):
-    plain = scalars.plain(scalar)
-    for dtype in ("int8", "float16", "complex64"):
-        x = host_library.make(np.full(2, 3, dtype))
-        for text in ("x * a", "x * (a + 1)", "where(x != 0, a, x)", "x * (a * 2 - a)"):
-            f = interop.elementwise(text)
-            if host_library.name == "torch" and dtype == "float16" and isinstance(plain, complex):
-                continue  # complex32, which is not served
-            given = {name: {"x": x, "a": scalar}[name] for name in f.parameters}
-            result, answer = f(**given), f(**{**given, "a": plain})
-            assert host_library.dtype(result) == host_library.dtype(answer)
-            assert np.array_equal(*map(host_library.to_numpy, (result, answer)))
+        tracemalloc.stop()
 
 
 # ---- out= ----
