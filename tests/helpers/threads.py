@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+THREADS = 8  # to let loose at once
 _INTERVAL = 1e-6  # seconds between switches: at every chance
 
 
