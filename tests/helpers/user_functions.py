@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import interop
+from helpers import c_functions
 
 _SOURCE = r"""
 #include <dlfcn.h>
@@ -39,13 +35,7 @@ __global__ void copy(const float* a, float* c, int n) {
 
 def c_function(folder: Path, on_gpu: bool) -> Any:
     """Compile it in `folder`; skip where there is no compiler."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    (folder / "copy.c").write_text(_SOURCE)
-    library = folder / "copy.so"
-    subprocess.run([*compiler.split(), "-shared", "-fPIC", folder / "copy.c", "-o", library, "-ldl"], check=True)
-    loaded = interop.load(library, _DECLARATIONS)
+    loaded = interop.load(c_functions.build(_SOURCE, folder / "copy.so", "-ldl"), _DECLARATIONS)
     return (loaded.copy_on_device if on_gpu else loaded.copy_on_host).returning(c="a")
 
 
