@@ -15,7 +15,6 @@ import interop._operations.promotion
 
 # ---- mixed dtypes ----
 
-
 PAIRS = [pair for pair in itertools.product(elements.DTYPES, repeat=2) if pair[0] != pair[1]]
 
 
@@ -168,7 +167,6 @@ def test_0d_tensors_are_weak_as_in_torch(torch):
 
 
 # ---- scalars ----
-
 
 NO_SUCH_SUM = {("torch", "uint16", complex), ("torch", "float16", complex)}  # or a dtype of its own: ComplexHalf
 

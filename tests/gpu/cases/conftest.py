@@ -6,7 +6,7 @@ were found with an elementwise operation are put as a matrix product here, on th
     B01 to B89                            in this folder, but for those below
     B46, B48, B54                         in host memory: tests/test_cases.py, where B50 and B53 are, too
     B82 host time of a call               `interop bench overhead`: no timing decides a test
-    B91 to B140                           in host memory: tests/test_cases.py
+    B91 to B140                           in host memory: tests/test_cases.py, tests/test_cases_of_*.py
     B91, B92, B98, B100, B105, B112, B116 on the device: in this folder, too
     B142 to B157                          in this folder
 """
