@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MODULE = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
 TESTS = (
-    *("tests/exchange", "tests/ops", "tests/test_array.py", "tests/test_array_exports.py"),
+    *("tests/exchange", "tests/ops", "tests/test_array.py", "tests/test_array_exports.py", "tests/test_asarray.py"),
     *("tests/test_cases.py", "tests/test_cases_of_c_functions.py", "tests/test_cases_of_numbers.py"),
     *("tests/test_cases_of_torch.py", "tests/test_conformance.py", "tests/test_convert.py"),
     *("tests/test_errors.py", "tests/test_errors_of_exchange.py", "tests/test_errors_of_out.py"),
