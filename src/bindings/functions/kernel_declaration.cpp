@@ -1,0 +1,45 @@
+/// The parameters of a kernel, and where their values lie in a launch.
+#include "bindings/functions/kernel_declaration.h"
+
+#include <interop/error.h>
+
+#include <set>
+
+#include "exchange/typestr.h"
+
+namespace interop::bindings {
+namespace {
+
+const char* kept(const std::string& text) {
+  static auto* const all = new std::set<std::string>;
+  return all->insert(text).first->c_str();
+}
+
+}  // namespace
+
+size_t KernelParameter::bytes() const {
+  if (kind == Kind::pointer) return sizeof(void*);
+  if (kind == Kind::view) return sizeof(void*) + 2 * sizeof(int64_t) * static_cast<size_t>(ndim);
+  return static_cast<size_t>(item_bytes(dtype));
+}
+
+KernelDeclaration::KernelDeclaration(const std::string& label_, const std::vector<KernelParameter::Declared>& declared)
+    : label(kept(label_)) {
+  using Kind = KernelParameter::Kind;
+  size_t end = 0;
+  for (const auto& [kind, name, dtype, written, ndim] : declared) {
+    const Kind known = kind == "pointer" ? Kind::pointer : kind == "view" ? Kind::view : Kind::scalar;
+    const auto type = dtype.empty() ? DLDataType{} : exchange::dtype_from_name(dtype);
+    if (!type) throw TypeError("interop.kernel: no dtype is called " + dtype);
+    KernelParameter parameter{known, name, *type, written, ndim, end};
+    end += (parameter.bytes() + 15) / 16 * 16;
+    parameters.push_back(std::move(parameter));
+  }
+  if (parameters.size() > kMostParameters || end > kMostParameterBytes) {
+    throw ValueError(label_ + " has " + std::to_string(parameters.size()) + " parameters of " + std::to_string(end) +
+                     " bytes; accepted: up to " + std::to_string(kMostParameters) + ", and " +
+                     std::to_string(kMostParameterBytes) + " bytes, each rounded up to 16");
+  }
+}
+
+}  // namespace interop::bindings
