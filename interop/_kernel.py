@@ -16,6 +16,7 @@ from interop._cuda import nvrtc
 from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.declarations import without_comments
 from interop._functions.kernel_declaration import NAME, parameters_of
+from interop._functions.reads import checked, described, names_of, with_reads
 from interop._paths import get_include
 from interop._streams import StreamLike
 
@@ -39,6 +40,7 @@ def kernel(
     cluster: Sizes | None = None,
     cooperative: bool = False,
     options: Mapping[str, Any] | None = None,
+    reads: Sequence[str] = (),
 ) -> Kernel:
     """Make a function of a kernel in CUDA C++, to be called with arrays of any library.
 
@@ -68,6 +70,9 @@ def kernel(
     options : mapping, optional
         How to compile: keywords of `cuda.core.ProgramOptions`, such as ``{"std": "c++20", "use_fast_math": True}``.
         ``arch`` is that of the arrays' device unless it is given here.
+    reads : tuple or list of str, optional
+        Names of pointers without ``const`` that the kernel only reads, as if they had it: read-only arrays and those of
+        JAX are accepted for them, and ``execution="cuda"`` copies nothing back. Views say it in their type.
 
     Returns
     -------
@@ -77,12 +82,13 @@ def kernel(
     Raises
     ------
     TypeError
-        `source` or `name` is of another type. In a call: an argument is no array or no number where it must be one, of
-        another dtype, read-only where it is written, or in host memory.
+        `source`, `name`, `options` or `reads` is of another type. In a call: an argument is no array or no number where
+        it must be one, of another dtype, read-only where it is written, or in host memory.
     ValueError
-        The source declares no such kernel, or its parameters are not understood; a launch option is none. In a call:
-        the array of a pointer is not C-contiguous, or that of a view has other dimensions; an array for a result of
-        `returning` has another shape than that; the launch is larger than the device or the kernel allows.
+        The source declares no such kernel, or its parameters are not understood; a launch option is none; a name in
+        `reads` is no parameter, no pointer, one to ``const`` already, or a view. In a call: the array of a pointer is
+        not C-contiguous, or that of a view has other dimensions; an array for a result of `returning` has another shape
+        than that; the launch is larger than the device or the kernel allows.
     OSError
         The file `source` cannot be read.
     OverflowError
@@ -93,10 +99,15 @@ def kernel(
 
     Notes
     -----
-    Pointers take C-contiguous arrays of exactly their dtype; those that are not to ``const`` are written to. For arrays
-    of any strides a kernel takes ``interop::View<const float, 2>``, of ``#include <interop/view.cuh>``. Types are those
-    of `interop.load`, and complex numbers of Thrust and libcu++; 16-bit floats and complex numbers are passed by value,
-    too.
+    Pointers take C-contiguous arrays of exactly their dtype; those that are not to ``const`` are written to, unless
+    `reads` names them. For arrays of any strides a kernel takes ``interop::View<const float, 2>``, of
+    ``#include <interop/view.cuh>``. Types are those of `interop.load`, and complex numbers of Thrust and libcu++;
+    16-bit floats and complex numbers are passed by value, too.
+
+    What `reads` says is believed: a kernel that writes to such an array changes what its library takes to be unchanged.
+    Where the environment has ``INTEROP_CHECKED=1`` as the kernel is made, each call copies these arrays to the host
+    before it and after, waits for that, and is a ValueError where one has changed; a call in a capture is a ValueError
+    then, too.
 
     CUDA's own headers are found where a toolkit or its wheels are installed, and others by the folder of `source` and
     ``options={"include_path": ...}``. Kernels are kept on disk (``INTEROP_CACHE_DIR``, or ``~/.cache/interop``).
@@ -133,7 +144,8 @@ def kernel(
         raise TypeError(f"interop.kernel: options is {type(options).__name__}; accepted: a mapping of str, or None")
     text = Path(path).read_text(encoding="utf-8") if path is not None else str(source)
     launch = (grid, threads, block, shared, cluster, cooperative)
-    return Kernel(text, path, name, signature, launch, dict(options or {}), {})
+    names = names_of("interop.kernel: reads", reads)
+    return Kernel(text, path, name, signature, launch, dict(options or {}), names, {})
 
 
 Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
@@ -158,6 +170,7 @@ class Kernel(ArrayFunction):
         signature: str | None,
         launch: Launch,
         options: dict[str, Any],
+        reads: tuple[str, ...],
         shapes: dict[str, ShapeRule],
     ) -> None:
         label = f"interop.kernel({name!r})"
@@ -166,15 +179,16 @@ class Kernel(ArrayFunction):
             return ValueError(f"{label}: {what}")
 
         declared, parameters = parameters_of(text, name, signature, refuse)
+        parameters = with_reads(parameters, reads, refuse)
         for parameter in parameters:
             if parameter.name in _KEYWORDS:
                 raise refuse(
                     f"the parameter {parameter.name!r} has the name of a keyword of the call; accepted: another "
                     "name, if need be by signature='type name, ...'"
                 )
-        super().__init__(label, parameters, ("pointer", "view"), _KEYWORDS, shapes)
-        self._made_of = (text, path, name, signature, launch, options)
-        self._text = f"{name}({declared})"
+        super().__init__(label, parameters, ("pointer", "view"), _KEYWORDS, shapes, reads=reads)
+        self._made_of = (text, path, name, signature, launch, options, reads)
+        self._text = described(f"{name}({declared})", reads)
         self.__name__ = self.__qualname__ = name
         self.__doc__ = self._text
         #: The grid or the threads, where they depend on the arguments; None for the other one, or for both.
@@ -185,9 +199,9 @@ class Kernel(ArrayFunction):
         if sum(extent is not None for extent in launch[:2]) > 1:
             raise refuse("grid and threads are given; accepted: one of them")
         self._load = functools.partial(_load, label, text, path, name, options)
-        self._calls = _core.Kernel(
-            label, [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters], self._load, (*fixed, *launch[2:])
-        )
+        declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters]
+        launched = (*fixed, *launch[2:])
+        self._calls = _core.Kernel(label, declarations, self._load, launched, checked(parameters, reads))
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         """Launch the kernel; see the class."""

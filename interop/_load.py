@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +12,7 @@ from interop import _core
 from interop._arguments import named
 from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.declarations import ELEMENTS, QUALIFIERS, SCALARS, Parameter, parts_of, without_comments
+from interop._functions.reads import checked, described, names_by_function, with_reads
 from interop._functions.shared_library import SharedLibrary
 from interop._streams import StreamLike
 
@@ -29,6 +30,7 @@ def load(
     *,
     memory: Memory | None = None,
     streams: Streams = "default",
+    reads: Mapping[str, Sequence[str]] | None = None,
 ) -> Library:
     """Load a shared library, and make its C functions callable with arrays of any library.
 
@@ -48,6 +50,10 @@ def load(
         default streams (legacy or per thread), or on streams of ``cudaStreamCreate``; the call's stream and they wait
         for each other. "own": on streams that do not wait for the default one (``cudaStreamNonBlocking``); the host
         waits for the call's stream before the function runs, and the function's work must be done when it returns.
+    reads : mapping, optional
+        By the name of a function, the names of its pointers without ``const`` that it only reads, as if they had it:
+        ``{"sum": ("a", "b")}``. Read-only arrays and those of JAX are accepted for them, and ``execution="cuda"``
+        copies nothing back.
 
     Returns
     -------
@@ -57,7 +63,10 @@ def load(
     Raises
     ------
     ValueError
-        A declaration is not understood: the message quotes it. An option or the path is none.
+        A declaration is not understood: the message quotes it. An option or the path is none. A name in `reads` is
+        none of the functions or parameters, no pointer, or one to ``const`` already.
+    TypeError
+        An argument is of another type.
     OSError
         The library cannot be loaded, in the loader's own words; or its file was overwritten after it had been loaded.
     AttributeError
@@ -69,6 +78,11 @@ def load(
     of arrays also ``__half``, ``__nv_bfloat16``, ``cuComplex``, ``cuDoubleComplex`` and ``void``, which is any.
     A parameter of type ``cudaStream_t`` is given the call's stream, and stands nowhere in the call from Python. A
     returned ``cudaError_t`` that is not 0 is raised as `interop.CudaError`.
+
+    What `reads` says is believed: a function that writes to such an array changes what its library takes to be
+    unchanged. Where the environment has ``INTEROP_CHECKED=1`` as the library is loaded, each call copies these arrays
+    before it and after, those of a GPU to the host, for which it waits, and is a ValueError where one has changed; a
+    call in a capture is a ValueError then, too.
 
     A function without a ``cudaStream_t`` cannot be captured into a CUDA graph: that is a ValueError. A library stays
     loaded until the process ends. One that was built anew at its path, as a new file, is loaded beside the old one.
@@ -91,8 +105,17 @@ def load(
     parsed = [_parse(text, memory) for text in _statements(declarations)]
     if not parsed:
         raise ValueError("interop.load: declarations has none; accepted: at least one C declaration")
+    names = names_by_function(reads, [declaration.name for declaration in parsed])
+    parsed = [_with_reads(declaration, names.get(declaration.name, ())) for declaration in parsed]
     library = SharedLibrary(path)
-    return Library(library, (library.path, declarations, memory, streams), parsed)
+    return Library(library, (library.path, declarations, memory, streams, names), parsed)
+
+
+def _with_reads(declaration: _Declaration, reads: Sequence[str]) -> _Declaration:
+    def refuse(what: str) -> ValueError:
+        return ValueError(f"interop.load: {what}, in {declaration.text!r}")
+
+    return declaration._replace(parameters=with_reads(declaration.parameters, reads, refuse))
 
 
 def _check_option(name: str, x: object, known: tuple[str | None, ...]) -> None:
@@ -106,9 +129,7 @@ def _check_option(name: str, x: object, known: tuple[str | None, ...]) -> None:
 class Library:
     """The declared functions of a shared library: attributes, each a `Function`. `interop.load` makes it."""
 
-    def __init__(
-        self, library: SharedLibrary, made_of: tuple[str, str, Memory | None, Streams], parsed: list[_Declaration]
-    ) -> None:
+    def __init__(self, library: SharedLibrary, made_of: _MadeOf, parsed: list[_Declaration]) -> None:
         self._library, self._made_of = library, made_of
         self._functions: dict[str, Function] = {}
         for declaration in parsed:
@@ -132,8 +153,18 @@ class Library:
         return _load_again, self._made_of
 
 
-def _load_again(path: str, declarations: str, memory: Memory | None, streams: Streams = "default") -> Library:
-    return load(path, declarations, memory=memory, streams=streams)
+#: What `load` was given: the path, the declarations, memory, streams and reads.
+_MadeOf = tuple[str, str, Memory | None, Streams, dict[str, tuple[str, ...]]]
+
+
+def _load_again(
+    path: str,
+    declarations: str,
+    memory: Memory | None,
+    streams: Streams,
+    reads: dict[str, tuple[str, ...]],
+) -> Library:
+    return load(path, declarations, memory=memory, streams=streams, reads=reads)
 
 
 class Function(ArrayFunction):
@@ -151,16 +182,18 @@ class Function(ArrayFunction):
     """
 
     def __init__(self, library: Library, declaration: _Declaration, address: int, shapes: dict[str, ShapeRule]) -> None:
-        path, _, _, streams = library._made_of
+        path, _, _, streams, all_reads = library._made_of
+        reads = all_reads.get(declaration.name, ())
         label = f"{Path(path).name.split('.')[0]}.{declaration.name}"
         value = "" if declaration.result in ("", "status") else declaration.text
         keywords = ("stream", "execution") if any(p.kind == "device" for p in declaration.parameters) else ()
-        super().__init__(label, declaration.parameters, ("device", "host"), keywords, shapes, value)
+        super().__init__(label, declaration.parameters, ("device", "host"), keywords, shapes, value, reads)
         self._library, self._declaration, self._address = library, declaration, address
         self.__name__ = self.__qualname__ = declaration.name
-        self.__doc__ = declaration.text
+        self.__doc__ = described(declaration.text, reads)
         declared = [(p.kind, p.name, p.dtype, p.written) for p in declaration.parameters]
-        self._calls = _core.CFunction(label, address, declared, declaration.result, streams == "own")
+        compared = checked(declaration.parameters, reads)
+        self._calls = _core.CFunction(label, address, declared, declaration.result, streams == "own", compared)
 
     def __call__(
         self, /, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
@@ -180,7 +213,7 @@ class Function(ArrayFunction):
         return Function(self._library, self._declaration, self._address, shapes)
 
     def __repr__(self) -> str:
-        return f"<C function {self._label}: {self._declaration.text}>"
+        return f"<C function {self._label}: {self.__doc__}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _function_again, (self._library, self.__name__, self._shapes)

@@ -29,14 +29,16 @@ class ArrayFunction:
         keywords: tuple[str, ...],
         shapes: dict[str, ShapeRule],
         value: str = "",
+        reads: tuple[str, ...] = (),
     ) -> None:
         """Take what the call of `label` needs to know.
 
         `arrays` are the kinds of `parameters` that are arrays; those of the kind "stream" are no arguments. `keywords`
         are those of the call, `shapes` the rules of `returning`. `value`: the declaration, if it returns a value.
+        `reads`: the pointers without ``const`` that are only read.
         """
         self._label, self._parameters, self._arrays, self._keywords = label, parameters, arrays, keywords
-        self._value = value
+        self._value, self._reads = value, reads
         self._places = {p.name: place for place, p in enumerate(parameters) if p.kind != "stream"}
         self._shapes = {name: shapes[name] for name in self._places if name in shapes}
         self._given = [name for name in self._places if name not in shapes]
@@ -72,14 +74,20 @@ class ArrayFunction:
         TypeError
             A rule is neither a name nor a function of the arguments. In a call: what the function returns is no shape.
         ValueError
-            There is no such parameter, it is no pointer that is written to, or one to ``void``; or the C function
-            returns a value of its own. In a call: a size is negative, or an array that is given has another shape.
+            There is no such parameter, it is no pointer that is written to, or one to ``void``, or one that ``reads=``
+            names; or the C function returns a value of its own. In a call: a size is negative, or an array that is
+            given has another shape.
         """
         if self._value:
             raise ValueError(f"{self._label}: returning: the C function returns a value, {self._value!r}")
         written = [p.name for p in self._parameters if p.written and p.dtype]
         arrays = [p.name for p in self._parameters if p.kind in self._arrays and p.name not in shapes]
         for name, rule in shapes.items():
+            if name in self._reads:
+                raise ValueError(
+                    f"{self._label}: returning: {name} is only read, as reads= says, and a result is written; "
+                    f"accepted: {', '.join(written) or 'none'}"
+                )
             if name not in written:
                 raise ValueError(
                     f"{self._label}: returning: {name} is no pointer to elements that are written; "

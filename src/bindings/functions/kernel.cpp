@@ -13,6 +13,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/frame.h"
+#include "bindings/functions/checked_reads.h"
 #include "bindings/functions/kernel_declaration.h"
 #include "bindings/functions/kernel_launch.h"
 #include "bindings/functions/loaded_kernel.h"
@@ -29,8 +30,8 @@ using Kind = KernelParameter::Kind;
 /// A kernel, its declaration, and what was compiled of it.
 struct Kernel : KernelDeclaration {
   Kernel(const std::string& label_, const std::vector<KernelParameter::Declared>& declared, nb::object load_,
-         nb::tuple options)
-      : KernelDeclaration(label_, declared), load(std::move(load_)) {
+         nb::tuple options, std::vector<int> checked_)
+      : KernelDeclaration(label_, declared), load(std::move(load_)), checked(std::move(checked_)) {
     apply(*this, plan, options_of(options));
   }
   Kernel(const Kernel&) = delete;
@@ -40,7 +41,8 @@ struct Kernel : KernelDeclaration {
     int device;
     cuda::Kernel* kernel;
   };
-  nb::object load;  // of an architecture's name: a LoadedKernel
+  nb::object load;           // of an architecture's name: a LoadedKernel
+  std::vector<int> checked;  // places of the parameters that `reads=` names, where INTEROP_CHECKED=1
   LaunchPlan plan;
   std::vector<Compiled> compiled;
 };
@@ -127,10 +129,13 @@ class Decision {
     LaunchPlan plan = kernel.plan;
     apply(kernel, plan, options);
     launch_ = launch_of(kernel, plan, tensors_.data());
+    if (kernel.checked.empty()) return;
+    checked_.emplace(kernel.label, &*call_).add(kernel.parameters, kernel.checked, tensors_.data());
   }
 
   nb::object run() {
     cuda::Kernel& compiled = find_compiled(kernel_, call_->device());
+    if (checked_) checked_->copy();
     on_own_frame([&] {
       Values values;
       set(values);
@@ -138,12 +143,15 @@ class Decision {
         cuda::launch_kernel(compiled, launch_, kernel_.label, values.pointers(), call_->device(), s);
       });
     });
-    return call_->hand_over();
+    nb::object made = call_->hand_over();
+    if (checked_) checked_->compare();
+    return made;
   }
 
   nb::object explain() const {
     auto explained = nb::borrow<nb::dict>(call_->explain());
     explained["algorithm"] = launch_text(launch_);
+    if (checked_) checked_->explain(explained);
     return explained;
   }
 
@@ -221,6 +229,7 @@ class Decision {
   int array_count_ = 0;
   std::optional<Call> call_;
   cuda::Launch launch_;
+  std::optional<CheckedReads> checked_;
 };
 
 nb::object call_kernel(Kernel& kernel, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict* given,
@@ -254,9 +263,11 @@ nb::object call_with(Kernel& kernel, const nb::tuple& arguments, const nb::dict&
 
 void bind_kernel(nb::module_& m) {
   nb::class_<Kernel>(m, "Kernel", "A kernel that a user wrote, its declaration, and what was compiled of it.")
-      .def(nb::init<const std::string&, const std::vector<KernelParameter::Declared>&, nb::object, nb::tuple>(),
+      .def(nb::init<const std::string&, const std::vector<KernelParameter::Declared>&, nb::object, nb::tuple,
+                    std::vector<int>>(),
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "
-                   "load: typing.Callable[[str], LoadedKernel], options: tuple[typing.Any, ...], /) -> None"))
+                   "load: typing.Callable[[str], LoadedKernel], options: tuple[typing.Any, ...], checked: list[int], "
+                   "/) -> None"))
       .def("call", &call, nb::arg(), nb::arg(), nb::arg(),
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "keywords: dict[str, typing.Any], /) -> typing.Any"),

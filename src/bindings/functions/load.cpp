@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/functions/checked_reads.h"
 #include "bindings/functions/results.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
@@ -121,8 +122,11 @@ enum class Streams {
 /// A C function and its declaration, which interop/_load.py has parsed.
 struct CFunction {
   CFunction(std::string function_label, uintptr_t address, const std::vector<Declared>& declared, std::string returned,
-            bool has_own_streams)
-      : label(std::move(function_label)), symbol(reinterpret_cast<void*>(address)), result(std::move(returned)) {
+            bool has_own_streams, std::vector<int> checked_places)
+      : label(std::move(function_label)),
+        symbol(reinterpret_cast<void*>(address)),
+        result(std::move(returned)),
+        checked(std::move(checked_places)) {
     if (kIntegerRegisters == 0) {
       throw std::runtime_error("interop.load: C functions are called on Linux, on x86-64 and 64-bit ARM");
     }
@@ -150,6 +154,7 @@ struct CFunction {
   void* symbol;
   std::string result;  // "", "status" (a cudaError_t), or the dtype of a scalar
   std::vector<Parameter> parameters;
+  std::vector<int> checked;  // places of the parameters that `reads=` names, where INTEROP_CHECKED=1
   Streams streams = Streams::given;
 };
 
@@ -291,6 +296,9 @@ class Decision {
                        "accepted: None");
     }
     for (size_t i = 0; i < given_.size(); ++i) set_register(i);
+    if (function.checked.empty()) return;
+    checked_.emplace(function.label.c_str(), device().call ? &*device().call : nullptr)
+        .add(function.parameters, function.checked, tensors_.data());
   }
 
   nb::object run() {
@@ -300,6 +308,7 @@ class Decision {
       if (!device().call) may_take_long.emplace();  // else it is inside CUDA
       returned = call_symbol(function_, registers_);
     };
+    if (checked_) checked_->copy();
     {
       const nb::gil_scoped_release no_gil;
       if (device().call) {
@@ -310,6 +319,7 @@ class Decision {
     }
     const nb::list made = hand_over(function_, sides_, shapes_);
     check_status(function_, returned);  // whatever has been queued is in order by now
+    if (checked_) checked_->compare();
     if (nb::len(shapes_) == 0) return to_python(function_, returned);
     return nb::len(made) == 1 ? nb::object(made[0]) : nb::tuple(made);
   }
@@ -320,6 +330,7 @@ class Decision {
     if (!call) return nb::none();
     auto explained = nb::borrow<nb::dict>(call->explain());
     if (device().call) explain_order(function_, *call, explained);
+    if (checked_) checked_->explain(explained);
     return explained;
   }
 
@@ -402,6 +413,7 @@ class Decision {
   std::vector<nb::handle> given_;         // by parameter
   std::vector<const DLTensor*> tensors_;  // by parameter; null where there is none yet
   Registers registers_;
+  std::optional<CheckedReads> checked_;
 };
 
 nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
@@ -422,8 +434,9 @@ nb::object call_by_name(const CFunction& function, nb::tuple arguments, nb::dict
 
 void bind_load(nb::module_& m) {
   nb::class_<CFunction>(m, "CFunction", "A C function and its declaration.")
-      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool>(), nb::arg("label"),
-           nb::arg("address"), nb::arg("parameters"), nb::arg("result"), nb::arg("has_own_streams"))
+      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool, std::vector<int>>(),
+           nb::arg("label"), nb::arg("address"), nb::arg("parameters"), nb::arg("result"), nb::arg("has_own_streams"),
+           nb::arg("checked"))
       .def("call", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "
