@@ -31,6 +31,7 @@ def load(
     memory: Memory | None = None,
     streams: Streams = "default",
     reads: Mapping[str, Sequence[str]] | None = None,
+    needs_gpu: bool = False,
 ) -> Library:
     """Load a shared library, and make its C functions callable with arrays of any library.
 
@@ -54,6 +55,9 @@ def load(
         By the name of a function, the names of its pointers without ``const`` that it only reads, as if they had it:
         ``{"sum": ("a", "b")}``. Read-only arrays and those of JAX are accepted for them, and ``execution="cuda"``
         copies nothing back.
+    needs_gpu : bool, optional
+        Look for a usable driver and a GPU before the first call of a function, and raise a CudaError where there is
+        none: for a library that calls ``exit()`` then, which would end the process.
 
     Returns
     -------
@@ -71,6 +75,8 @@ def load(
         The library cannot be loaded, in the loader's own words; or its file was overwritten after it had been loaded.
     AttributeError
         The library itself has no such function, whatever other libraries have. In C++, functions need ``extern "C"``.
+    CudaError
+        In a call: the C function returns one; or there is no usable GPU, and `needs_gpu` says that there must be one.
 
     Notes
     -----
@@ -102,13 +108,15 @@ def load(
             raise TypeError(f"interop.load: {name} is {type(x).__name__}; accepted: {accepted}")
     _check_option("memory", memory, (None, "device", "host"))
     _check_option("streams", streams, ("default", "own"))
+    if not isinstance(needs_gpu, bool):
+        raise TypeError(f"interop.load: needs_gpu is {type(needs_gpu).__name__}; accepted: True or False")
     parsed = [_parse(text, memory) for text in _statements(declarations)]
     if not parsed:
         raise ValueError("interop.load: declarations has none; accepted: at least one C declaration")
     names = names_by_function(reads, [declaration.name for declaration in parsed])
     parsed = [_with_reads(declaration, names.get(declaration.name, ())) for declaration in parsed]
     library = SharedLibrary(path)
-    return Library(library, (library.path, declarations, memory, streams, names), parsed)
+    return Library(library, (library.path, declarations, memory, streams, names, needs_gpu), parsed)
 
 
 def _with_reads(declaration: _Declaration, reads: Sequence[str]) -> _Declaration:
@@ -153,8 +161,8 @@ class Library:
         return _load_again, self._made_of
 
 
-#: What `load` was given: the path, the declarations, memory, streams and reads.
-_MadeOf = tuple[str, str, Memory | None, Streams, dict[str, tuple[str, ...]]]
+#: What `load` was given: the path, the declarations, memory, streams, reads and needs_gpu.
+_MadeOf = tuple[str, str, Memory | None, Streams, dict[str, tuple[str, ...]], bool]
 
 
 def _load_again(
@@ -163,8 +171,9 @@ def _load_again(
     memory: Memory | None,
     streams: Streams,
     reads: dict[str, tuple[str, ...]],
+    needs_gpu: bool,
 ) -> Library:
-    return load(path, declarations, memory=memory, streams=streams, reads=reads)
+    return load(path, declarations, memory=memory, streams=streams, reads=reads, needs_gpu=needs_gpu)
 
 
 class Function(ArrayFunction):
@@ -182,7 +191,7 @@ class Function(ArrayFunction):
     """
 
     def __init__(self, library: Library, declaration: _Declaration, address: int, shapes: dict[str, ShapeRule]) -> None:
-        path, _, _, streams, all_reads = library._made_of
+        path, _, _, streams, all_reads, needs_gpu = library._made_of
         reads = all_reads.get(declaration.name, ())
         label = f"{Path(path).name.split('.')[0]}.{declaration.name}"
         value = "" if declaration.result in ("", "status") else declaration.text
@@ -193,7 +202,9 @@ class Function(ArrayFunction):
         self.__doc__ = described(declaration.text, reads)
         declared = [(p.kind, p.name, p.dtype, p.written) for p in declaration.parameters]
         compared = checked(declaration.parameters, reads)
-        self._calls = _core.CFunction(label, address, declared, declaration.result, streams == "own", compared)
+        self._calls = _core.CFunction(
+            label, address, declared, declaration.result, streams == "own", compared, needs_gpu
+        )
 
     def __call__(
         self, /, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any

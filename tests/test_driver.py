@@ -9,16 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from helpers import drivers
+from helpers.drivers import BUILT_FOR
 
-import interop
-
-BUILT_FOR = interop._core.build_info()["cuda"]  # such as 13000; 0 for a host-only build
 MAJOR = BUILT_FOR // 1000
 
 PROBE = """
@@ -42,27 +39,6 @@ report["info"] = info.report()
 report["cublas"] = _core.machine_info()["cublas_status"]
 print(json.dumps(report))
 """
-
-DRIVER = """
-int cuInit(unsigned flags) { (void)flags; return INIT; }
-int cuDriverGetVersion(int* version) { *version = VERSION; return 0; }
-#ifndef TOO_OLD
-int cuDeviceGetCount(int* count) { *count = 0; return 0; }
-int cuGetErrorName(int status, const char** name) {
-  *name = status == 803 ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" : "?";
-  return 0;
-}
-int cuGetErrorString(int status, const char** text) { (void)status; *text = "driver and display mismatch"; return 0; }
-REST
-#endif
-"""
-WRITTEN_OUT = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuGetErrorName", "cuGetErrorString"}
-
-
-def driver_functions():
-    """The names of all driver functions in the compiled half."""
-    binary = Path(interop._core.__file__).read_bytes()
-    return {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", binary)} - WRITTEN_OUT
 
 
 @pytest.fixture
@@ -88,17 +64,8 @@ def probe(tmp_path):
 
 @pytest.fixture
 def fake_driver(tmp_path, probe):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (cc)")
-
-    def run(version=BUILT_FOR, init=0, too_old=False):
-        rest = " ".join(f"int {name}(void) {{ return 999; }}" for name in sorted(driver_functions()))
-        source = tmp_path / "driver.c"
-        source.write_text(DRIVER.replace("REST", rest))
-        options = [f"-DVERSION={version}", f"-DINIT={init}", *(["-DTOO_OLD"] if too_old else [])]
-        command = [compiler, "-shared", "-fPIC", *options, "-o", tmp_path / "libcuda.so.1", source]
-        subprocess.run(command, check=True)
+    def run(**played):
+        drivers.build(tmp_path, **played)
         return probe()
 
     return run

@@ -122,11 +122,12 @@ enum class Streams {
 /// A C function and its declaration, which interop/_load.py has parsed.
 struct CFunction {
   CFunction(std::string function_label, uintptr_t address, const std::vector<Declared>& declared, std::string returned,
-            bool has_own_streams, std::vector<int> checked_places)
+            bool has_own_streams, std::vector<int> checked_places, bool works_on_gpu)
       : label(std::move(function_label)),
         symbol(reinterpret_cast<void*>(address)),
         result(std::move(returned)),
-        checked(std::move(checked_places)) {
+        checked(std::move(checked_places)),
+        needs_gpu(works_on_gpu) {
     if (kIntegerRegisters == 0) {
       throw std::runtime_error("interop.load: C functions are called on Linux, on x86-64 and 64-bit ARM");
     }
@@ -155,6 +156,7 @@ struct CFunction {
   std::string result;  // "", "status" (a cudaError_t), or the dtype of a scalar
   std::vector<Parameter> parameters;
   std::vector<int> checked;  // places of the parameters that `reads=` names, where INTEROP_CHECKED=1
+  bool needs_gpu;            // it may end the process without one
   Streams streams = Streams::given;
 };
 
@@ -419,6 +421,7 @@ class Decision {
 nb::object call_c(const CFunction& function, nb::tuple arguments, nb::dict shapes, nb::dict given_results,
                   nb::handle stream, nb::handle execution, bool only_looks) {
   const exchange::CallGuard guard;
+  if (function.needs_gpu) cuda::require_driver();  // which looks once
   Decision decision(function, arguments, shapes, given_results, stream, execution, only_looks);
   return only_looks ? decision.explain() : decision.run();
 }
@@ -434,9 +437,9 @@ nb::object call_by_name(const CFunction& function, nb::tuple arguments, nb::dict
 
 void bind_load(nb::module_& m) {
   nb::class_<CFunction>(m, "CFunction", "A C function and its declaration.")
-      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool, std::vector<int>>(),
+      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool, std::vector<int>, bool>(),
            nb::arg("label"), nb::arg("address"), nb::arg("parameters"), nb::arg("result"), nb::arg("has_own_streams"),
-           nb::arg("checked"))
+           nb::arg("checked"), nb::arg("needs_gpu"))
       .def("call", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "

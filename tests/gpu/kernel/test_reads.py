@@ -171,7 +171,7 @@ def test_c_functions_with_device_pointers(tmp_path, jax, monkeypatch, said):
     monkeypatch.setenv("INTEROP_CHECKED", said)
     path = c_functions.build(HOST_FUNCTION, tmp_path / "libnothing.so")
     declaration = "void nothing(float* a, float* c, int n);"
-    lib = interop.load(path, declaration, memory="device", reads={"nothing": ("a",)})
+    lib = interop.load(path, declaration, memory="device", reads={"nothing": ("a",)}, needs_gpu=True)
     nothing = lib.nothing.returning(c="a")
     assert isinstance(nothing(jax.numpy.asarray(A), N), jax.Array)
     made = nothing(read_only(A), N, execution="cuda")

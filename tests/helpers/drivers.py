@@ -1,0 +1,57 @@
+"""Drivers that this machine has not: a libcuda.so.1 in a folder, which the loader is to look in first."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import interop
+
+BUILT_FOR = interop._core.build_info()["cuda"]  # such as 13000; 0 for a host-only build
+
+_DRIVER = """
+#include <unistd.h>
+
+int cuInit(unsigned flags) {
+  (void)flags;
+#ifdef TELLS
+  (void)!write(1, "cuInit\\n", 7);
+#endif
+  return INIT;
+}
+int cuDriverGetVersion(int* version) { *version = VERSION; return 0; }
+#ifndef TOO_OLD
+int cuDeviceGetCount(int* count) { *count = COUNT; return 0; }
+int cuGetErrorName(int status, const char** name) {
+  *name = status == 803 ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" : "?";
+  return 0;
+}
+int cuGetErrorString(int status, const char** text) { (void)status; *text = "driver and display mismatch"; return 0; }
+REST
+#endif
+"""
+_WRITTEN_OUT = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuGetErrorName", "cuGetErrorString"}
+
+
+def build(
+    folder: Path, *, version: int = BUILT_FOR, init: int = 0, count: int = 0, too_old: bool = False, tells: bool = False
+) -> None:
+    """Build one of this version, status of cuInit and number of devices; skip where there is no compiler.
+
+    `too_old`: without the other functions; with them, each fails. `tells`: cuInit prints its name.
+    """
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc)")
+    binary = Path(interop._core.__file__).read_bytes()
+    functions = {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", binary)} - _WRITTEN_OUT
+    rest = " ".join(f"int {name}(void) {{ return 999; }}" for name in sorted(functions))
+    source = folder / "driver.c"
+    source.write_text(_DRIVER.replace("REST", rest))
+    options = [f"-DVERSION={version}", f"-DINIT={init}", f"-DCOUNT={count}"]
+    options += ["-DTOO_OLD"] * too_old + ["-DTELLS"] * tells
+    subprocess.run([compiler, "-shared", "-fPIC", *options, "-o", folder / "libcuda.so.1", source], check=True)
