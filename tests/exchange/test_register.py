@@ -411,11 +411,9 @@ def test_a_first_look_that_registers_leaves_one_registration():
         __array_interface__ = X.__array_interface__
 
     kind = new_box(export=unpack)
-    c = interop.elementwise("x - y + 0 * z")(kind(X), kind(X), Odd())
+    c = interop.elementwise("x + 0 * y - z")(kind(X), Odd(), kind(X))
     assert np.array_equal(np.asarray(c), 0 * X)
     assert next(factors) > 1
-    c = interop.elementwise("x - y + 0 * z")(kind(X), Odd(), kind(X))
-    assert c is not None
 
 
 # ---- what `export` leaves to the array's own protocols ----
