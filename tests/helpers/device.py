@@ -134,9 +134,8 @@ class ManagedMemory:
     def __init__(self, size: int) -> None:
         pointer = ctypes.c_uint64()
         with primary_context():
-            _call(
-                "cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_uint(1)
-            )  # for all streams
+            for_all_streams = ctypes.c_uint(1)
+            _call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(size), for_all_streams)
         self.pointer = pointer.value
 
     def __del__(self) -> None:
