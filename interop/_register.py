@@ -29,7 +29,8 @@ def register(
     """Teach interop an array library: how its arrays are read, on which stream it works, how a result is made.
 
     Every function of interop takes arrays of `kind`, and of its subclasses, from then on. Calls led by one give its
-    kind of array if `empty` is given, else an `interop.Array`.
+    kind of array if `empty` is given, else an `interop.Array`. To register `kind` again replaces all that was said of
+    it.
 
     Parameters
     ----------
@@ -44,7 +45,9 @@ def register(
         no such protocol themselves. What it returns, and the array, live as long as the memory is used, by views and by
         work on a GPU, too. Where the array is written to, a new object must be on the array's own memory: `export` is
         called twice then, and two addresses are a copy, which is refused. A copy that the library keeps, and returns
-        again, cannot be told from that: what is written to it is for the library to bring back.
+        again, cannot be told from that: what is written to it is for the library to bring back. For an array that it
+        has nothing to say of, it returns NotImplemented: that one is read by the protocols that it has itself, a
+        subclass of `numpy.ndarray` by its buffer.
     current_stream : callable, ``(device) -> stream``, optional
         The stream on which the library would work now on that CUDA device, as an int handle or a stream object. Calls
         run on it, or are ordered both ways with it. Without it, arrays on a device are used on the stream that the
@@ -62,13 +65,16 @@ def register(
     TypeError
         An argument has a wrong type, or `kind` has no protocol and there is no `export`.
     ValueError
-        `kind` is registered already, belongs to a library that interop knows, or is built into Python; or the name is
-        taken.
+        `kind` belongs to a library that interop knows, or is built into Python; or the name is taken.
 
     Notes
     -----
     What `export` or `current_stream` raises becomes a BufferError with its words, in the call that needed it; what
-    `empty` raises is raised as it is. What they return is checked. A registration lasts as long as the process.
+    `empty` raises is raised as it is. What they return is checked.
+
+    A registration lasts until `kind` is registered again, which also looks anew at the protocols of `kind`; one that is
+    refused changes nothing. A call that has begun, in whatever thread, goes on by what was registered as it began, for
+    all of its arrays; what was replaced stays in memory, for such calls.
 
     Examples
     --------

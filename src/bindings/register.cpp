@@ -56,7 +56,7 @@ nb::dict read(nb::handle array, nb::handle stream) {
   const DLTensor& tensor = call.tensor(0);
   nb::dict facts;
   facts["library"] = operand.route->library();
-  facts["protocol"] = operand.route->protocol();
+  facts["protocol"] = exchange::protocol_of(operand);
   facts["pointer"] = reinterpret_cast<uintptr_t>(tensor.data);
   facts["shape"] = exchange::shape_tuple(tensor.shape, tensor.ndim);
   facts["strides"] = exchange::shape_tuple(tensor.strides, tensor.ndim);

@@ -13,6 +13,7 @@
 #include "exchange/reaper.h"
 #include "exchange/route.h"
 #include "exchange/routes/buffer.h"
+#include "exchange/routes/registered.h"
 #include "exchange/stream.h"
 
 namespace interop::exchange {
@@ -109,41 +110,52 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
 
 Call::~Call() = default;
 
+/// All of one moment: what is registered later, by an `export` or by another thread, is for the next call.
+void Call::find_routes(const InteropArgument* arguments, nb::handle out) {
+  const unsigned registrations = registration_count();
+  const auto add = [&](const InteropArgument& argument) {
+    Operand& operand = operands_.add();
+    ++operand_count_;
+    operand.function = function_;
+    operand.name = argument.name;
+    operand.object = argument.object;
+    operand.is_output = argument.flags & INTEROP_WRITTEN;
+    operand.is_read = !operand.is_output || (argument.flags & INTEROP_READ_TOO);
+    operand.may_be_out = argument.flags & INTEROP_MAY_BE_OUT;
+    operand.takes_conjugated = argument.flags & INTEROP_TAKES_CONJUGATED;
+    operand.route = find_route(operand.object);
+  };
+  for (int i = 0; i < argument_count_; ++i) add(arguments[i]);
+  if (has_out_) add({"out", out.ptr(), INTEROP_WRITTEN});
+  if (registration_count() == registrations) return;
+  for (int i = 0; i < operand_count_; ++i) {  // a first look called Python; these looks do not
+    const Route* taught = registered_route(Py_TYPE(operands_[i].object.ptr()));
+    if (taught) operands_[i].route = taught;
+  }
+}
+
 void Call::inspect(const InteropArgument* arguments, int count, nb::handle out) {
   if (count < 1) {
     throw ValueError(std::string(function_) + ": there is no array argument; accepted: at least one, whose library " +
                      "and device are the call's");
   }
-  const auto add = [&](const InteropArgument& argument) {
-    const nb::handle object = argument.object;
-    const Route& route = route_of(object, function_, argument.name);
-    if ((argument.flags & INTEROP_WRITTEN) && !route.writable()) {
-      throw TypeError(std::string(function_) + ": " + argument.name + " is " + type_text(object) +
-                      ", which is immutable; accepted: " +
-                      (argument.object == out.ptr() ? "None, or a writable array" : "a writable array"));
+  argument_count_ = count;
+  has_out_ = !is_none(out);
+  find_routes(arguments, out);
+  for (int i = 0; i < operand_count_; ++i) {
+    Operand& operand = operands_[i];
+    if (!operand.route) refuse_no_array(operand.object, function_, operand.name);
+    if (operand.is_output && !operand.route->writable()) {
+      throw TypeError(operand.label() + " is " + type_text(operand.object) + ", which is immutable; accepted: " +
+                      (operand.object.is(out) ? "None, or a writable array" : "a writable array"));
     }
-    Operand& operand = operands_.add();
-    ++operand_count_;
-    operand.function = function_;
-    operand.name = argument.name;
-    operand.object = object;
-    operand.is_output = argument.flags & INTEROP_WRITTEN;
-    operand.is_read = !operand.is_output || (argument.flags & INTEROP_READ_TOO);
-    operand.may_be_out = argument.flags & INTEROP_MAY_BE_OUT;
-    operand.takes_conjugated = argument.flags & INTEROP_TAKES_CONJUGATED;
-    operand.route = &route;
-    const Operand* const before = operand_count_ > 1 ? &operands_[operand_count_ - 2] : nullptr;
-    if (before && before->route == operand.route) {  // has been entered
-      operand.may_have_tangent = before->may_have_tangent;
+    if (i > 0 && operands_[i - 1].route == operand.route) {  // has been entered
+      operand.may_have_tangent = operands_[i - 1].may_have_tangent;
     } else {
       operand.route->enter(operand);
     }
     operand.route->inspect(operand);
-  };
-  for (int i = 0; i < count; ++i) add(arguments[i]);
-  argument_count_ = operand_count_;
-  has_out_ = !is_none(out);
-  if (has_out_) add({"out", out.ptr(), INTEROP_WRITTEN});
+  }
 }
 
 // Device memory decides; pinned memory joins a device array, and alone is host memory.

@@ -111,6 +111,7 @@ class Call {
     nanobind::object compact;  // null where the array is dense
   };
 
+  void find_routes(const InteropArgument* arguments, nanobind::handle out);
   void inspect(const InteropArgument* arguments, int count, nanobind::handle out);
   void choose_device(nanobind::handle execution);
   void enter_device();

@@ -24,7 +24,7 @@ nb::dict explain_argument(const Operand& operand) {
   nb::dict entry;
   entry["name"] = operand.name;
   entry["library"] = operand.route->library();
-  entry["protocol"] = operand.route->protocol();
+  entry["protocol"] = protocol_of(operand);
   entry["pointer"] = reinterpret_cast<uintptr_t>(tensor.data);
   entry["shape"] = shape_tuple(tensor.shape, tensor.ndim);
   entry["strides"] = shape_tuple(tensor.strides, tensor.ndim);
@@ -72,7 +72,7 @@ std::string explain_wait(const Call& call, int i) {
     return array.last_use ? name + ": the call waits for its last use, on " + handle_text(array.stream) : "";
   }
   // Exported for the call: the producer has been told the stream.
-  const bool told = operand.hold && std::strstr(operand.route->protocol(), "__dlpack__") != nullptr;
+  const bool told = operand.hold && std::strstr(protocol_of(operand), "__dlpack__") != nullptr;
   return told ? name + ": its producer makes the call wait, by __dlpack__(stream=)" : "";
 }
 

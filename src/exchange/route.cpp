@@ -215,9 +215,17 @@ void refresh_routes(PyTypeObject* base) {
   }
   for (Slot& slot : slots) {
     PyTypeObject* type = slot.type.load(std::memory_order_acquire);
-    // Taught by now, so that the look calls no Python: no other registration comes in between.
+    // Taught by now, so that the look calls no Python: no call, and no other registration, comes in between.
     if (type && PyType_IsSubtype(type, base)) slot.route.store(look(type), std::memory_order_relaxed);
   }
+}
+
+unsigned registration_count() { return registrations.load(); }
+
+const Route* built_in_route_of(nb::handle object) {
+  const nb::object type = nb::borrow(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));  // held, as in find_route
+  const Route* route = built_in_route(reinterpret_cast<PyTypeObject*>(type.ptr()));
+  return route || PyType_Check(object.ptr()) ? route : look_at_instance(object);
 }
 
 const Route* find_route(nb::handle object) {
@@ -237,7 +245,11 @@ const Route* find_route(nb::handle object) {
 
 const Route& route_of(nb::handle object, const char* function, const char* name) {
   const Route* route = find_route(object);
-  if (route) return *route;
+  if (!route) refuse_no_array(object, function, name);
+  return *route;
+}
+
+void refuse_no_array(nb::handle object, const char* function, const char* name) {
   std::string text = std::string(function) + ": " + name + " is " + type_text(object);
   if (is_subtype(Py_TYPE(object.ptr()), kNumpyNdarray)) {
     text +=

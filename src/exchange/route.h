@@ -83,13 +83,24 @@ class Route {
 const Route& route_of(nb::handle object, const char* function, const char* name);
 /// The same, null where there is none.
 const Route* find_route(nb::handle object);
+/// Throws the TypeError of `route_of`.
+[[noreturn]] void refuse_no_array(nb::handle object, const char* function, const char* name);
 
 /// The route of a type without what `interop.register` was told; null where there is none.
 const Route* built_in_route(PyTypeObject* type);
+/// The same of an object, which may have a protocol that its type has not.
+const Route* built_in_route_of(nb::handle object);
+/// The protocol by which an operand was read: that of the object itself where `export` left it to that.
+inline const char* protocol_of(const Operand& operand) {
+  const bool by_itself = operand.exported.is_valid() && operand.exported.is(operand.object);
+  return (by_itself ? operand.exported_route : operand.route)->protocol();
+}
 /// Is the type itself, not a base of it, an array type that interop knows by name?
 bool is_known_library(PyTypeObject* type);
-/// Looks again at every type under `base` that was looked at before.
+/// Looks again at every type under `base`, which is registered, that was looked at before.
 void refresh_routes(PyTypeObject* base);
+/// How often that was done. Routes that were found between two equal counts are of one moment.
+unsigned registration_count();
 
 // One definition each, in the file of that name.
 const Route& numpy_route();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 import numpy as np
@@ -294,12 +293,214 @@ def test_refuses_types_of_torch(torch):
         interop.register(torch.Tensor, export=lambda t: t.numpy())
 
 
-def test_refuses_a_second_registration():
+# ---- registered again ----
+
+
+def twice(box):
+    return box.inside * 2
+
+
+def test_a_registration_replaces_the_one_before():
+    asked = []
+
+    def empty(shape, dtype, device, stream):
+        asked.append(shape)
+        return kind(np.empty(shape, dtype))
+
+    kind = new_box(export=unpack, empty=empty)
+    child = type("Child", (kind,), {})
+    for box in (kind(X), child(X)):
+        assert np.array_equal(interop.matmul(box, Y).inside, X @ Y)
+    interop.register(kind, name="others", export=twice, writable=False)
+    for box in (kind(X), child(X), type("Late", (child,), {})(X)):
+        c = interop.matmul(box, Y)
+        assert type(c) is interop.Array  # the second says nothing of `empty`
+        assert np.array_equal(np.asarray(c), 2 * X @ Y)
+        with pytest.raises(TypeError, match="immutable"):
+            interop.matmul(X, Y, out=box)
+        said = interop.explain(interop.matmul, box, Y).arguments[0]
+        assert (said.library, said.protocol) == ("others", "interop.register")
+        assert interop._core.route(box) == ("others", "interop.register")
+    assert len(asked) == 2
+
+
+def test_a_subclass_keeps_what_was_said_of_itself():
     kind = new_box(export=unpack)
-    match = "^" + re.escape(f"interop.register: {kind!r} is registered already, as 'boxes'")
-    with pytest.raises(ValueError, match=match):
-        interop.register(kind, name="others", export=lambda box: box.inside * 0)
+    child = type("Child", (kind,), {})
+    interop.register(child, name="children", export=twice)
+    assert np.array_equal(np.asarray(interop.matmul(child(X), Y)), 2 * X @ Y)
+    interop.register(kind, name="others", export=lambda box: box.inside * 3)
+    assert np.array_equal(np.asarray(interop.matmul(child(X), Y)), 2 * X @ Y)
+    assert np.array_equal(np.asarray(interop.matmul(kind(X), Y)), 3 * X @ Y)
+
+
+def test_protocols_are_looked_for_again():
+    class Mine:
+        @property
+        def __array_interface__(self):
+            return self.doubled.__array_interface__
+
+        def __init__(self, x):
+            self.fake = Fake(x)
+            self.doubled = 2 * x
+
+    interop.register(Mine, name="mine")
+    mine = Mine(X)
+    assert np.array_equal(np.asarray(interop.matmul(mine, Y)), 2 * X @ Y)
+    Mine.__dlpack_device__ = lambda self: self.fake.__dlpack_device__()
+    Mine.__dlpack__ = lambda self, **keywords: self.fake.__dlpack__(**keywords)
+    interop.register(Mine, name="mine")
+    assert np.array_equal(np.asarray(interop.matmul(mine, Y)), X @ Y)
+    assert interop._core.route(mine) == ("mine", "__dlpack__")
+    assert mine.fake.balanced
+
+
+@pytest.mark.parametrize(
+    ("keywords", "exception", "match"),
+    [
+        ({}, TypeError, "has no protocol by which it could be read; pass `export`"),
+        ({"export": twice, "name": "jax"}, ValueError, "a library that interop knows"),
+        ({"export": twice, "empty": 1}, TypeError, "empty is 1"),
+    ],
+    ids=lambda value: "",
+)
+def test_a_second_registration_that_is_refused_changes_nothing(keywords, exception, match):
+    kind = new_box(export=unpack)
+    with pytest.raises(exception, match=match):
+        interop.register(kind, **keywords)
     assert np.array_equal(np.asarray(interop.matmul(kind(X), Y)), X @ Y)
+    assert interop._core.route(kind(X)) == ("boxes", "interop.register")
+
+
+def test_a_call_goes_on_by_what_was_registered_as_it_began():
+    def export(box):
+        interop.register(kind, name="others", export=twice, empty=lambda *_: 5 / 0)
+        return box.inside
+
+    kind = new_box(export=export, empty=lambda shape, dtype, *_: kind(np.empty(shape, dtype)))
+    child = type("Child", (kind,), {})
+    add = interop.elementwise("x + y + z")
+    c = add(kind(X), child(X), kind(X))  # the first is exported, and then the class is another library's
+    assert type(c) is kind
+    assert np.array_equal(c.inside, 3 * X)
+    with pytest.raises(ZeroDivisionError):
+        add(kind(X), child(X), kind(X))
+    interop.register(kind, name="others", export=twice)
+    assert np.array_equal(np.asarray(add(kind(X), child(X), kind(X))), 6 * X)
+
+
+def test_what_empty_returns_may_be_registered_again_meanwhile():
+    def empty(shape, dtype, *_):
+        interop.register(kind, name="others", export=twice)
+        return kind(np.empty(shape, dtype))
+
+    kind = new_box(export=unpack, empty=empty)
+    assert np.array_equal(interop.matmul(kind(X), Y).inside, X @ Y)
+
+
+def test_a_first_look_that_registers_leaves_one_registration():
+    factors = iter(range(1, 100))
+
+    class Meta(type):
+        def __getattr__(cls, name):  # what a class is asked for its protocols by
+            factor = next(factors)
+            interop.register(kind, name=f"times {factor}", export=lambda box: box.inside * factor)
+            raise AttributeError(name)
+
+    class Odd(metaclass=Meta):
+        __array_interface__ = X.__array_interface__
+
+    kind = new_box(export=unpack)
+    c = interop.elementwise("x + 0 * y - z")(kind(X), Odd(), kind(X))
+    assert np.array_equal(np.asarray(c), 0 * X)
+    assert next(factors) > 1
+
+
+# ---- what `export` leaves to the array's own protocols ----
+
+
+def left_to_itself(box):
+    return NotImplemented
+
+
+def test_an_export_may_leave_an_array_to_its_own_protocols():
+    class Vector(np.ndarray):
+        pass
+
+    def export(x):
+        return NotImplemented if x.base is not None else memoryview(np.asarray(x))
+
+    def empty(shape, dtype, device, stream):
+        return np.empty(shape, dtype).view(Vector)
+
+    interop.register(Vector, name="vectors", export=export, empty=empty)
+    own = Vector((2, 3))
+    own[...] = X
+    for x, protocol in ((own, "interop.register"), (own[:, ::-1], "buffer protocol"), (own.T[1], "buffer protocol")):
+        facts = interop._core.read(x)
+        assert (facts["library"], facts["protocol"]) == ("vectors", protocol)
+        assert interop.explain(interop.add, x, 1).arguments[0].protocol == protocol
+        c = interop.add(x, 1)
+        assert type(c) is Vector
+        assert np.array_equal(c, np.asarray(x) + 1)
+    interop.add(own[0], 1, out=own[0])
+    assert own[0].tolist() == [1, 2, 3]
+    view = interop.asarray(own[1:])
+    np.asarray(view)[0, 0] = 9
+    assert own[1, 0] == 9
+
+
+def test_an_array_without_a_protocol_of_its_own_cannot_be_left_to_itself():
+    class Meters(np.ndarray):
+        __array_ufunc__ = None
+
+    boxes = new_box(export=left_to_itself)
+    interop.register(Meters, name="boxes", export=left_to_itself)
+    match = (
+        r"^interop.matmul: a: `export` of boxes returns NotImplemented, and .*(Box|Meters) is read by no other "
+        "protocol; accepted: an array with DLPack"
+    )
+    for x in (boxes(X), X.view(Meters)):
+        with pytest.raises(BufferError, match=match):
+            interop.matmul(x, Y)
+
+
+def test_a_protocol_of_a_subclass_or_of_one_object_counts():
+    kind = new_box(export=left_to_itself)
+
+    class Child(kind):
+        __dlpack_device__ = lambda self: self.inside.__dlpack_device__()  # noqa: E731
+        __dlpack__ = lambda self, **keywords: self.inside.__dlpack__(**keywords)  # noqa: E731
+
+    child = Child(Fake(X))
+    assert np.array_equal(np.asarray(interop.matmul(child, Y)), X @ Y)
+    assert child.inside.balanced
+    assert interop._core.read(child)["protocol"] == "__dlpack__"
+    box = kind(X)
+    box.__array_interface__ = X.__array_interface__
+    assert np.array_equal(np.asarray(interop.matmul(box, Y)), X @ Y)
+
+
+def test_writing_is_checked_where_an_export_leaves_it_to_the_array():
+    sealed = np.zeros(3)
+    sealed.setflags(write=False)
+
+    class Vector(np.ndarray):
+        pass
+
+    interop.register(Vector, name="vectors", export=left_to_itself)
+    with pytest.raises(TypeError, match="read-only"):
+        interop.add(np.ones(3), 1, out=sealed.view(Vector))
+    interop.register(Vector, name="vectors", export=left_to_itself, writable=False)
+    with pytest.raises(TypeError, match="immutable"):
+        interop.add(np.ones(3), 1, out=np.zeros(3).view(Vector))
+
+    class Copies(new_box(export=left_to_itself)):
+        __dlpack_device__ = lambda self: (1, 0)  # noqa: E731
+        __dlpack__ = lambda self, **_: Fake(self.inside.copy()).capsule()  # noqa: E731
+
+    with pytest.raises(BufferError, match="copy"):
+        interop.add(np.ones(3), 1, out=Copies(np.zeros(3)))
 
 
 def test_many_types_are_read_right_beyond_the_cache():

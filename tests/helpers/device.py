@@ -128,6 +128,21 @@ class Snapshot:
         return self._values
 
 
+class ManagedMemory:
+    """Bytes that the host and every device can read, at `pointer`."""
+
+    def __init__(self, size: int) -> None:
+        pointer = ctypes.c_uint64()
+        with primary_context():
+            for_all_streams = ctypes.c_uint(1)
+            _call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(size), for_all_streams)
+        self.pointer = pointer.value
+
+    def __del__(self) -> None:
+        with primary_context():
+            _call("cuMemFree_v2", ctypes.c_uint64(self.pointer))
+
+
 def new_stream(device: int = 0) -> int:
     """Return a new non-blocking stream, which is never destroyed."""
     stream = ctypes.c_void_p()

@@ -23,6 +23,7 @@ REQUIREMENTS = {  # name -> module
     "tensorflow": "tensorflow",
     "matplotlib": "matplotlib",
     "nvrtc": "cuda.bindings.nvrtc",
+    "cuvec": "cuvec",
     "cuda": None,
 }
 

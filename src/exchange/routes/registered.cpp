@@ -24,6 +24,9 @@ class AsExported {
   nb::handle object_;
 };
 
+constexpr const char* kExports = "an array with DLPack, __cuda_array_interface__ or a buffer, or a DLPack capsule";
+
+/// One registration, which never changes: a call goes on by it while the type is registered again.
 class RegisteredRoute final : public Route {
  public:
   /// `own` reads the type where there is no `export_array`.
@@ -37,7 +40,6 @@ class RegisteredRoute final : public Route {
     empty_ = keep(registration.empty);
   }
 
-  PyObject* type() const { return type_; }
   const char* library() const override { return name_.c_str(); }
   const char* protocol() const override { return export_ ? "interop.register" : own_->protocol(); }
   bool writable() const override { return writable_; }
@@ -72,7 +74,7 @@ class RegisteredRoute final : public Route {
   }
   /// Exported again, the array's own memory has the same address; a copy has not, as the first one is still there.
   bool is_own_memory(const Operand& operand, cudaStream_t stream) const override {
-    if (!export_) return true;
+    if (operand.exported.is(operand.object)) return true;
     Operand again;
     again.function = operand.function;
     again.name = operand.name;
@@ -112,7 +114,7 @@ class RegisteredRoute final : public Route {
     array.name = "the array that `empty` returns";
     array.object = made.object;
     array.is_output = true;
-    if (find_route(made.object) != this) {
+    if (!is_own_type(made.object)) {
       throw BufferError(array.label() + " is " + type_text(made.object) + "; accepted: " + name_ + "'s own type");
     }
     inspect(array);
@@ -124,6 +126,9 @@ class RegisteredRoute final : public Route {
   }
 
  private:
+  /// Is this how an array of the type is read, or was it until the type was registered again, during the call?
+  bool is_own_type(nb::handle array) const;
+
   const Route& export_by_user(Operand& operand) const {
     PyObject* exported = PyObject_CallOneArg(export_, operand.object.ptr());
     if (!exported) {
@@ -131,17 +136,25 @@ class RegisteredRoute final : public Route {
                         " refuses to export: " + take_error_text());
     }
     operand.exported = nb::steal(exported);
+    if (exported == Py_NotImplemented) return use_object(operand);
     operand.temporary = Py_REFCNT(exported) == 1;
     const Route* inner = find_route(operand.exported);
     if (!inner || registered_route(Py_TYPE(exported))) {
       throw BufferError(operand.label() + ": `export` of " + name_ + " returns " + type_text(operand.exported) +
-                        "; accepted: an array with DLPack, __cuda_array_interface__ or a buffer, or a DLPack capsule");
+                        "; accepted: " + kExports);
     }
     return *inner;
   }
+  /// The object is read by a protocol of its own. Where `export` left it to that, one of a subclass counts, too.
   const Route& use_object(Operand& operand) const {
+    const bool is_known = own_ && (!export_ || reinterpret_cast<PyObject*>(Py_TYPE(operand.object.ptr())) == type_);
+    const Route* own = is_known ? own_ : built_in_route_of(operand.object);
+    if (!own) {
+      throw BufferError(operand.label() + ": `export` of " + name_ + " returns NotImplemented, and " +
+                        type_text(operand.object) + " is read by no other protocol; accepted: " + kExports);
+    }
     operand.exported = nb::borrow(operand.object);
-    return *own_;
+    return *own;
   }
 
   static void check_empty(const Operand& array, const Shape& shape, DLDataType dtype, DLDevice device) {
@@ -169,40 +182,42 @@ class RegisteredRoute final : public Route {
   PyObject* empty_ = nullptr;
 };
 
-/// All registrations, the latest first; a list that only grows, so that it is read without a lock.
+/// One for each registered type, the latest first; a list that only grows, so that it is read without a lock.
 struct Node {
-  const RegisteredRoute* route;
+  PyObject* type;
+  std::atomic<const RegisteredRoute*> route;  // the latest registration of the type
   Node* next;
 };
 std::atomic<Node*> nodes{nullptr};
 
-const RegisteredRoute* find_exactly(PyObject* type) {
-  for (const Node* node = nodes.load(std::memory_order_acquire); node; node = node->next) {
-    if (node->route->type() == type) return node->route;
+Node* find_node(PyObject* type) {
+  Node* node = nodes.load(std::memory_order_acquire);
+  while (node && node->type != type) node = node->next;
+  return node;
+}
+
+const RegisteredRoute* find_nearest(PyTypeObject* type) {
+  if (!nodes.load(std::memory_order_acquire)) return nullptr;
+  PyObject* mro = type->tp_mro;
+  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); ++i) {
+    if (const Node* node = find_node(PyTuple_GET_ITEM(mro, i))) return node->route.load(std::memory_order_acquire);
   }
   return nullptr;
+}
+
+bool RegisteredRoute::is_own_type(nb::handle array) const {
+  if (find_route(array) == this) return true;
+  const RegisteredRoute* nearest = find_nearest(Py_TYPE(array.ptr()));
+  return nearest && nearest->type_ == type_;
 }
 
 }  // namespace
 
-const Route* registered_route(PyTypeObject* type) {
-  if (!nodes.load(std::memory_order_acquire)) return nullptr;
-  PyObject* mro = type->tp_mro;
-  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); ++i) {
-    if (const RegisteredRoute* route = find_exactly(PyTuple_GET_ITEM(mro, i))) return route;
-  }
-  return nullptr;
-}
+const Route* registered_route(PyTypeObject* type) { return find_nearest(type); }
 
 void register_library(Registration registration) {
   auto* type = reinterpret_cast<PyTypeObject*>(registration.type.ptr());
   const std::string text = shown(registration.type);
-  const auto refuse_another = [&] {
-    if (const RegisteredRoute* found = find_exactly(registration.type.ptr())) {
-      throw ValueError("interop.register: " + text + " is registered already, as '" + found->library() + "'");
-    }
-  };
-  refuse_another();
   const Route* own = built_in_route(type);
   if (is_known_library(type)) {
     throw ValueError("interop.register: " + text + " is an array of " + own->library() +
@@ -212,11 +227,14 @@ void register_library(Registration registration) {
     throw TypeError("interop.register: " + text +
                     " has no protocol by which it could be read; pass `export`, which returns an array that has one");
   }
-  {
-    static std::mutex mutex;
-    const std::lock_guard<std::mutex> lock(mutex);
-    refuse_another();  // the looks above called Python, which lets other threads in
-    nodes.store(new Node{new RegisteredRoute(registration, own), nodes.load()}, std::memory_order_release);
+  // The looks above called Python, which lets other threads in. From here on nothing does.
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto* route = new RegisteredRoute(registration, own);
+  if (Node* node = find_node(registration.type.ptr())) {
+    node->route.store(route, std::memory_order_release);  // what it was before stays, for the calls that are about
+  } else {
+    nodes.store(new Node{registration.type.ptr(), route, nodes.load()}, std::memory_order_release);
   }
   refresh_routes(type);
 }
