@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from interop import _core
-from interop._arguments import named
-from interop._cuda import nvrtc
+from interop._arguments import named, shown, type_name
+from interop._cuda import nvcc, nvrtc
 from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.declarations import without_comments
 from interop._functions.kernel_declaration import NAME, parameters_of
@@ -39,6 +39,7 @@ def kernel(
     cluster: Sizes | None = None,
     cooperative: bool = False,
     options: Mapping[str, Any] | None = None,
+    compiler: Compiler = "nvrtc",
 ) -> Kernel:
     """Make a function of a kernel in CUDA C++, to be called with arrays of any library.
 
@@ -68,6 +69,9 @@ def kernel(
     options : mapping, optional
         How to compile: keywords of `cuda.core.ProgramOptions`, such as ``{"std": "c++20", "use_fast_math": True}``.
         ``arch`` is that of the arrays' device unless it is given here.
+    compiler : "nvrtc" or "nvcc", optional
+        NVRTC compiles device code alone, in this process. "nvcc" compiles whole files, with host code in them, such as
+        ``main`` or ``#include <iostream>``; `source` is a path then. It needs a host compiler, and takes seconds.
 
     Returns
     -------
@@ -88,8 +92,8 @@ def kernel(
     OverflowError
         In a call: a number does not fit its parameter, or would become infinite in it.
     CudaError
-        In a call: the kernel does not compile, in the compiler's words; `cuda.core` or NVRTC is missing, which the
-        message says how to install; CUDA fails.
+        In a call: the kernel does not compile, in the compiler's words; `cuda.core` or the compiler is missing, which
+        the message says how to install; the file has changed since it was read; CUDA fails.
 
     Notes
     -----
@@ -131,11 +135,24 @@ def kernel(
         )
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"interop.kernel: options is {type(options).__name__}; accepted: a mapping of str, or None")
+    _check_compiler(compiler, path, dict(options or {}))
     text = Path(path).read_text(encoding="utf-8") if path is not None else str(source)
     launch = (grid, threads, block, shared, cluster, cooperative)
-    return Kernel(text, path, name, signature, launch, dict(options or {}), {})
+    return Kernel(text, path, name, signature, launch, dict(options or {}), {}, compiler)
 
 
+def _check_compiler(compiler: object, path: str | None, options: dict[str, Any]) -> None:
+    if not isinstance(compiler, str):
+        raise TypeError(f"interop.kernel: compiler is {type_name(compiler)}; accepted: 'nvrtc', 'nvcc'")
+    if compiler not in ("nvrtc", "nvcc"):
+        raise ValueError(f"interop.kernel: compiler is {shown(compiler)}; accepted: 'nvrtc', 'nvcc'")
+    if compiler == "nvcc":
+        if path is None:
+            raise TypeError("interop.kernel: compiler is 'nvcc', and source is a str; accepted with it: a path object")
+        nvcc.flags_of("interop.kernel", {key: value for key, value in options.items() if key != "arch"})
+
+
+Compiler = Literal["nvrtc", "nvcc"]
 Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
 
 
@@ -159,6 +176,7 @@ class Kernel(ArrayFunction):
         launch: Launch,
         options: dict[str, Any],
         shapes: dict[str, ShapeRule],
+        compiler: Compiler = "nvrtc",
     ) -> None:
         label = f"interop.kernel({name!r})"
 
@@ -174,6 +192,7 @@ class Kernel(ArrayFunction):
                 )
         super().__init__(label, parameters, ("pointer", "view"), _KEYWORDS, shapes)
         self._made_of = (text, path, name, signature, launch, options)
+        self._compiler = compiler
         self._text = f"{name}({declared})"
         self.__name__ = self.__qualname__ = name
         self.__doc__ = self._text
@@ -184,7 +203,8 @@ class Kernel(ArrayFunction):
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
         if sum(extent is not None for extent in launch[:2]) > 1:
             raise refuse("grid and threads are given; accepted: one of them")
-        self._load = functools.partial(_load, label, text, path, name, options)
+        load = _load if compiler == "nvrtc" else _load_by_nvcc
+        self._load = functools.partial(load, label, text, path, name, options)
         self._calls = _core.Kernel(
             label, [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters], self._load, (*fixed, *launch[2:])
         )
@@ -253,13 +273,13 @@ class Kernel(ArrayFunction):
         return self._run(core, args, results, looks)
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:
-        return Kernel(*self._made_of, shapes)
+        return Kernel(*self._made_of, shapes, self._compiler)
 
     def __repr__(self) -> str:
         return f"<kernel {self._text}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Kernel, (*self._made_of, self._shapes)
+        return Kernel, (*self._made_of, self._shapes, self._compiler)
 
 
 _NONE: dict[Any, Any] = {}  # of the results none is given
@@ -280,10 +300,24 @@ def _load(
     return loaded
 
 
+def _load_by_nvcc(
+    label: str, text: str, path: str | None, name: str, options: dict[str, Any], architecture: str
+) -> _core.LoadedKernel:
+    """Do the same for a whole file."""
+    assert path is not None  # which `kernel` has checked
+    compiler_options = {**options, "include_path": [*_folders(options), get_include()]}
+    architecture = compiler_options.pop("arch", architecture)
+    return nvcc.load(label, Path(path).resolve(), text, name, nvcc.flags_of(label, compiler_options), architecture)
+
+
+def _folders(options: dict[str, Any]) -> list[str]:
+    given = options.get("include_path") or ()
+    return [str(folder) for folder in ((given,) if isinstance(given, str | os.PathLike) else given)]
+
+
 def _compiler_options(path: str | None, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with the name that messages have for the source, and where headers are looked for."""
-    given = options.get("include_path") or ()
-    folders = [str(folder) for folder in ((given,) if isinstance(given, str | os.PathLike) else given)]
+    folders = _folders(options)
     if path is not None:
         folders.insert(0, str(Path(path).resolve().parent))
     found = NAME.fullmatch(name)
