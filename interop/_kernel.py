@@ -84,9 +84,10 @@ def kernel(
         `source` or `name` is of another type. In a call: an argument is no array or no number where it must be one, of
         another dtype, read-only where it is written, or in host memory.
     ValueError
-        The source declares no such kernel, or its parameters are not understood; a launch option is none. In a call:
-        the array of a pointer is not C-contiguous, or that of a view has other dimensions; an array for a result of
-        `returning` has another shape than that; the launch is larger than the device or the kernel allows.
+        The source is a str that names a file, or declares no such kernel; its parameters are not understood; a launch
+        option is none. In a call: the array of a pointer is not C-contiguous, or that of a view has other dimensions;
+        an array for a result of `returning` has another shape than that; the launch is larger than the device or the
+        kernel allows.
     OSError
         The file `source` cannot be read.
     OverflowError
@@ -135,6 +136,11 @@ def kernel(
         )
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"interop.kernel: options is {type(options).__name__}; accepted: a mapping of str, or None")
+    if isinstance(source, str) and _FILE_NAME.fullmatch(source.strip()):
+        raise ValueError(
+            f"interop.kernel: source is {shown(source)}, the name of a file; accepted: the text of a source, or a path "
+            "object, pathlib.Path(...)"
+        )
     _check_compiler(compiler, path, dict(options or {}))
     text = Path(path).read_text(encoding="utf-8") if path is not None else str(source)
     launch = (grid, threads, block, shared, cluster, cooperative)
@@ -153,6 +159,7 @@ def _check_compiler(compiler: object, path: str | None, options: dict[str, Any])
 
 
 Compiler = Literal["nvrtc", "nvcc"]
+_FILE_NAME = re.compile(r"[^\n;{}()]*\.(?:cu|cuh|cc|cpp|cxx|h|hpp|hxx|ptx|cubin|fatbin)")
 Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
 
 

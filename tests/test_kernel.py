@@ -40,6 +40,12 @@ def parameters(declared, **options):
 # ---- declarations ----
 
 
+@pytest.mark.parametrize("source", ["scale.cu", "/a/folder/scale.cu", " k.ptx\n", "x.cubin"])
+def test_a_str_that_names_a_file(source):
+    with pytest.raises(ValueError, match=r"the name of a file; accepted: the text of a source, or a path object"):
+        interop.kernel(source, "scale")
+
+
 def test_what_tools_expect():
     scale = interop.kernel(SCALE, "scale", threads="x")
     options = "grid=None, threads=None, block=None, shared=None, cluster=None, cooperative=None"
