@@ -147,7 +147,9 @@ def test_what_is_compiled_is_kept(whole, counted):
 
 
 @needs_nvcc
-@pytest.mark.parametrize("part", ["source", "header", "nested", "flags", "architecture", "name", "variable", "path"])
+@pytest.mark.parametrize(
+    "part", ["source", "header", "nested", "flags", "architecture", "name", "variable", "path", "host compiler"]
+)
 def test_each_part_of_the_key(whole, counted, monkeypatch, part):
     first, _ = compiled(whole)
     arguments = {"file": whole}
@@ -165,6 +167,15 @@ def test_each_part_of_the_key(whole, counted, monkeypatch, part):
         arguments["name"] = "plain"
     elif part == "variable":
         monkeypatch.setenv("NVCC_APPEND_FLAGS", "-lineinfo")
+    elif part == "host compiler":
+        wrapper = whole.parent / "gcc"
+        wrapper.write_text('#!/bin/sh\nexec gcc "$@"\n')
+        wrapper.chmod(0o700)
+        monkeypatch.setenv("NVCC_CCBIN", str(whole.parent))
+        other, _ = compiled(whole)
+        wrapper.write_text('#!/bin/sh\n[ "$1" = --version ] && echo another && exit\nexec gcc "$@"\n')
+        assert compiled(whole)[0] not in (first, other)
+        counted.pop()
     else:
         arguments["file"] = Path(shutil.copy(whole, whole.parent / "copy.cu"))
     assert compiled(**arguments)[0] != first

@@ -147,7 +147,10 @@ def _asked_version(program: str, _changed: int) -> str:
 
 def _surroundings(what: str) -> list[str]:
     """Return what else a compilation depends on: both compilers, and the variables of the environment."""
-    host = os.environ.get("NVCC_CCBIN") or shutil.which("g++") or "g++"
+    host = os.environ.get("NVCC_CCBIN") or "gcc"  # by which nvcc compiles C++, too
+    if Path(host).is_dir():
+        host = str(Path(host, "gcc"))
+    host = shutil.which(host) or host
     return [_version(_find_nvcc(what)), _version(host), *(f"{name}={os.environ.get(name)}" for name in _VARIABLES)]
 
 
