@@ -329,7 +329,15 @@ def _compiler_options(path: str | None, name: str, options: dict[str, Any]) -> d
         folders.insert(0, str(Path(path).resolve().parent))
     found = NAME.fullmatch(name)
     file_name = path or f"{found['base'] if found else name}.cu"
-    return {"name": file_name, **options, "include_path": [*folders, get_include(), *_cuda_headers()]}
+    searched = [*folders, get_include(), *_cuda_headers(), str(_STANDARD_HEADERS)]
+    first = options.get("pre_include") or ()
+    first = [first] if isinstance(first, str) else [*first]
+    return {"name": file_name, **options, "include_path": searched, "pre_include": [_STANDARD, *first]}
+
+
+#: The standard headers that NVRTC lacks, of which `std::size_t` is known without an #include, as to nvcc.
+_STANDARD_HEADERS = Path(nvrtc.__file__).parent / "headers"
+_STANDARD = str(_STANDARD_HEADERS / "cstddef")
 
 
 @functools.cache
