@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from interop import _core
-from interop._arguments import named
-from interop._cuda import nvrtc
+from interop._arguments import named, shown, type_name
+from interop._cuda import nvcc, nvrtc
 from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.declarations import without_comments
 from interop._functions.kernel_declaration import NAME, parameters_of
@@ -41,6 +41,7 @@ def kernel(
     cooperative: bool = False,
     options: Mapping[str, Any] | None = None,
     reads: Sequence[str] = (),
+    compiler: Compiler = "nvrtc",
 ) -> Kernel:
     """Make a function of a kernel in CUDA C++, to be called with arrays of any library.
 
@@ -73,6 +74,9 @@ def kernel(
     reads : tuple or list of str, optional
         Names of pointers without ``const`` that the kernel only reads, as if they had it: read-only arrays and those of
         JAX are accepted for them, and ``execution="cuda"`` copies nothing back. Views say it in their type.
+    compiler : "nvrtc" or "nvcc", optional
+        NVRTC compiles device code alone, in this process. "nvcc" compiles whole files, with host code in them, such as
+        ``main`` or ``#include <iostream>``; `source` is a path then. It needs a host compiler, and takes seconds.
 
     Returns
     -------
@@ -85,17 +89,17 @@ def kernel(
         `source`, `name`, `options` or `reads` is of another type. In a call: an argument is no array or no number where
         it must be one, of another dtype, read-only where it is written, or in host memory.
     ValueError
-        The source declares no such kernel, or its parameters are not understood; a launch option is none; a name in
-        `reads` is no parameter, no pointer, one to ``const`` already, or a view. In a call: the array of a pointer is
-        not C-contiguous, or that of a view has other dimensions; an array for a result of `returning` has another shape
-        than that; the launch is larger than the device or the kernel allows.
+        The source is a str that names a file, or declares no such kernel; its parameters are not understood; a launch
+        option is none; a name in `reads` is no parameter, no pointer, one to ``const`` already, or a view. In a call:
+        the array of a pointer is not C-contiguous, or that of a view has other dimensions; an array for a result of
+        `returning` has another shape than that; the launch is larger than the device or the kernel allows.
     OSError
         The file `source` cannot be read.
     OverflowError
         In a call: a number does not fit its parameter, or would become infinite in it.
     CudaError
-        In a call: the kernel does not compile, in the compiler's words; `cuda.core` or NVRTC is missing, which the
-        message says how to install; CUDA fails.
+        In a call: the kernel does not compile, in the compiler's words; `cuda.core` or the compiler is missing, which
+        the message says how to install; the file has changed since it was read; CUDA fails.
 
     Notes
     -----
@@ -142,12 +146,31 @@ def kernel(
         )
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"interop.kernel: options is {type(options).__name__}; accepted: a mapping of str, or None")
+    if isinstance(source, str) and _FILE_NAME.fullmatch(source.strip()):
+        raise ValueError(
+            f"interop.kernel: source is {shown(source)}, the name of a file; accepted: the text of a source, or a path "
+            "object, pathlib.Path(...)"
+        )
+    _check_compiler(compiler, path, dict(options or {}))
     text = Path(path).read_text(encoding="utf-8") if path is not None else str(source)
     launch = (grid, threads, block, shared, cluster, cooperative)
     names = names_of("interop.kernel: reads", reads)
-    return Kernel(text, path, name, signature, launch, dict(options or {}), names, {})
+    return Kernel(text, path, name, signature, launch, dict(options or {}), names, compiler, {})
 
 
+def _check_compiler(compiler: object, path: str | None, options: dict[str, Any]) -> None:
+    if not isinstance(compiler, str):
+        raise TypeError(f"interop.kernel: compiler is {type_name(compiler)}; accepted: 'nvrtc', 'nvcc'")
+    if compiler not in ("nvrtc", "nvcc"):
+        raise ValueError(f"interop.kernel: compiler is {shown(compiler)}; accepted: 'nvrtc', 'nvcc'")
+    if compiler == "nvcc":
+        if path is None:
+            raise TypeError("interop.kernel: compiler is 'nvcc', and source is a str; accepted with it: a path object")
+        nvcc.flags_of("interop.kernel", {key: value for key, value in options.items() if key != "arch"})
+
+
+Compiler = Literal["nvrtc", "nvcc"]
+_FILE_NAME = re.compile(r"[^\n;{}()]*\.(?:cu|cuh|cc|cpp|cxx|h|hpp|hxx|ptx|cubin|fatbin)")
 Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
 
 
@@ -171,6 +194,7 @@ class Kernel(ArrayFunction):
         launch: Launch,
         options: dict[str, Any],
         reads: tuple[str, ...],
+        compiler: Compiler,
         shapes: dict[str, ShapeRule],
     ) -> None:
         label = f"interop.kernel({name!r})"
@@ -187,7 +211,7 @@ class Kernel(ArrayFunction):
                     "name, if need be by signature='type name, ...'"
                 )
         super().__init__(label, parameters, ("pointer", "view"), _KEYWORDS, shapes, reads=reads)
-        self._made_of = (text, path, name, signature, launch, options, reads)
+        self._made_of = (text, path, name, signature, launch, options, reads, compiler)
         self._text = described(f"{name}({declared})", reads)
         self.__name__ = self.__qualname__ = name
         self.__doc__ = self._text
@@ -198,7 +222,8 @@ class Kernel(ArrayFunction):
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
         if sum(extent is not None for extent in launch[:2]) > 1:
             raise refuse("grid and threads are given; accepted: one of them")
-        self._load = functools.partial(_load, label, text, path, name, options)
+        load = _load if compiler == "nvrtc" else _load_by_nvcc
+        self._load = functools.partial(load, label, text, path, name, options)
         declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters]
         launched = (*fixed, *launch[2:])
         self._calls = _core.Kernel(label, declarations, self._load, launched, checked(parameters, reads))
@@ -294,15 +319,37 @@ def _load(
     return loaded
 
 
+def _load_by_nvcc(
+    label: str, text: str, path: str | None, name: str, options: dict[str, Any], architecture: str
+) -> _core.LoadedKernel:
+    """Do the same for a whole file."""
+    assert path is not None  # which `kernel` has checked
+    compiler_options = {**options, "include_path": [*_folders(options), get_include()]}
+    architecture = compiler_options.pop("arch", architecture)
+    return nvcc.load(label, Path(path).resolve(), text, name, nvcc.flags_of(label, compiler_options), architecture)
+
+
+def _folders(options: dict[str, Any]) -> list[str]:
+    given = options.get("include_path") or ()
+    return [str(folder) for folder in ((given,) if isinstance(given, str | os.PathLike) else given)]
+
+
 def _compiler_options(path: str | None, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with the name that messages have for the source, and where headers are looked for."""
-    given = options.get("include_path") or ()
-    folders = [str(folder) for folder in ((given,) if isinstance(given, str | os.PathLike) else given)]
+    folders = _folders(options)
     if path is not None:
         folders.insert(0, str(Path(path).resolve().parent))
     found = NAME.fullmatch(name)
     file_name = path or f"{found['base'] if found else name}.cu"
-    return {"name": file_name, **options, "include_path": [*folders, get_include(), *_cuda_headers()]}
+    searched = [*folders, get_include(), *_cuda_headers(), str(_STANDARD_HEADERS)]
+    first = options.get("pre_include") or ()
+    first = [first] if isinstance(first, str) else [*first]
+    return {"name": file_name, **options, "include_path": searched, "pre_include": [_STANDARD, *first]}
+
+
+#: The standard headers that NVRTC lacks, of which `std::size_t` is known without an #include, as to nvcc.
+_STANDARD_HEADERS = Path(nvrtc.__file__).parent / "headers"
+_STANDARD = str(_STANDARD_HEADERS / "cstddef")
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import pytest
 from helpers import comparisons, elements, expressions
 
 import interop
+from interop._cuda import kept
 from interop._cuda import nvrtc as compiler
 from interop._expressions import source
 from interop._expressions.parser import parse
@@ -205,12 +206,12 @@ def loader(nvrtc, monkeypatch, tmp_path):
 
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compiler, "compile_source", counting)
-    monkeypatch.setattr(compiler, "_loaded", {})
+    monkeypatch.setattr(kept, "_loaded", {})
     monkeypatch.setattr(interop._core.LoadedKernel, "load", lambda image, names: [(image, name) for name in names])
 
     def load(source="__global__ void f() {}", names=("f",), architecture=ARCHITECTURE, forget=True, **options):
         if forget:
-            compiler._loaded.clear()  # as in another process
+            kept._loaded.clear()  # as in another process
         return compiler.load("f", source, names, options, architecture)
 
     load.counts = counts
@@ -265,10 +266,10 @@ def test_a_folder_that_cannot_be_made_is_no_error(loader, monkeypatch, tmp_path)
 def test_the_folder_of_the_cache(monkeypatch, tmp_path):
     monkeypatch.delenv("INTEROP_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiler.cache_folder() == tmp_path / "interop"
+    assert kept.cache_folder() == tmp_path / "interop"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert compiler.cache_folder() == tmp_path / ".cache/interop"
+    assert kept.cache_folder() == tmp_path / ".cache/interop"
 
 
 def test_without_cuda_core_the_error_says_what_to_install(monkeypatch):

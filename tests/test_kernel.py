@@ -14,7 +14,7 @@ from helpers.scalars import Choice, Integer, Real
 
 import interop
 from interop import _kernel
-from interop._cuda import nvrtc as compiler
+from interop._cuda import kept
 
 SCALE = """
 /* __global__ void scale(int* not_this_one); */
@@ -38,6 +38,12 @@ def parameters(declared, **options):
 
 
 # ---- declarations ----
+
+
+@pytest.mark.parametrize("source", ["scale.cu", "/a/folder/scale.cu", " k.ptx\n", "x.cubin"])
+def test_a_str_that_names_a_file(source):
+    with pytest.raises(ValueError, match=r"the name of a file; accepted: the text of a source, or a path object"):
+        interop.kernel(source, "scale")
 
 
 def test_what_tools_expect():
@@ -414,7 +420,7 @@ def test_a_function_of_the_arguments_is_called_with_them():
 def compiled(nvrtc, monkeypatch, tmp_path):
     """The image of a kernel for a device that is not there, by way of the cache."""
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiler, "_loaded", {})
+    monkeypatch.setattr(kept, "_loaded", {})
     monkeypatch.setattr(interop._core.LoadedKernel, "load", lambda image, names: [(image, name) for name in names])
     return lambda made, architecture="sm_90": made._load(architecture)
 
@@ -466,9 +472,9 @@ def test_headers_are_found_and_a_change_in_one_compiles_anew(compiled, tmp_path)
     for value in (2, 3, 2):
         (tmp_path / "factor.h").write_text(f"#define FACTOR {value}.5f")
         (image, _) = compiled(interop.kernel(tmp_path / "kernel.cu", "f"))
-        others = [x for ((x, _),) in compiler._loaded.values()]
+        others = [x for ((x, _),) in kept._loaded.values()]
         assert image in others
-    assert len(compiler._loaded) == 2
+    assert len(kept._loaded) == 2
 
 
 def test_cudas_own_headers_are_found(compiled):

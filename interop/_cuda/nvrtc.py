@@ -1,27 +1,20 @@
-"""Compiles CUDA C++ at run time, by NVRTC: the one place that does. What is compiled is kept, on disk too."""
+"""Compiles CUDA C++ at run time, by NVRTC."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from interop import _core
 from interop._core import CudaError
+from interop._cuda import kept
 from interop._version import __version__
 
-__all__ = ["cache_folder", "compile_source", "load", "versions"]
+__all__ = ["compile_source", "load", "versions"]
 
-_MOST_BYTES = 256 << 20  # of the cache on disk: the least recently read go first
 _INSTALL = "pip install 'interop-dlpack[cu13]' (or [cu12])"
-
-_loaded: dict[str, tuple[_core.LoadedKernel, ...]] = {}  # bounded by the sources of one process; CUDA unloads none
-_lock = threading.RLock()  # compiling runs Python, and so `__del__` of any object, which may call a kernel in turn
 
 
 def load(
@@ -40,16 +33,21 @@ def load(
     CudaError, with the compiler's words.
     """
     key = _key(what, source, names, options, architecture, headers)
-    with _lock:
-        if key not in _loaded:
-            image, lowered = _compiled(what, key, source, names, options, architecture)
-            _loaded.setdefault(key, tuple(_core.LoadedKernel.load(image, lowered)))
-        return _loaded[key]
+
+    def compiled() -> kept.Image:
+        cache = kept.open_cache()
+        found = kept.read_image(cache, key)
+        if found is None:
+            found = compile_source(what, source, names, options, architecture)
+            kept.write_image(cache, key, *found)
+        return found
+
+    return kept.kernels(key, compiled)
 
 
 def compile_source(
     what: str, source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str
-) -> tuple[bytes, list[str]]:
+) -> kept.Image:
     """Compile without a look at any cache: a cubin, and the names that the kernels have in it. Needs no GPU."""
     core = _cuda_core(what)
     try:
@@ -62,18 +60,12 @@ def compile_source(
             raise CudaError(f"{doing}{error}; NVRTC comes with {_INSTALL}") from error
         if "open source file" in log:
             log += f"\nCUDA's own headers come with a toolkit, or with {_INSTALL}"
+        if "open source file" in log or "host function" in log:
+            log += "\nA file with host code in it is compiled by compiler='nvcc', given as a path"
         raise CudaError(doing + log.replace("\0", "").strip()) from None
     mapping = getattr(code, "symbol_mapping", None) or getattr(code, "_sym_map", None) or {}
     lowered = [mapping.get(name, name) for name in names]
     return bytes(code.code), [x.decode() if isinstance(x, bytes) else x for x in lowered]
-
-
-def cache_folder() -> Path:
-    """Return where compiled kernels are kept: INTEROP_CACHE_DIR, or `interop` in the user's folder of caches."""
-    if given := os.environ.get("INTEROP_CACHE_DIR"):
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "interop"
 
 
 def _cuda_core(what: str) -> Any:
@@ -103,27 +95,3 @@ def versions(what: str = "interop") -> list[str]:
     except Exception as error:
         raise CudaError(f"{what}: NVRTC cannot be loaded: {error}; {_INSTALL}") from error
     return [core.__version__, f"{major}.{minor}"]
-
-
-def _compiled(
-    what: str, key: str, source: str, names: Sequence[str], options: Mapping[str, Any], architecture: str
-) -> tuple[bytes, list[str]]:
-    """Look on disk, and compile and keep what is not there. A folder that cannot be written is no error."""
-    from cuda.core.utils import FileStreamProgramCache
-
-    found, cache = None, None
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home
-        cache = FileStreamProgramCache(cache_folder(), max_size_bytes=_MOST_BYTES)
-        found = cache.get(key)
-    if found is not None:
-        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # a broken file is written anew
-            header, _, image = found.partition(b"\n")
-            entry = json.loads(header)
-            if entry["sha256"] == hashlib.sha256(image).hexdigest():
-                return image, entry["names"]
-    image, lowered = compile_source(what, source, names, options, architecture)
-    if cache is not None:
-        with contextlib.suppress(OSError):
-            header = {"names": lowered, "sha256": hashlib.sha256(image).hexdigest()}
-            cache[key] = json.dumps(header).encode() + b"\n" + image
-    return image, lowered

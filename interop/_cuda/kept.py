@@ -1,0 +1,85 @@
+"""What was compiled is kept: kernels in this process, cubins on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from interop import _core
+
+__all__ = ["Image", "cache_folder", "kernels", "open_cache", "read_image", "write_image"]
+
+#: A cubin, and the names that the kernels have in it.
+Image = tuple[bytes, list[str]]
+
+_MOST_BYTES = 256 << 20  # of the cache on disk: the least recently read go first
+
+_loaded: dict[str, tuple[_core.LoadedKernel, ...]] = {}  # bounded by the sources of one process; CUDA unloads none
+_lock = threading.RLock()  # compiling runs Python, and so `__del__` of any object, which may call a kernel in turn
+
+
+def kernels(key: str, compile_it: Callable[[], Image]) -> tuple[_core.LoadedKernel, ...]:
+    """Return the kernels of that key, ready to be launched. Compiles those of none. Threads wait for each other."""
+    with _lock:
+        if key not in _loaded:
+            image, names = compile_it()
+            _loaded.setdefault(key, tuple(_core.LoadedKernel.load(image, names)))
+        return _loaded[key]
+
+
+def cache_folder() -> Path:
+    """Return where compiled kernels are kept: INTEROP_CACHE_DIR, or `interop` in the user's folder of caches."""
+    if given := os.environ.get("INTEROP_CACHE_DIR"):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "interop"
+
+
+def open_cache() -> Any:
+    """Return the cache on disk, a mapping of str to bytes; None where there is none that can be used.
+
+    What another user may have written there is not run: such a folder is none.
+    """
+    from cuda.core.utils import FileStreamProgramCache
+
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home
+        folder = cache_folder()
+        if not folder.exists() or _is_ours(folder):
+            return FileStreamProgramCache(folder, max_size_bytes=_MOST_BYTES)
+    return None
+
+
+def _is_ours(folder: Path) -> bool:
+    if os.name != "posix":
+        return True
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
+
+
+def read_image(cache: Any, key: str) -> Image | None:
+    """Return what is kept under that key; None for nothing, or for a broken file."""
+    found = None
+    with contextlib.suppress(OSError):
+        found = None if cache is None else cache.get(key)
+    if found is not None:
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # a broken file is written anew
+            header, _, image = found.partition(b"\n")
+            entry = json.loads(header)
+            if entry["sha256"] == hashlib.sha256(image).hexdigest():
+                return image, entry["names"]
+    return None
+
+
+def write_image(cache: Any, key: str, image: bytes, names: Sequence[str]) -> None:
+    """Keep it. A folder that cannot be written is no error."""
+    if cache is not None:
+        with contextlib.suppress(OSError):
+            header = {"names": [*names], "sha256": hashlib.sha256(image).hexdigest()}
+            cache[key] = json.dumps(header).encode() + b"\n" + image
