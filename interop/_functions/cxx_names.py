@@ -27,6 +27,10 @@ _NOTHING = (
     "in the library needs, nor, in a library that was stripped, a static or a hidden one; accepted: a function that "
     "the library exports"
 )
+_UNREADABLE = (
+    "its file shows no symbols: it exports nothing, or has no section headers; accepted: a function that the library "
+    'exports, or extern "C" before a declaration of its symbol'
+)
 
 
 class _Name(NamedTuple):
@@ -84,6 +88,8 @@ class CxxNames:
 
     def why_not(self, name: str, types: Sequence[str], is_c: bool) -> str:
         """Say why the library has no function that is declared so, and what to write."""
+        if not self._symbols:
+            return _UNREADABLE
         plain, wanted = name.rpartition("::")[2], _function(name, types)
         known = {x.obstacle for x in self._all_symbols if x.name == name}
         named = _demangled(x for x in self._all_symbols if _mangled(name) in x.name)
