@@ -1,4 +1,4 @@
-"""C functions of shared libraries, called with the arrays of any library."""
+"""Functions of C and C++ in shared libraries, called with the arrays of any library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load(
     memory: Memory | None = None,
     streams: Streams = "default",
 ) -> Library:
-    """Load a shared library, and make its C functions callable with arrays of any library.
+    """Load a shared library, and make its functions of C and C++ callable with arrays of any library.
 
     Parameters
     ----------
@@ -48,9 +48,11 @@ def load(
         The library's file: a path object, or a string with a slash. A string without one is a name that the system's
         loader looks for.
     declarations : str
-        The C declarations of the functions that are to be called, as in the library's header, without the
-        preprocessor's lines. Each pointer has a word before it that the header lacks: ``device`` for memory that the
-        GPU uses, ``host`` for memory that the CPU uses. A pointer that is not to ``const`` is written to.
+        The declarations of the functions that are to be called, as in the library's header, without the
+        preprocessor's lines; those of C++ with their namespaces, as in ``int pipcudemo::add(int, int);``. Each pointer
+        has a word before it that the header lacks: ``device`` for memory that the GPU uses, ``host`` for memory that
+        the CPU uses. A pointer that is not to ``const`` is written to. A parameter without a name is called ``arg0``,
+        ``arg1``, ..., by its place.
     memory : "device" or "host", optional
         The memory of all pointers without either word.
     streams : "default" or "own", optional
@@ -71,7 +73,8 @@ def load(
     OSError
         The library cannot be loaded, in the loader's own words; or its file was overwritten after it had been loaded.
     AttributeError
-        The library itself has no such function, whatever other libraries have. In C++, functions need ``extern "C"``.
+        The library itself has no such function, whatever other libraries have: the message says why, as far as the
+        file shows it, and lists the functions of C++ of the same name. Or it is a member of a class.
 
     Notes
     -----
@@ -79,6 +82,10 @@ def load(
     of arrays also ``__half``, ``__nv_bfloat16``, ``cuComplex``, ``cuDoubleComplex`` and ``void``, which is any.
     A parameter of type ``cudaStream_t`` is given the call's stream, and stands nowhere in the call from Python. A
     returned ``cudaError_t`` that is not 0 is raised as `interop.CudaError`.
+
+    A function of C++ is found by its namespaces and the types of its parameters, without their typedefs; its result is
+    believed, and so is that it is no member of a class, where no symbol shows it. A C function of the same name goes
+    first. `Library` says how overloads are told apart.
 
     A function without a ``cudaStream_t`` cannot be captured into a CUDA graph: that is a ValueError. A library stays
     loaded until the process ends. One that was built anew at its path, as a new file, is loaded beside the old one.
@@ -217,7 +224,7 @@ def _load_again(path: str, declarations: str, memory: Memory | None, streams: St
 
 
 class Function(ArrayFunction):
-    """A C function of a `Library`, called with arrays of any library.
+    """A function of C or C++ in a `Library`, called with arrays of any library.
 
     The call takes one argument for each parameter but the stream, in the declared order or by name; and, if there is a
     ``device`` pointer, the keywords ``stream`` and ``execution``, as in `interop.matmul`. Pointers take C-contiguous
