@@ -68,6 +68,12 @@ static int of_file(int x) { return x; }
 int (*keeps_of_file)(int) = of_file;
 extern "C" __attribute__((visibility("hidden"))) int hidden_in_c(int x) { return x; }
 int (*keeps_in_c)(int) = hidden_in_c;
+void kernel(float*) {}  // as CUDA's compiler has kernels on the host
+__attribute__((used)) static void __device_stub__Z6kernelPf(float*) {}
+__attribute__((visibility("hidden"))) void hidden_kernel(float*) {}
+__attribute__((used)) static void __device_stub__Z13hidden_kernelPf(float*) {}
+void (*keeps_kernel)(float*) = hidden_kernel;
+void kernel_of_host(float*) {}
 int twins_a(int) __asm__("_Z5twinsi");
 int twins_a(int) { return 1; }
 int twins_b(int) __asm__("_ZN5twinsEi");
@@ -214,6 +220,11 @@ def test_a_name_of_cxx_goes_before_that_of_another_library(path):
         ("int Virtual::get(int);", "as the library has 'typeinfo for Virtual': it is called with an object"),
         ("int Looks::set(int);", "as the library has 'Looks::get(int) const'"),
         ("int Looks::get(int);", "as the library has 'Looks::get(int) const'"),
+        (
+            "void kernel(host float*);",
+            "'kernel(float*)': it is a kernel, and what has its name on the host only launches",
+        ),
+        ("void hidden_kernel(host float*);", "it is a kernel, and what has its name on the host only launches it; acc"),
         ("int twins(int);", "'twins(int)' is the name of 2 functions; accepted: extern \"C\" before a declaration of "),
     ],
 )
@@ -226,6 +237,10 @@ def test_the_reason_for_each_function_that_is_not_found(path, declaration, messa
 
 def test_inline_functions_that_the_library_has(path):
     assert interop.load(path, "inline int pipcudemo::emitted(int);").emitted(1) == 2
+
+
+def test_a_name_like_that_of_a_kernel_is_none(path):
+    assert interop.load(path, "void kernel_of_host(host float*);").kernel_of_host(np.zeros(1, "f4")) is None
 
 
 def test_a_symbol_is_a_name_of_c(path):

@@ -15,6 +15,10 @@ __all__ = ["CxxNames"]
 
 _UNNAMED = "(anonymous namespace)::"
 _EXPORTED = 'accepted: a function that the library exports, as by __attribute__((visibility("default")))'
+_KERNEL = (
+    "it is a kernel, and what has its name on the host only launches it; accepted: a function that launches it as it "
+    "should be, or its source in interop.kernel"
+)
 _WHY = {
     "hidden": f"it is hidden (-fvisibility=hidden, or a linker's version script); {_EXPORTED}",
     "static": "it is static, or in an unnamed namespace; accepted: a function that the library exports",
@@ -84,6 +88,8 @@ class CxxNames:
                 f'{wanted!r} is the name of {len(found)} functions; accepted: extern "C" before a declaration of '
                 f"{_listed(found)}"
             )
+        if found and self._is_kernel(*found):
+            raise AttributeError(f"{wanted!r}: {_KERNEL}")
         return found.pop() if found else None
 
     def why_not(self, name: str, types: Sequence[str], is_c: bool) -> str:
@@ -93,6 +99,8 @@ class CxxNames:
         plain, wanted = name.rpartition("::")[2], _function(name, types)
         known = {x.obstacle for x in self._all_symbols if x.name == name}
         named = _demangled(x for x in self._all_symbols if _mangled(name) in x.name)
+        if any(self._is_kernel(x.symbol.name) for x in named if x.text == wanted):
+            return _KERNEL
         if not is_c:
             known |= {_obstacle(x) for x in named if x.text.replace(_UNNAMED, "") == wanted}
             known |= {"data" for x in named if x.text == name}
@@ -108,6 +116,10 @@ class CxxNames:
         if templates := {x.text for x in exported if f"{plain}<" in x.function}:
             return f"it has {_listed(templates)}; accepted: a function that is no template"
         return _NOTHING
+
+    def _is_kernel(self, symbol: str) -> bool:
+        """Is there the function that CUDA's compiler makes for a kernel of this name?"""
+        return any(f"__device_stub_{symbol}" in x.name for x in self._all_symbols)
 
     def _evidence_of_class(self, scope: str) -> str | None:
         """Return a name that a class has, and a namespace has not."""
