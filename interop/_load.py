@@ -1,4 +1,4 @@
-"""C functions of shared libraries, called with the arrays of any library."""
+"""Functions of C and C++ in shared libraries, called with the arrays of any library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from typing import Any, Literal, NamedTuple
 from interop import _core
 from interop._arguments import named
 from interop._functions.array_function import ArrayFunction, ShapeRule
-from interop._functions.declarations import ELEMENTS, QUALIFIERS, SCALARS, Parameter, parts_of, without_comments
+from interop._functions.cxx_names import CxxNames
+from interop._functions.declarations import (
+    ELEMENTS,
+    QUALIFIERS,
+    SCALARS,
+    Parameter,
+    in_symbols,
+    parts_of,
+    without_comments,
+    without_std,
+)
 from interop._functions.reads import checked, described, names_by_function, with_reads
 from interop._functions.shared_library import SharedLibrary
 from interop._streams import StreamLike
@@ -33,7 +43,7 @@ def load(
     reads: Mapping[str, Sequence[str]] | None = None,
     needs_gpu: bool = False,
 ) -> Library:
-    """Load a shared library, and make its C functions callable with arrays of any library.
+    """Load a shared library, and make its functions of C and C++ callable with arrays of any library.
 
     Parameters
     ----------
@@ -41,9 +51,11 @@ def load(
         The library's file: a path object, or a string with a slash. A string without one is a name that the system's
         loader looks for.
     declarations : str
-        The C declarations of the functions that are to be called, as in the library's header, without the
-        preprocessor's lines. Each pointer has a word before it that the header lacks: ``device`` for memory that the
-        GPU uses, ``host`` for memory that the CPU uses. A pointer that is not to ``const`` is written to.
+        The declarations of the functions that are to be called, as in the library's header, without the
+        preprocessor's lines; those of C++ with their namespaces, as in ``int pipcudemo::add(int, int);``. Each pointer
+        has a word before it that the header lacks: ``device`` for memory that the GPU uses, ``host`` for memory that
+        the CPU uses. A pointer that is not to ``const`` is written to. A parameter without a name is called ``arg0``,
+        ``arg1``, ..., by its place.
     memory : "device" or "host", optional
         The memory of all pointers without either word.
     streams : "default" or "own", optional
@@ -74,7 +86,8 @@ def load(
     OSError
         The library cannot be loaded, in the loader's own words; or its file was overwritten after it had been loaded.
     AttributeError
-        The library itself has no such function, whatever other libraries have. In C++, functions need ``extern "C"``.
+        The library itself has no such function, whatever other libraries have: the message says why, as far as the
+        file shows it, and lists the functions of C++ of the same name. Or it is a member of a class.
     CudaError
         In a call: the C function returns one; or there is no usable GPU, and `needs_gpu` says that there must be one.
 
@@ -89,6 +102,10 @@ def load(
     unchanged. Where the environment has ``INTEROP_CHECKED=1`` as the library is loaded, each call copies these arrays
     before it and after, those of a GPU to the host, for which it waits, and is a ValueError where one has changed; a
     call in a capture is a ValueError then, too.
+
+    A function of C++ is found by its namespaces and the types of its parameters, without their typedefs; its result is
+    believed, and so is that it is no member of a class, where no symbol shows it. A C function of the same name goes
+    first. `Library` says how overloads are told apart.
 
     A function without a ``cudaStream_t`` cannot be captured into a CUDA graph: that is a ValueError. A library stays
     loaded until the process ends. One that was built anew at its path, as a new file, is loaded beside the old one.
@@ -135,30 +152,100 @@ def _check_option(name: str, x: object, known: tuple[str | None, ...]) -> None:
 
 
 class Library:
-    """The declared functions of a shared library: attributes, each a `Function`. `interop.load` makes it."""
+    """The declared functions of a shared library, each a `Function`. `interop.load` makes it.
+
+    They are attributes, by their names without namespaces: ``lib.add``. Where several were declared by one name,
+    ``lib["pipcudemo::add"]`` or ``lib["add(int, const float*)"]`` says which, by its namespaces, or the types of its
+    parameters, or both.
+    """
 
     def __init__(self, library: SharedLibrary, made_of: _MadeOf, parsed: list[_Declaration]) -> None:
         self._library, self._made_of = library, made_of
-        self._functions: dict[str, Function] = {}
+        self._functions: dict[str, Function] = {}  # by their names and types
+        self._by_name: dict[str, list[str]] = {}  # those, by their names without namespaces
+        names = CxxNames(library.file)
+        different = {declaration.function for declaration in parsed}
         for declaration in parsed:
-            address = library.address_of(declaration.name)
-            self._functions[declaration.name] = Function(self, declaration, address, {})
+            if declaration.function in self._functions:
+                continue  # declared again, as C and C++ allow
+            is_overloaded = len({x for x in different if x.partition("(")[0] == declaration.name}) > 1
+            address = _address_of(library, names, declaration, is_overloaded)
+            self._functions[declaration.function] = Function(self, declaration, address, {})
+            self._by_name.setdefault(declaration.plain_name, []).append(declaration.function)
 
     def __getattr__(self, name: str) -> Function:
+        found = self.__dict__.get("_by_name", {}).get(name, ())
+        if len(found) != 1:
+            raise AttributeError(self._refuse_name(name, found))
+        return self._functions[found[0]]
+
+    def __getitem__(self, name: str) -> Function:
+        if not isinstance(name, str):
+            raise TypeError(f"{self!r}: the name of a function is {type(name).__name__}; accepted: a string")
+        plain, parenthesis, rest = name.partition("(")
+        plain = plain.strip().removeprefix("::")
+        types = self._types_of(name, rest.strip().removesuffix(")")) if parenthesis else ""
+        found = [
+            function
+            for function in self._functions
+            if f"::{function.partition('(')[0]}".endswith(f"::{plain}") and function.endswith(types)
+        ]
+        if plain in (exact := [function.partition("(")[0] for function in found]):  # f, beside n::f
+            found = [function for function, its_name in zip(found, exact, strict=True) if its_name == plain]
+        if len(found) != 1:
+            raise KeyError(self._refuse_name(name, found))
+        return self._functions[found[0]]
+
+    def _types_of(self, name: str, parameters: str) -> str:
+        def refuse(what: str) -> ValueError:
+            return ValueError(f"{self!r}[{name!r}]: {what}")
+
+        _, types = _parameters(without_std(parameters), "host", refuse)
+        return f"({', '.join(types)})"
+
+    def _refuse_name(self, name: str, found: Sequence[str]) -> str:
+        if found:
+            choices = ", ".join(f'lib["{function}"]' for function in found)
+            return f"{self!r} has {len(found)} declared functions {name!r}; accepted: {choices}"
         functions = self.__dict__.get("_functions", {})
-        if name not in functions:
-            raise AttributeError(f"{self!r} has no declared function {name!r}; declared: {', '.join(functions)}")
-        found: Function = functions[name]
-        return found
+        declared = ", ".join(dict.fromkeys(function._declaration.name for function in functions.values()))
+        return f"{self!r} has no declared function {name!r}; declared: {declared}"
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._functions]
+        return [*super().__dir__(), *self._by_name]
 
     def __repr__(self) -> str:
         return f"interop.load({self._library.path!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _load_again, self._made_of
+
+
+def _address_of(library: SharedLibrary, names: CxxNames, declaration: _Declaration, is_overloaded: bool) -> int:
+    """Return the address of a function of C, else of C++.
+
+    `is_overloaded`: there are others of its name, so that it is of C only if it says so.
+    """
+    name, types, not_of_c = declaration.name, declaration.types, None
+    label = f"interop.load: {library.path!r} has no function"
+    if declaration.is_c or not (is_overloaded or "::" in name):
+        try:
+            if address := library.address_of(name):
+                return address
+        except AttributeError as error:
+            not_of_c = error
+    if not declaration.is_c:
+        try:
+            symbol = names.symbol_of(name, types)
+        except AttributeError as error:
+            raise AttributeError(f"interop.load: {library.path!r}: {error}, in {declaration.text!r}") from None
+        if symbol and (address := library.address_of(symbol)):
+            return address
+    if not_of_c:
+        raise not_of_c
+    shown = name if declaration.is_c else declaration.function
+    why = names.why_not(name, types, declaration.is_c)
+    raise AttributeError(f"{label} {shown!r}: {why}, in {declaration.text!r}")
 
 
 #: What `load` was given: the path, the declarations, memory, streams, reads and needs_gpu.
@@ -177,7 +264,7 @@ def _load_again(
 
 
 class Function(ArrayFunction):
-    """A C function of a `Library`, called with arrays of any library.
+    """A function of C or C++ in a `Library`, called with arrays of any library.
 
     The call takes one argument for each parameter but the stream, in the declared order or by name; and, if there is a
     ``device`` pointer, the keywords ``stream`` and ``execution``, as in `interop.matmul`. Pointers take C-contiguous
@@ -198,7 +285,7 @@ class Function(ArrayFunction):
         keywords = ("stream", "execution") if any(p.kind == "device" for p in declaration.parameters) else ()
         super().__init__(label, declaration.parameters, ("device", "host"), keywords, shapes, value, reads)
         self._library, self._declaration, self._address = library, declaration, address
-        self.__name__ = self.__qualname__ = declaration.name
+        self.__name__ = self.__qualname__ = declaration.plain_name
         self.__doc__ = described(declaration.text, reads)
         declared = [(p.kind, p.name, p.dtype, p.written) for p in declaration.parameters]
         compared = checked(declaration.parameters, reads)
@@ -227,11 +314,11 @@ class Function(ArrayFunction):
         return f"<C function {self._label}: {self.__doc__}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _function_again, (self._library, self.__name__, self._shapes)
+        return _function_again, (self._library, self._declaration.function, self._shapes)
 
 
 def _function_again(library: Library, name: str, shapes: dict[str, ShapeRule]) -> Function:
-    function: Function = getattr(library, name)
+    function = library[name]
     return function.returning(**shapes) if shapes else function
 
 
@@ -243,9 +330,20 @@ _NONE: dict[int, Any] = {}  # of the results none is given
 
 class _Declaration(NamedTuple):
     text: str
-    name: str
+    name: str  # with its namespaces
     result: str  # "" for void, "status" for cudaError_t, else a dtype
     parameters: list[Parameter]
+    types: list[str]  # of the parameters, as the symbols of C++ have them
+    is_c: bool  # extern "C"
+
+    @property
+    def plain_name(self) -> str:
+        return self.name.rpartition("::")[2]
+
+    @property
+    def function(self) -> str:
+        """The name and the types: what C++ tells functions apart by."""
+        return f"{self.name}({', '.join(self.types)})"
 
 
 _STREAMS = ("cudaStream_t", "CUstream")
@@ -269,11 +367,19 @@ def _statements(declarations: str) -> list[str]:
     return [statement for statement in statements if statement]
 
 
+_DECLARATION = re.compile(
+    r'(?P<extern>extern (?:"C" ?)?)?(?:inline )?(?P<result>[\w ]+) (?:::)?'
+    r"(?P<name>[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*) ?\((?P<rest>[^()]*)\)(?: ?noexcept)?"
+)
+
+
 def _parse(text: str, memory: Memory | None) -> _Declaration:
     def refuse(what: str) -> ValueError:
         return ValueError(f"interop.load: {what}, in {text!r}")
 
-    found = re.fullmatch(r'(?:extern (?:"C" ?)?)?(?P<result>[\w ]+) (?P<name>[A-Za-z_]\w*) ?\((?P<rest>[^()]*)\)', text)
+    if text.startswith("static "):
+        raise refuse("a static function has no symbol outside its file; accepted: one that is not static")
+    found = _DECLARATION.fullmatch(without_std(text))
     if found is None:
         raise refuse("a declaration is not understood; accepted: type name(type name, ...)")
     result = found["result"]
@@ -286,8 +392,7 @@ def _parse(text: str, memory: Memory | None) -> _Declaration:
     else:
         raise refuse(f"the result is {result}; accepted: void, cudaError_t, {', '.join(SCALARS)}")
 
-    rest = found["rest"].strip()
-    parameters = [_parameter(part, memory, refuse) for part in rest.split(",") if rest not in ("", "void")]
+    parameters, types = _parameters(found["rest"], memory, refuse)
     names = [parameter.name for parameter in parameters]
     for name in names:
         if names.count(name) > 1 or (
@@ -296,23 +401,38 @@ def _parse(text: str, memory: Memory | None) -> _Declaration:
             raise refuse(f"the parameter {name!r} has the name of another, or of a keyword of the call")
     if "stream" in [p.kind for p in parameters] and "device" not in [p.kind for p in parameters]:
         raise refuse("there is a stream, and no device pointer that would say which")
-    return _Declaration(text, found["name"], returned, parameters)
+    is_c = '"C"' in (found["extern"] or "")
+    if is_c and "::" in found["name"]:
+        raise refuse(f'{found["name"]!r} is extern "C": its symbol has no namespace; accepted: its name without it')
+    return _Declaration(text, found["name"], returned, parameters, types, is_c)
 
 
-def _parameter(part: str, memory: Memory | None, refuse: Callable[[str], ValueError]) -> Parameter:
-    words, is_pointer, qualifiers, name = parts_of(part, refuse)
+def _parameters(
+    text: str, memory: Memory | None, refuse: Callable[[str], ValueError]
+) -> tuple[list[Parameter], list[str]]:
+    """Return the parameters, and their types as the symbols of C++ have them."""
+    parts = [] if text.strip() in ("", "void") else text.split(",")
+    both = [_parameter(part, f"arg{place}", memory, refuse) for place, part in enumerate(parts)]
+    return [parameter for parameter, _ in both], [type_name for _, type_name in both]
+
+
+def _parameter(
+    part: str, unnamed: str, memory: Memory | None, refuse: Callable[[str], ValueError]
+) -> tuple[Parameter, str]:
+    words, is_pointer, qualifiers, name = parts_of(part, refuse, unnamed)
     places = [word for word in words if word in ("device", "host")]
     type_name = " ".join(word for word in words if word not in ("const", "device", "host"))
     if not is_pointer:
         if type_name in _STREAMS and not places:
-            return Parameter("stream", name, "uint64", False)
+            return Parameter("stream", name, "uint64", False), in_symbols(type_name)
         if type_name not in SCALARS or places:
             accepted = ", ".join([*SCALARS, *_STREAMS])
             raise refuse(f"the type of {name!r} is {' '.join(words)!r}; accepted: {accepted}, or a pointer")
-        return Parameter("scalar", name, SCALARS[type_name], False)
+        return Parameter("scalar", name, SCALARS[type_name], False), in_symbols(type_name)
     if type_name not in ELEMENTS or set(qualifiers) - QUALIFIERS:
         raise refuse(f"the elements of {name!r} are {' '.join(words + qualifiers)!r}; accepted: {', '.join(ELEMENTS)}")
     kind = places[0] if places else memory
     if kind is None or len(places) > 1:
         raise refuse(f"the pointer {name!r} says not once 'device' or 'host' before its type, nor does memory=")
-    return Parameter(kind, name, ELEMENTS[type_name], "const" not in words)
+    pointer = f"{in_symbols(type_name)}{' const' if 'const' in words else ''}*"
+    return Parameter(kind, name, ELEMENTS[type_name], "const" not in words), pointer

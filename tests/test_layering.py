@@ -39,7 +39,9 @@ LINKS = {
     "_core": {"interop_ops", "interop_cuda"},
 }
 VIEW = SRC / "include/interop/view.cuh"  # what users' kernels include
-STANDARD = re.compile(r"[a-z_0-9]+|std(def|int)\.h|dlpack/dlpack\.h|(dlfcn|link|pthread|unistd|unwind|sys/\w+)\.h")
+STANDARD = re.compile(
+    r"[a-z_0-9]+|std(def|int)\.h|dlpack/dlpack\.h|(cxxabi|dlfcn|link|pthread|unistd|unwind|sys/\w+)\.h"
+)
 
 
 def layer_of(file):

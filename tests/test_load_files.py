@@ -50,7 +50,14 @@ def build(tmp_path):
         ("void sum(device host float* a);", "the pointer 'a' says not once"),
         ("void sum(host float** a);", "the parameter 'host float** a' is not understood"),
         ("void sum(host float a[]);", "the parameter 'host float a[]' is not understood"),
-        ("void sum(int);", "the parameter 'int' is not understood"),
+        ("void sum(pair);", "the type of 'arg0' is 'pair'"),
+        ("void sum(int n, const);", "the type of 'arg1' is 'const'"),
+        ("void sum(int n,);", "the parameter '' is not understood"),
+        ("void sum(int arg1, int);", "the parameter 'arg1' has the name of another"),
+        ("static int sum(int n);", "a static function has no symbol outside its file; accepted: one that is not"),
+        ('extern "C" int n::sum(int n);', "'n::sum' is extern \"C\": its symbol has no namespace"),
+        ("int n::(int n);", "a declaration is not understood"),
+        ("int operator+(int n);", "a declaration is not understood"),
         ("void sum(device int n);", "the type of 'n' is 'device int'"),
         ("void sum(struct pair p);", "the type of 'p' is 'struct pair'"),
         ("void sum(host wchar_t* p);", "the elements of 'p' are 'host wchar_t'"),
@@ -75,7 +82,9 @@ def test_a_missing_library_is_named(tmp_path):
 
 
 def test_a_missing_function_is_named(path, lib):
-    with pytest.raises(AttributeError, match=r"has no function 'product'; functions of C\+\+ need extern \"C\""):
+    with pytest.raises(
+        AttributeError, match=r"has no function 'product\(int\)': nothing in it has this name: .* inline"
+    ):
         interop.load(path, "void product(int n);")
     with pytest.raises(AttributeError, match="has no declared function 'product'; declared: sum, split"):
         _ = lib.product

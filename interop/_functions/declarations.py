@@ -7,7 +7,16 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["ELEMENTS", "QUALIFIERS", "SCALARS", "Parameter", "parts_of", "without_comments"]
+__all__ = [
+    "ELEMENTS",
+    "QUALIFIERS",
+    "SCALARS",
+    "Parameter",
+    "in_symbols",
+    "parts_of",
+    "without_comments",
+    "without_std",
+]
 
 
 class Parameter(NamedTuple):
@@ -57,6 +66,38 @@ ELEMENTS = {
 }
 #: What may stand behind the star of a pointer.
 QUALIFIERS = {"const", "restrict", "__restrict", "__restrict__"}
+_WORDS_OF_TYPES = {word for name in SCALARS for word in name.split() if not word.endswith("_t")} | {"void", "const"}
+
+#: The types that the symbols of C++ on 64-bit Linux know by other names.
+_IN_SYMBOLS = {
+    "int8_t": "signed char",
+    "uint8_t": "unsigned char",
+    "int16_t": "short",
+    "uint16_t": "unsigned short",
+    "int32_t": "int",
+    "uint32_t": "unsigned int",
+    **dict.fromkeys(("int64_t", "ptrdiff_t"), "long"),
+    **dict.fromkeys(("uint64_t", "size_t"), "unsigned long"),
+    "_Bool": "bool",
+    **dict.fromkeys(("signed", "signed int"), "int"),
+    "unsigned": "unsigned int",
+    **{
+        f"{sign}{width}{end}": f"{sign if sign == 'unsigned ' else ''}{width}"
+        for width in ("short", "long", "long long")
+        for sign in ("", "signed ", "unsigned ")
+        for end in ("", " int")
+    },
+    "half": "__half",
+    "nv_bfloat16": "__nv_bfloat16",
+    **dict.fromkeys(("cuComplex", "cuFloatComplex"), "float2"),
+    "cuDoubleComplex": "double2",
+    **dict.fromkeys(("cudaStream_t", "CUstream"), "CUstream_st*"),
+}
+
+
+def in_symbols(type_name: str) -> str:
+    """Return a type as the symbols of C++ have it: without its typedefs."""
+    return _IN_SYMBOLS.get(type_name, type_name)
 
 
 class Parts(NamedTuple):
@@ -68,13 +109,27 @@ class Parts(NamedTuple):
     name: str
 
 
-def parts_of(text: str, refuse: Callable[[str], ValueError]) -> Parts:
-    """Take "type name" or "type* qualifiers name" apart; anything else raises the error that `refuse` returns."""
+def parts_of(text: str, refuse: Callable[[str], ValueError], unnamed: str = "") -> Parts:
+    """Take "type name" or "type* qualifiers name" apart; anything else raises the error that `refuse` returns.
+
+    `unnamed`: the name of a parameter that has none. Without it, each needs one.
+    """
     left, star, right = text.partition("*")
-    words, after = (left.split(), right.split()) if star else (left.split()[:-1], left.split()[-1:])
-    if not words or not after or not all(re.fullmatch(r"[A-Za-z_]\w*", word) for word in words + after):
+    words, after = left.split(), right.split()
+    is_named = after[-1:] and after[-1] not in QUALIFIERS
+    if not star:
+        is_named = len(words) > 1 and words[-1] not in _WORDS_OF_TYPES and words[:-1] != ["const"]
+        words, after = (words[:-1], words[-1:]) if is_named else (words, [])
+    if not is_named and unnamed:
+        after.append(unnamed)
+    if not words or not (is_named or unnamed) or not all(re.fullmatch(r"[A-Za-z_]\w*", x) for x in words + after):
         raise refuse(f"the parameter {text.strip()!r} is not understood; accepted: type name, or type* name")
     return Parts(words, bool(star), after[:-1], after[-1])
+
+
+def without_std(text: str) -> str:
+    """Return C++ with the integers of namespaces as C has them."""
+    return re.sub(r"(?:(?<![\w:])::)?\b(?:cuda::)?std::(u?int\d+_t|size_t|ptrdiff_t)\b", r"\1", text)
 
 
 def without_comments(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from interop._functions.declarations import ELEMENTS, QUALIFIERS, Parameter, parts_of, without_comments
+from interop._functions.declarations import ELEMENTS, QUALIFIERS, Parameter, parts_of, without_comments, without_std
 
 __all__ = ["NAME", "parameters_of"]
 
@@ -147,7 +147,7 @@ def _parameter(text: str, refuse: Refuse) -> Parameter:
 
 def _plain(text: str) -> str:
     """Spell the types of namespaces without them: integers, and complex numbers."""
-    text = re.sub(r"(?:::)?\b(?:cuda::)?std::(u?int\d+_t|size_t|ptrdiff_t)\b", r"\1", text)
+    text = without_std(text)
     for element, name in (("float", "cuComplex"), ("double", "cuDoubleComplex")):
         text = re.sub(rf"(?:::)?\b(?:thrust::|cuda::std::|std::)?complex ?< ?{element} ?>", name, text)
     return text

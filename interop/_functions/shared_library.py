@@ -73,15 +73,21 @@ class SharedLibrary:
             # By the loader's name for it this may be a file that has been replaced since.
             self._library = _load(given, found) if Path(found).is_file() else _open(given, given)
 
-    def address_of(self, function: str) -> int:
-        """Return the address of a function; AttributeError if this library has none, whatever others have."""
+    @property
+    def file(self) -> Path:
+        """The file that the loader has found."""
+        return Path(_file_of(self._library))
+
+    def address_of(self, function: str) -> int | None:
+        """Return the address of the function with this symbol; None if there is no such symbol.
+
+        AttributeError if another library has it, or if it is that of data.
+        """
         label = f"interop.load: {self.path!r} has no function {function!r}"
         try:
             address = ctypes.cast(self._library[function], ctypes.c_void_p).value or 0
         except AttributeError:
-            raise AttributeError(
-                f'{label}; functions of C++ need extern "C", and a library may hide what it does not export'
-            ) from None
+            return None
         info, symbol, loader = _Info(), ctypes.POINTER(_Symbol)(), _loader()
         if hasattr(loader, "dladdr1"):
             found = loader.dladdr1(ctypes.c_void_p(address), ctypes.byref(info), ctypes.byref(symbol), _SYMBOL)

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 
-def build(text: str, library: Path, *options: str) -> Path:
-    """Compile C to this shared library and return its path; skip where there is no compiler.
+def build(text: str, library: Path, *options: str | Path, language: str = "c") -> Path:
+    """Compile C, or C++ ("c++"), to this shared library and return its path; skip where there is no compiler.
 
     It is a new file each time, which takes the place of another.
     """
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    variable, *names = ("CC", "cc", "gcc") if language == "c" else ("CXX", "c++", "g++")
+    compiler = os.environ.get(variable) or next(filter(None, map(shutil.which, names)), None)
     if compiler is None:
-        pytest.skip("no C compiler")
-    source, fresh = library.with_suffix(".c"), library.with_name("fresh.so")
+        pytest.skip(f"no compiler of {language}")
+    source, fresh = library.with_suffix(".c" if language == "c" else ".cpp"), library.with_name("fresh.so")
     source.write_text(text)
     subprocess.run([*compiler.split(), "-shared", "-fPIC", source, "-o", fresh, *options], check=True)
     return fresh.replace(library)

@@ -1,4 +1,5 @@
 /// `interop.load`: C functions of a shared library, called with any arrays.
+#include <cxxabi.h>
 #include <interop/call.h>
 #include <interop/cuda/driver.h>
 #include <nanobind/stl/string.h>
@@ -6,7 +7,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -433,6 +436,25 @@ nb::object call_by_name(const CFunction& function, nb::tuple arguments, nb::dict
   });
 }
 
+/// What each symbol is the name of in C++; None for a symbol that is none of C++.
+nb::list demangled(const std::vector<std::string>& symbols) {
+  nb::list names;
+  for (const std::string& symbol : symbols) {
+    int status = 0;
+    const std::unique_ptr<char, decltype(&std::free)> name(
+        abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), &std::free);
+    if (!name) {
+      names.append(nb::none());
+      continue;
+    }
+    PyObject* const text =
+        PyUnicode_DecodeUTF8(name.get(), static_cast<Py_ssize_t>(std::strlen(name.get())), "replace");
+    if (!text) nb::raise_python_error();
+    names.append(nb::steal(text));
+  }
+  return names;
+}
+
 }  // namespace
 
 void bind_load(nb::module_& m) {
@@ -444,7 +466,10 @@ void bind_load(nb::module_& m) {
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "
                    "bool, /) -> typing.Any"),
-           "Call it: with an argument for each parameter but the stream and the results that are made.");
+           "Call it: with an argument for each parameter but the stream and the results that are made.")
+      .def_static("demangled", &demangled, nb::arg(),
+                  nb::sig("def demangled(symbols: collections.abc.Sequence[str], /) -> list[str | None]"),
+                  "What each symbol is the name of in C++; None for a symbol that is none of C++.");
 }
 
 }  // namespace interop::bindings
