@@ -54,6 +54,11 @@ int both(float) { return 2; }
 float div(float a, float b) { return a / b; }  // the C library has a `div` of integers
 int throws(int x) { throw std::invalid_argument("x is wrong"); }
 
+namespace lambdas { inline int h(int x) { return [x]() { return x; }(); } int (*emits_h)(int) = h; }
+namespace std { int of_std(int x) { return x; } }
+struct Ended { ~Ended(); int get(int); };
+Ended::~Ended() {}
+int Ended::get(int x) { return x; }
 struct Made { Made(); int get(int); };
 Made::Made() {}
 int Made::get(int x) { return x; }
@@ -105,6 +110,7 @@ def test_a_function_of_a_namespace(path):
     assert interop.load(path, "int ::pipcudemo::add(int, int) noexcept;").add(2, 3) == 5
     assert interop.load(path, "extern int same::same(int);").same(4) == 4
     assert interop.load(path, "int lambdas::g(int);").g(5) == 5
+    assert interop.load(path, "int std::of_std(int);").of_std(6) == 6
     with pytest.raises(
         TypeError, match=re.escape("libcxx.pipcudemo::add takes 2 arguments (arg0, arg1), 1 were given")
     ):
@@ -217,6 +223,8 @@ def test_a_name_of_cxx_goes_before_that_of_another_library(path):
         ),
         ('extern "C" int add(int, int);', 'accepted: a declaration of one of these, without extern "C", in \'extern'),
         ("int Made::get(int);", "'Made::get' is a member of a class, as the library has 'Made::Made()'"),
+        ("int Ended::get(int);", "as the library has 'Ended::~Ended()'"),
+        ("int lambdas::h(long);", "it has, in C++, 'lambdas::h(int)'; accepted: a declaration of one of these"),
         ("int Virtual::get(int);", "as the library has 'typeinfo for Virtual': it is called with an object"),
         ("int Looks::set(int);", "as the library has 'Looks::get(int) const'"),
         ("int Looks::get(int);", "as the library has 'Looks::get(int) const'"),

@@ -65,6 +65,20 @@ def test_the_same_as_nm(path):
         assert all(name.endswith(".c") for name in found - expected)  # of files, which nm leaves out
 
 
+def test_names_that_are_hidden_by_the_compiler(tmp_path):
+    unlinked = c_functions.build(_SOURCE, tmp_path / "unlinked.so", "-c")
+    found = {symbol.name: symbol.obstacle for symbol in symbols_of(unlinked, of_loader=False)}
+    assert (found["hidden"], found["of_file"], found["exported"]) == ("hidden", "local", "")
+
+
+def test_a_table_that_says_it_is_larger_than_the_file(path, written):
+    data = bytearray(path.read_bytes())
+    start, count = int.from_bytes(data[40:48], "little"), int.from_bytes(data[60:62], "little")
+    for i in range(count):
+        data[start + 64 * i + 32 : start + 64 * i + 40] = (2**62).to_bytes(8, "little")  # sh_size
+    assert symbols_of(written(data)) == []
+
+
 def test_files_that_are_cut_off(path, written):
     whole = path.read_bytes()
     for size in [*range(130), *range(130, len(whole), 97), len(whole) - 1]:

@@ -124,10 +124,10 @@ class CxxNames:
     def _evidence_of_class(self, scope: str) -> str | None:
         """Return a name that a class has, and a namespace has not."""
         own, part = scope.rpartition("::")[2], _mangled(scope)
+        # The constructor of C looks like a function C of a namespace C, but for its symbol.
         likely = re.compile(f"_ZT[VI].*{part}|_ZN[KVRO].*{part}|_Z.*{part}(?:[CD][0-9]|aS)")
         for x in _demangled(x for x in self._symbols if likely.match(x.name)):
-            # The constructor of C looks like a function C of a namespace C, but for its symbol.
-            is_made = x.text.startswith(f"{scope}::{own}(") and part * 2 not in x.symbol.name
+            is_made = x.text.startswith(f"{scope}::{own}(")
             is_member = x.function.rpartition("::")[0] == scope and x.qualifiers
             is_special = x.text.startswith((f"{scope}::~", f"{scope}::operator=("))
             if is_made or is_member or is_special or x.text in (f"vtable for {scope}", f"typeinfo for {scope}"):
