@@ -44,7 +44,7 @@ TESTS = (
 THREAD_TESTS = (
     *("tests/test_threads.py", "tests/test_threads_of_dtypes.py", "tests/test_threads_of_types.py"),
     *("tests/test_array_dlpack.py", "tests/test_array_lifetime.py", "tests/test_public.py"),
-    *("tests/test_expression.py", "tests/test_load.py", "tests/test_jax_matmul.py", "-k", "thread"),
+    *("tests/test_expression.py", "tests/load/test_load.py", "tests/test_jax_matmul.py", "-k", "thread"),
 )
 
 

@@ -175,7 +175,7 @@ def test_the_table_has_every_parameter():
     same |= {"less", "less_equal", "greater", "greater_equal", "abs"}  # of one declaration
     for function in interop.__all__:
         if not inspect.isfunction(getattr(interop, function)) or function in ("kernel", "load"):
-            continue  # tests/test_kernel.py, tests/test_load.py
+            continue  # tests/test_kernel.py, tests/load/test_load.py
         for name, parameter in inspect.signature(getattr(interop, function)).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue

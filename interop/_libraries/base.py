@@ -90,7 +90,7 @@ class Library(Target):
         return str(importlib.import_module(self.module.split(".")[0]).__version__)
 
 
-# ---- what an importer is shown ----
+# ---- importers, and what their errors say ----
 
 
 def describe(array: Array) -> str:

@@ -114,15 +114,16 @@ def run(torch: Any) -> Iterable[Row]:
     yield from _small_calls(torch, cupy, expressions)
 
 
+def _line(case: str, values: dict[str, float], names: Sequence[str], digits: int) -> str:
+    """Return the line of a table, to which the ratios are added; "-" for a library that did not take part."""
+    cells = (f"{values[name]:>9.{digits}f}" if name in values else f"{'-':>9}" for name in names)
+    return f"{case:<36}{''.join(cells)}   "
+
+
 def _rate_rows(case: str, moved: int, times: dict[str, float], names: Sequence[str], ceiling: float) -> Iterable[Row]:
     """Print and yield the rates of the libraries that took part."""
     rates = {name: moved / seconds / 1e9 for name, seconds in times.items()}
-    print(
-        f"{case:<36}"
-        + "".join(f"{rates[name]:>9.0f}" if name in rates else f"{'-':>9}" for name in names)
-        + "   "
-        + "  ".join(f"{rate / ceiling:.2f}" for rate in rates.values())
-    )
+    print(_line(case, rates, names, 0) + "  ".join(f"{rate / ceiling:.2f}" for rate in rates.values()))
     for name, rate in rates.items():
         yield {"case": case, "backend": name, "gb_per_s": rate, "ratio_to_copy": rate / ceiling}
 
@@ -270,11 +271,7 @@ def _on_torchs_stream(torch: Any, cupy: Any, function: Callable[..., Any], opera
 
 def _time_rows(case: str, times: dict[str, float], names: Sequence[str]) -> Iterable[Row]:
     """Print and yield the microseconds of the libraries that took part."""
-    print(
-        f"{case:<36}"
-        + "".join(f"{times[name] * 1e6:>9.2f}" if name in times else f"{'-':>9}" for name in names)
-        + f"   {times['interop'] / times['torch']:.2f}"
-    )
-    for name, seconds in times.items():
-        ratio = seconds / times["torch"]
-        yield {"case": case, "backend": name, "microseconds": seconds * 1e6, "ratio_to_torch": ratio}
+    microseconds = {name: seconds * 1e6 for name, seconds in times.items()}
+    print(_line(case, microseconds, names, 2) + f"{times['interop'] / times['torch']:.2f}")
+    for name, each in microseconds.items():
+        yield {"case": case, "backend": name, "microseconds": each, "ratio_to_torch": times[name] / times["torch"]}

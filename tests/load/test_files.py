@@ -13,29 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import c_functions
 from helpers.c_functions import DECLARATIONS
 
 import interop
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return c_functions.example(tmp_path_factory.mktemp("load"))
-
-
-@pytest.fixture
-def lib(path):
-    return interop.load(path, DECLARATIONS)
-
-
-@pytest.fixture
-def build(tmp_path):
-    def build(text, name="libown.so", *options):
-        return c_functions.build(text, tmp_path / name, *options)
-
-    return build
-
 
 # ---- declarations and options ----
 

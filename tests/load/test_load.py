@@ -1,6 +1,6 @@
 """`interop.load`: calls of C functions with host arrays and scalars, and what they refuse.
 
-Results that are made: test_load_results.py. Declarations, functions and files: test_load_files.py. On the GPU:
+Results that are made: test_results.py. Declarations, functions and files: test_files.py. On the GPU:
 tests/gpu/test_load.py.
 """
 
@@ -16,29 +16,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import c_functions
-from helpers.c_functions import DECLARATIONS, A, B
+from helpers.c_functions import A, B
 from helpers.scalars import Choice, Integer, Real
 
 import interop
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return c_functions.example(tmp_path_factory.mktemp("load"))
-
-
-@pytest.fixture
-def lib(path):
-    return interop.load(path, DECLARATIONS)
-
-
-@pytest.fixture
-def build(tmp_path):
-    def build(text, name="libown.so", *options):
-        return c_functions.build(text, tmp_path / name, *options)
-
-    return build
 
 
 def test_it_is_called_with_arrays_of_any_library(lib, host_view_library):

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import c_functions
-from helpers.c_functions import DECLARATIONS, A, B
+from helpers.c_functions import A, B
 from helpers.scalars import Choice, Integer
 
 import interop
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return c_functions.example(tmp_path_factory.mktemp("load"))
-
-
-@pytest.fixture
-def lib(path):
-    return interop.load(path, DECLARATIONS)
 
 
 def test_results_are_made_by_the_callers_library(lib, host_library):
