@@ -1,6 +1,6 @@
 """`interop.load`: functions of C++, found by their declarations, and the reasons for those that are not.
 
-Declarations that hypothesis makes: test_load_cxx_names.py.
+Declarations that hypothesis makes: test_cxx_names.py.
 """
 
 from __future__ import annotations
