@@ -6,6 +6,7 @@
 * Words after the language are what a block needs, as in ```python cuda cupy. Where that is absent the block is skipped,
   or fails under `--require` (an option of tests/conftest.py, so it takes a run that includes tests/).
 * A page that includes a file (README.md in index.md) runs the file's blocks too. Other languages are not run.
+* The blocks run in a folder of their own, which has the files of the folder beside the page that has the page's name.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Page(pytest.File):
 
     def setup(self) -> None:
         self.folder = tempfile.mkdtemp()  # where the blocks run, and leave what they write
+        if (files := self.path.with_suffix("")).is_dir():
+            shutil.copytree(files, self.folder, dirs_exist_ok=True)
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder)
