@@ -12,8 +12,8 @@ torch::Tensor sum(const torch::Tensor& a, const torch::Tensor& b) {
   TORCH_CHECK(a.scalar_type() == torch::kFloat && b.scalar_type() == torch::kFloat && a.sizes() == b.sizes());
   torch::Tensor c = torch::empty_like(a);
   const int n = static_cast<int>(a.numel());
-  sum_kernel<<<(n + 255) / 256, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(
-      a.data_ptr<float>(), b.data_ptr<float>(), c.data_ptr<float>(), n);
+  sum_kernel<<<(n + 255) / 256, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(a.data_ptr<float>(), b.data_ptr<float>(),
+                                                                             c.data_ptr<float>(), n);
   return c;
 }
 

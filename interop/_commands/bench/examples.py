@@ -123,6 +123,7 @@ def run(torch: Any) -> Iterable[Row]:
             yield from _sum_of_tensors(torch, c, lib)
             if cupy:
                 yield from _sum_of_cupy(cupy, c, lib)
+                yield from _sum_of_managed(cupy, c, lib)
             yield from _calculator(c, lib)
     yield from _protocols(torch, cupy)
 
@@ -286,6 +287,42 @@ def _sum_of_cupy(cupy: Any, c: Any, lib: Any) -> Iterable[Row]:
     _check(calls, (x + x).get())
     times = host_times(calls, cupy.cuda.runtime.deviceSynchronize)
     yield from _table(f"sum of CuPy arrays on CuPy's stream, {_SMALL} float32, host time", times)
+
+
+def _sum_of_managed(cupy: Any, c: Any, lib: Any) -> Iterable[Row]:
+    """Time sums that the host reads at once: vectors in managed memory, as libraries of such vectors make them."""
+
+    def vector() -> Any:
+        memory = cupy.cuda.malloc_managed(4 * _SMALL)
+        x = cupy.ndarray(_SMALL, cupy.float32, memptr=memory)
+        x[...] = cupy.random.rand(_SMALL, dtype=cupy.float32)
+        return x
+
+    x, y, z = vector(), vector(), vector()
+    wait = cupy.cuda.get_current_stream().synchronize
+
+    def by_ctypes() -> Any:
+        _succeeded(c.sum(x.data.ptr, y.data.ptr, z.data.ptr, _SMALL, cupy.cuda.get_current_stream().ptr))
+        wait()
+        return z
+
+    def by_load() -> Any:
+        lib.sum(x, y, z, _SMALL)
+        wait()
+        return z
+
+    def by_add() -> Any:
+        interop.add(x, y, out=z)
+        wait()
+        return z
+
+    calls: Candidates = {
+        "ctypes: data.ptr of each vector, and a wait": by_ctypes,
+        "interop.load, and a wait": by_load,
+        "interop.add(out=), and a wait": by_add,
+    }
+    _check(calls, (x + y).get())
+    yield from _table(f"sum of vectors in managed memory, {_SMALL} float32", _medians(calls))
 
 
 def _calculator(c: Any, lib: Any) -> Iterable[Row]:
