@@ -361,7 +361,7 @@ void Call::check_overlap(const Operand& written) const {
 
 void* Call::workspace(size_t bytes) {
   if (bytes == 0) return nullptr;
-  if (staged_) return staging_->workspace(bytes);
+  if (staged_) return staging_->place(bytes);
   Shape shape;
   shape.ndim = 1;
   shape.sizes[0] = static_cast<int64_t>(bytes);

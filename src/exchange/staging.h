@@ -9,36 +9,27 @@
 
 namespace interop::exchange {
 
-/// Small arrays lie side by side in a block that is kept from call to call. They pass through its page-locked half: one
-/// copy takes all of them there, one brings all results back, and the host waits once. Large arrays have memory and
-/// copies of their own, which the driver cuts into pieces. No method holds the GIL, which `send` and `finish` must not
-/// be called with.
+/// Small arrays lie in a block that is kept from call to call; large ones have memory of their own. The driver copies
+/// between pageable and device memory; where that takes longer, an array passes through the page-locked half of the
+/// block. No method needs the GIL, and `send` and `finish`, which may wait, must be called without it.
 class Staging {
  public:
-  /// Larger arrays have copies of their own.
-  static constexpr std::size_t kMostBytes = std::size_t{1} << 20;
-
   /// The device is current for the lifetime.
   Staging(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
-  /// Waits for the work, where `finish` has not.
+  /// Waits for the work, where `finish` has not. Holds the GIL.
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// Device memory for an array that is sent or fetched, or both. What is sent is best placed first, and what is
-  /// fetched last, as the bytes in between are copied, too. Null for 0 bytes.
+  /// Device memory, for as long as this lives; null for 0 bytes.
   void* place(std::size_t bytes);
-  /// Device memory that is neither. Null for 0 bytes.
-  void* workspace(std::size_t bytes);
-  /// Copies `host` to memory of `place`: it is read now, and queued now or in `flush`.
+  /// Queues a copy to memory of `place`. Page-locked memory of the caller's is read until `finish` has returned.
   void send(void* device, const void* host, std::size_t bytes);
-  void flush();
   /// Makes `finish` copy from memory of `place`.
   void fetch(void* host, const void* device, std::size_t bytes) {
     if (bytes > 0) fetched_.push_back({host, device, bytes});
   }
-  /// Waits for the work, and copies what was asked for: the host's memory is written once nothing can fail any more,
-  /// but for large arrays.
+  /// Waits for the work, and for the copies that were asked for.
   void finish();
 
  private:
@@ -47,25 +38,16 @@ class Staging {
     const void* device;
     std::size_t bytes;
   };
-  /// A part of the block: [begin, end).
-  struct Range {
-    std::size_t begin = cuda::StagingBlock::kBytes, end = 0;
-    void add(std::size_t at, std::size_t bytes);
-  };
 
-  cuda::StagingBlock* block_for(std::size_t bytes);
-  bool in_block(const void* device) const;
-  std::size_t offset(const void* device) const { return static_cast<std::size_t>(as_char(device) - block_->device); }
-  static const char* as_char(const void* pointer) { return static_cast<const char*>(pointer); }
-  void* allocate(std::size_t bytes);
+  /// The page-locked memory beside this device memory; null for what does not lie in the block.
+  char* beside(const void* device) const;
 
   const int device_;
   const cudaStream_t stream_;
   cuda::StagingBlock* block_ = nullptr;
   bool has_asked_ = false;  // for a block: there may be none
   bool has_finished_ = false;
-  std::size_t low_ = 0, high_ = cuda::StagingBlock::kBytes;  // what is free of the block lies between
-  Range unsent_;
+  std::size_t used_ = 0;  // of the block
   std::vector<Fetched> fetched_;
   std::vector<std::shared_ptr<void>> large_;
 };

@@ -14,8 +14,9 @@ from helpers import device, products
 
 import interop
 
-MOST = (1 << 20) // 4  # float32 elements of the largest array that goes through kept memory
-COUNTS = (0, 1, 63, 64, 65, 4096, MOST - 1, MOST, MOST + 1, 5 * MOST)
+K = 1024 // 4  # float32 elements
+MOST = 1024 * K  # of the largest array that goes through kept memory
+COUNTS = (0, 1, 63, 64, 65, *(kib * K + more for kib in (8, 64, 256, 512, 1024) for more in (0, 1)), 5 * MOST)
 
 
 def drawn(count, seed=0):
@@ -42,7 +43,7 @@ def test_arrays_with_gaps_and_turned_round(count):
     assert np.array_equal(interop.subtract(one, y, execution="cuda"), 5 - y)
 
 
-@pytest.mark.parametrize("n", [16, 64, 256, 511, 512, 513, 1024])
+@pytest.mark.parametrize("n", [16, 64, 128, 129, 256, 257, 362, 363, 512, 513, 1024])
 def test_products_of_every_size(dtype, n):
     x, y, expected, magnitude = products.listed(((n, 65), (65, n)), dtype)
     for _ in range(3):

@@ -138,8 +138,8 @@ struct StagingBlock {
   std::uint64_t context_id;
 };
 
-/// A block of the current context, for the caller alone until it is given back. Null where all of that context are
-/// taken, or there is no memory for one more. Never throws.
+/// A block of the current context, for the caller alone until it is given back; work on `stream` may use it at once.
+/// Null where all of that context are taken, or there is no memory for one more. Never throws.
 StagingBlock* take_staging_block(cudaStream_t stream) noexcept;
 /// Gives a block back, once all work on it is done: the next one that takes it does not wait. Never throws.
 void give_staging_block(StagingBlock* block) noexcept;
