@@ -252,12 +252,21 @@ def test_small_calls_give_a_row_for_each_library_on_gpu(cuda_torch, monkeypatch,
 def test_examples_give_a_row_for_each_way_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
     for name, value in {"_WARM_UP": 2, "BLOCKS": 2, "_CALLS": 3}.items():
         monkeypatch.setattr(measure, name, value)
+    for name, value in {"_SIDES": (16, 512), "_SECONDS": 0}.items():
+        monkeypatch.setattr(examples, name, value)
     assert bench.run("examples", str(tmp_path / "rows.csv")) == 0
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert all(float(row["microseconds"]) > 0 for row in rows)
     assert {"torch: .cuda(), matmul, .cpu().numpy()", "interop.asarray"} <= {row["row"] for row in rows}
+    of_numpy = [row for row in rows if 'execution="cuda"' in row["row"]]
+    assert {row["example"].split("GPU, ")[1] for row in of_numpy} >= {"16 x 16 float32", "512 x 512 float32"}
     if "no nvcc" not in capsys.readouterr().out:
+        assert all(
+            row["row"].startswith("ctypes: cudaMalloc")
+            for row in rows
+            if "NumPy arrays on" in row["example"] and float(row["ratio"]) == 1
+        )
         assert {"a call in C++", "interop.load", "operator of PyTorch around interop.load"} <= {x["row"] for x in rows}
 
 

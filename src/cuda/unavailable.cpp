@@ -52,6 +52,9 @@ void copy_to_device(void*, const void*, std::size_t, cudaStream_t) { unavailable
 void copy_to_host(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 void copy_on_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 
+StagingBlock* take_staging_block(cudaStream_t) noexcept { return nullptr; }
+void give_staging_block(StagingBlock*) noexcept {}
+
 PassShape compiled_shape(const Elementwise&) { unavailable(); }
 void launch_elementwise(const ElementwiseStep&, const Elementwise&, cudaStream_t) { unavailable(); }
 void launch_elementwise(const CompiledPass&, const Elementwise&, cudaStream_t) { unavailable(); }

@@ -2,7 +2,6 @@
 #include "exchange/call.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "exchange/array/array.h"
 #include "exchange/array/shown.h"
@@ -18,9 +17,6 @@
 
 namespace interop::exchange {
 namespace {
-
-const Lookup kAscontiguousarray("numpy", "ascontiguousarray");
-const Lookup kCopyto("numpy", "copyto");
 
 /// Where an array would be allocated: as well aligned as any.
 void* const kSomewhere = reinterpret_cast<void*>(uintptr_t{1} << 20);
@@ -60,13 +56,6 @@ int execution_device(nb::handle execution, const char* function) {
   }
   throw ValueError(std::string(function) + ": execution is " + shown(execution) +
                    "; accepted: None, 'cuda', 'cuda:0', 'cuda:1', ...");
-}
-
-/// Does the tensor fill its byte range without holes, in some order of its dimensions?
-bool is_dense(const DLTensor& tensor) {
-  const ByteRange range = byte_range(tensor);
-  return range.end - range.begin == static_cast<uintptr_t>(element_count(tensor) * item_bytes(tensor.dtype)) &&
-         !may_overlap_itself(tensor);
 }
 
 /// Is it the same array, element for element?
@@ -338,7 +327,7 @@ const DLTensor& Call::output(const Shape& shape, DLDataType dtype) {
   if (staged_ && !only_looks_) {
     // The kernel writes compact device memory, which is copied to the host array afterwards.
     made.output = {nullptr, {kDLCUDA, device_}, shape.ndim, dtype, made.shape.sizes, made.strides, 0};
-    made.output.data = device_copy(static_cast<size_t>(element_count(made.output) * item_bytes(dtype)));
+    made.output.data = staging_->place(static_cast<size_t>(element_count(made.output) * item_bytes(dtype)));
   }
   return made.output;
 }
@@ -372,7 +361,7 @@ void Call::check_overlap(const Operand& written) const {
 
 void* Call::workspace(size_t bytes) {
   if (bytes == 0) return nullptr;
-  if (staged_) return device_copy(bytes);
+  if (staged_) return staging_->place(bytes);
   Shape shape;
   shape.ndim = 1;
   shape.sizes[0] = static_cast<int64_t>(bytes);
@@ -380,72 +369,6 @@ void* Call::workspace(size_t bytes) {
   Made made = lead().route->empty(shape, {kDLUInt, 8, 1}, device, stream_, stream_given_);
   workspaces_.push_back(std::move(made.object));
   return made.data;
-}
-
-// ---- execution="cuda": host arrays, computed on the GPU ----
-
-void* Call::device_copy(size_t bytes) {
-  if (bytes == 0) return nullptr;
-  const auto release = [device = device_, stream = stream_](void* pointer) { cuda::release(pointer, device, stream); };
-  device_copies_.emplace_back(cuda::allocate(bytes, stream_), release);
-  return device_copies_.back().get();
-}
-
-void Call::stage() {
-  for (int i = 0; i < argument_count_; ++i) {
-    Operand& operand = operands_[i];
-    const size_t bytes = static_cast<size_t>(element_count(operand.tensor) * item_bytes(operand.tensor.dtype));
-    nb::object array, compact;
-    if (operand.is_output) array = numpy(i);
-    if (!is_dense(operand.tensor)) {
-      operand.resolved = compact = kAscontiguousarray.get()(numpy(i));
-      read_buffer(operand, operand.resolved);
-    }
-    // A dense array is copied as it lies, so that a transposed one stays transposed.
-    const uintptr_t first = byte_range(operand.tensor).begin;
-    const uintptr_t offset = reinterpret_cast<uintptr_t>(operand.tensor.data) - first;
-    char* copy = static_cast<char*>(device_copy(bytes));
-    if (bytes > 0 && operand.is_read) {
-      const nb::gil_scoped_release no_gil;
-      cuda::copy_to_device(copy, reinterpret_cast<const void*>(first), bytes, stream_);
-    }
-    if (bytes > 0 && operand.is_output) {
-      written_.push_back({reinterpret_cast<void*>(first), copy, bytes, std::move(array), std::move(compact)});
-    }
-    operand.tensor.data = bytes > 0 ? copy + offset : nullptr;
-    operand.tensor.device = {kDLCUDA, device_};
-  }
-}
-
-void Call::unstage() {
-  for (int i = 0; i < result_count_; ++i) unstage(i);
-  if (written_.empty()) return;
-  {
-    const nb::gil_scoped_release no_gil;
-    for (const Written& w : written_) cuda::copy_to_host(w.host, w.device, w.bytes, stream_);
-    cuda::synchronize(stream_);
-  }
-  for (const Written& w : written_) {
-    if (w.compact.is_valid()) kCopyto.get()(w.array, w.compact);
-  }
-}
-
-void Call::unstage(int i) {
-  const Result& made = result(i);
-  const size_t bytes = static_cast<size_t>(element_count(made.output) * item_bytes(made.output.dtype));
-  if (bytes == 0) return;
-  nb::object compact;  // host memory to copy from, where the result's own is strided
-  void* target = made.tensor.data;
-  if (!is_compact(made.tensor)) {
-    compact = nb::cast(new_array(made.shape, made.output.dtype, {kDLCPU, 0}, nullptr));
-    target = nb::cast<Array&>(compact).data;
-  }
-  {
-    const nb::gil_scoped_release no_gil;
-    cuda::copy_to_host(target, made.output.data, bytes, stream_);
-    cuda::synchronize(stream_);
-  }
-  if (compact.is_valid()) kCopyto.get()(numpy_output(i), compact);
 }
 
 nb::object Call::hand_over() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "exchange/operand.h"
+#include "exchange/staging.h"
 
 namespace interop::exchange {
 
@@ -102,13 +103,10 @@ class Call {
     Shape shape;
     int64_t strides[kMaxDims];
   };
-  /// An argument that a staged call writes to: copied back from the device.
-  struct Written {
-    void* host;  // dense memory: the array's own, or that of `compact`
-    const void* device;
-    std::size_t bytes;
-    nanobind::object array;
-    nanobind::object compact;  // null where the array is dense
+  /// A host array that a staged call writes to, with gaps between its elements: `compact` is fetched in its place, and
+  /// copied to it on the host.
+  struct Strided {
+    nanobind::object array, compact;
   };
 
   void find_routes(const InteropArgument* arguments, nanobind::handle out);
@@ -120,10 +118,9 @@ class Call {
   void join(cudaStream_t other);
   const Operand* find_device_operand();
   void join_host_operand(Operand& operand, const Operand& on_device);
-  void stage();
+  void stage();  // those of staged calls: staging.cpp
+  void stage(Operand& operand);
   void unstage();
-  void unstage(int i);
-  void* device_copy(std::size_t bytes);
   bool is_out(int i) const { return has_out_ && i == 0; }
   const Result& result(int i) const { return i == 0 ? first_ : *others_[i - 1]; }
   void check_out(const Shape& shape, DLDataType dtype);
@@ -150,8 +147,8 @@ class Call {
   std::vector<std::unique_ptr<Result>> others_;
   int result_count_ = 0;
   std::vector<nanobind::object> workspaces_;
-  std::vector<Written> written_;
-  std::vector<std::shared_ptr<void>> device_copies_;  // of staged host arrays
+  std::vector<Strided> strided_;
+  std::unique_ptr<Staging> staging_;  // of a staged call that does more than look
 };
 
 }  // namespace interop::exchange

@@ -1,4 +1,7 @@
-"""Drivers that this machine has not: a libcuda.so.1 in a folder, which the loader is to look in first."""
+"""Drivers that this machine has not: a libcuda.so.1 in a folder, which the loader is to look in first.
+
+One that says what is wrong with the machine; and one that works, on memory of the host, for the order of calls.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,33 @@ def build(
 
     `too_old`: without the other functions; with them, each fails. `tells`: cuInit prints its name.
     """
+    options = [f"-DVERSION={version}", f"-DINIT={init}", f"-DCOUNT={count}"]
+    options += ["-DTOO_OLD"] * too_old + ["-DTELLS"] * tells
+    _compile(folder, _DRIVER.replace("REST", _failing(_WRITTEN_OUT)), options)
+
+
+def build_working(folder: Path) -> None:
+    """Build one with a device, whose memory is the host's: see working_driver.c. Skip where there is no compiler.
+
+    In a process that finds it first, `helpers.played_gpu` is for its use.
+    """
+    text = Path(__file__).with_name("working_driver.c").read_text()
+    written_out = set(re.findall(r"^int (cu[A-Z]\w+)\(", text, re.MULTILINE))
+    _compile(folder, text + _failing(written_out), [f"-DVERSION={BUILT_FOR}"])
+
+
+def _failing(written_out: set[str]) -> str:
+    """Write the other functions of the driver that interop asks for, each of which fails."""
+    binary = Path(interop._core.__file__).read_bytes()
+    functions = {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", binary)} - written_out
+    return " ".join(f"int {name}(void) {{ return 999; }}" for name in sorted(functions))
+
+
+def _compile(folder: Path, text: str, options: list[str]) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (cc)")
-    binary = Path(interop._core.__file__).read_bytes()
-    functions = {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", binary)} - _WRITTEN_OUT
-    rest = " ".join(f"int {name}(void) {{ return 999; }}" for name in sorted(functions))
     source = folder / "driver.c"
-    source.write_text(_DRIVER.replace("REST", rest))
-    options = [f"-DVERSION={version}", f"-DINIT={init}", f"-DCOUNT={count}"]
-    options += ["-DTOO_OLD"] * too_old + ["-DTELLS"] * tells
-    subprocess.run([compiler, "-shared", "-fPIC", *options, "-o", folder / "libcuda.so.1", source], check=True)
+    source.write_text(text)
+    options += ["-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run([compiler, *options, "-o", folder / "libcuda.so.1", source], check=True)

@@ -103,7 +103,9 @@ _DECLARATIONS = """
     double seconds_of_add(int count);
 """
 
+_SIDES = (16, 64, 256, 512, 1024, 2048, 4096)  # of the matrices of NumPy; their sums have as many elements
 _SMALL = 1000  # elements of the vectors whose sums show the host's time
+_SECONDS = 2.0  # for each table of calls that wait for their result
 
 
 def run(torch: Any) -> Iterable[Row]:
@@ -116,10 +118,11 @@ def run(torch: Any) -> Iterable[Row]:
                 function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int]
             c.sum.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int, ctypes.c_void_p]
             lib = interop.load(path, _DECLARATIONS)
-        for n in (512, 2048):
+        for n in _SIDES:
             yield from _products_of_numpy(torch, cupy, c.product_by_copies if path else None, n)
         if path:
-            yield from _sum_of_numpy(c, lib)
+            for n in _SIDES:
+                yield from _sum_of_numpy(c, lib, n * n)
             yield from _sum_of_tensors(torch, c, lib)
             if cupy:
                 yield from _sum_of_cupy(cupy, c, lib)
@@ -164,7 +167,7 @@ def _medians(calls: Candidates) -> dict[str, float]:
     for call in calls.values():
         call()
     started = time.perf_counter()
-    while len(next(iter(samples.values()))) < 5 or time.perf_counter() - started < 2:
+    while len(next(iter(samples.values()))) < 5 or time.perf_counter() - started < _SECONDS:
         for name, call in calls.items():
             before = time.perf_counter_ns()
             call()
@@ -199,6 +202,7 @@ def _products_of_numpy(torch: Any, cupy: Any, by_copies: Any, n: int) -> Iterabl
     calls["torch: .cuda(), matmul, .cpu().numpy()"] = lambda: (
         (torch.from_numpy(x).cuda() @ torch.from_numpy(y).cuda()).cpu().numpy()
     )
+    calls['interop.matmul(x, y, execution="cuda")'] = lambda: interop.matmul(x, y, execution="cuda")
     backends: list[Literal["tiled", "cublas"]] = ["tiled"]
     if _core.machine_info()["cublas"]:
         backends.append("cublas")
@@ -214,8 +218,7 @@ def _succeeded(status: int) -> None:
         raise RuntimeError(f"interop bench: CUDA error {status}")
 
 
-def _sum_of_numpy(c: Any, lib: Any) -> Iterable[Row]:
-    n = 1 << 20
+def _sum_of_numpy(c: Any, lib: Any, n: int) -> Iterable[Row]:
     rng = np.random.default_rng(0)
     x, y = rng.random(n, np.float32), rng.random(n, np.float32)
     add = lib.sum.returning(c="a")
@@ -228,6 +231,7 @@ def _sum_of_numpy(c: Any, lib: Any) -> Iterable[Row]:
     calls: Candidates = {
         "ctypes: cudaMalloc, copies, the kernel, in each call": by_ctypes,
         'interop.load, execution="cuda"': lambda: add(x, y, n, execution="cuda"),
+        'interop.add(x, y, execution="cuda")': lambda: interop.add(x, y, execution="cuda"),
     }
     _check(calls, x + y)
     yield from _table(f"sum of NumPy arrays on the GPU, {n} float32", _medians(calls))

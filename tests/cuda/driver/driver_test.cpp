@@ -4,6 +4,8 @@
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
 
+#include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -174,6 +176,42 @@ TEST_F(Streams, ReleaseMemoryDuringACapture) {
       end(captured);
     }
   }
+}
+
+// ---- small host arrays ----
+
+/// Takes all that there are.
+std::vector<StagingBlock*> take_blocks(cudaStream_t stream) {
+  std::vector<StagingBlock*> blocks;
+  while (StagingBlock* const block = take_staging_block(stream)) blocks.push_back(block);
+  synchronize(stream);
+  return blocks;
+}
+
+TEST_F(Streams, HaveAFewBlocksForSmallHostArrays) {
+  check_cuda(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  const std::vector<StagingBlock*> blocks = take_blocks(x);
+  end(blocking);
+  EXPECT_EQ(blocks.size(), 8u);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    std::memset(blocks[i]->host, static_cast<int>(i), StagingBlock::kBytes);
+    copy_to_device(blocks[i]->device, blocks[i]->host, StagingBlock::kBytes, x);
+  }
+  synchronize(x);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    std::memset(blocks[i]->host, 0xFF, StagingBlock::kBytes);
+    copy_to_host(blocks[i]->host, blocks[i]->device, StagingBlock::kBytes, y);
+    synchronize(y);
+    EXPECT_EQ(blocks[i]->host[0], static_cast<char>(i));
+    EXPECT_EQ(blocks[i]->host[StagingBlock::kBytes - 1], static_cast<char>(i));
+  }
+  for (StagingBlock* const block : blocks) give_staging_block(block);
+  std::thread([&] {
+    DeviceGuard guard(0);
+    const std::vector<StagingBlock*> again = take_blocks(y);
+    EXPECT_TRUE(std::is_permutation(again.begin(), again.end(), blocks.begin(), blocks.end()));
+    for (StagingBlock* const block : again) give_staging_block(block);
+  }).join();
 }
 
 TEST_F(Streams, ThatBlockAndAreCapturedWaitNotForTheLegacyStream) {

@@ -127,4 +127,21 @@ void copy_to_host(void* host, const void* device, std::size_t bytes, cudaStream_
 /// A copy from memory to memory of the current device, queued on `stream`.
 void copy_on_device(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
 
+// ---- small host arrays on their way to the device and back ----
+
+/// Page-locked host memory, and device memory that it is copied to and from: the same bytes at the same offsets.
+struct StagingBlock {
+  static constexpr std::size_t kBytes = std::size_t{4} << 20;
+
+  char* host;
+  char* device;
+  std::uint64_t context_id;
+};
+
+/// A block of the current context, for the caller alone until it is given back; work on `stream` may use it at once.
+/// Null where all of that context are taken, or there is no memory for one more. Never throws.
+StagingBlock* take_staging_block(cudaStream_t stream) noexcept;
+/// Gives a block back, once all work on it is done: the next one that takes it does not wait. Never throws.
+void give_staging_block(StagingBlock* block) noexcept;
+
 }  // namespace interop::cuda

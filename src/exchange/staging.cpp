@@ -1,0 +1,151 @@
+/// Host arrays, computed on the GPU because `execution=` asks for it: their way there and back.
+#include "exchange/staging.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "exchange/array/array.h"
+#include "exchange/call.h"
+#include "exchange/python.h"
+#include "exchange/routes/buffer.h"
+
+namespace interop::exchange {
+namespace {
+
+const Lookup kAscontiguousarray("numpy", "ascontiguousarray");
+const Lookup kCopyto("numpy", "copyto");
+
+constexpr std::size_t kMostKept = std::size_t{1} << 20;  // of an array in the block
+
+/// The sizes of arrays that are sooner there by way of page-locked memory.
+struct Sizes {
+  std::size_t above, most;
+  bool have(std::size_t bytes) const { return bytes > above && bytes <= most; }
+};
+// Measured with an H200. The driver writes what is smaller into its commands, or reads it from the device directly;
+// what is larger it copies on the host while the device copies what came before.
+constexpr Sizes kSentByHost{std::size_t{64} << 10, std::size_t{256} << 10};
+constexpr Sizes kFetchedByHost{std::size_t{8} << 10, std::size_t{512} << 10};
+
+constexpr std::size_t kAlignment = 256;  // as the driver's own allocations have
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::size_t byte_count(const DLTensor& tensor) {
+  return static_cast<std::size_t>(element_count(tensor) * item_bytes(tensor.dtype));
+}
+
+/// Does the tensor fill its byte range without holes, in some order of its dimensions?
+bool is_dense(const DLTensor& tensor) {
+  const ByteRange range = byte_range(tensor);
+  return range.end - range.begin == byte_count(tensor) && !may_overlap_itself(tensor);
+}
+
+}  // namespace
+
+// ---- device memory and copies ----
+
+Staging::~Staging() {
+  if (!block_) return;
+  if (!has_finished_) {  // an error came between: work may still be queued on the block
+    try {
+      const nb::gil_scoped_release no_gil;
+      cuda::synchronize(stream_);
+    } catch (const CudaError&) {
+      return;  // the context can run nothing more, and the block is not used again
+    }
+  }
+  cuda::give_staging_block(block_);
+}
+
+void* Staging::place(std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (bytes <= kMostKept) {
+    if (!has_asked_) block_ = cuda::take_staging_block(stream_);
+    has_asked_ = true;
+    if (block_ && aligned(bytes) <= cuda::StagingBlock::kBytes - used_) {
+      char* const placed = block_->device + used_;
+      used_ += aligned(bytes);
+      return placed;
+    }
+  }
+  const auto release = [device = device_, stream = stream_](void* pointer) { cuda::release(pointer, device, stream); };
+  large_.emplace_back(cuda::allocate(bytes, stream_), release);
+  return large_.back().get();
+}
+
+char* Staging::beside(const void* device) const {
+  const char* const at = static_cast<const char*>(device);
+  if (!block_ || at < block_->device || at >= block_->device + cuda::StagingBlock::kBytes) return nullptr;
+  return block_->host + (at - block_->device);
+}
+
+void Staging::send(void* device, const void* host, std::size_t bytes) {
+  if (bytes == 0) return;
+  char* const staged = kSentByHost.have(bytes) ? beside(device) : nullptr;
+  if (staged) std::memcpy(staged, host, bytes);
+  cuda::copy_to_device(device, staged ? staged : host, bytes, stream_);
+}
+
+void Staging::finish() {
+  // Several wait once, and are written once all have come.
+  const auto staged = [&](const Fetched& f) {
+    return fetched_.size() > 1 || kFetchedByHost.have(f.bytes) ? beside(f.device) : nullptr;
+  };
+  for (const Fetched& f : fetched_) {
+    char* const to = staged(f);
+    cuda::copy_to_host(to ? to : f.host, f.device, f.bytes, stream_);
+  }
+  cuda::synchronize(stream_);
+  for (const Fetched& f : fetched_) {
+    if (const char* const from = staged(f)) std::memcpy(f.host, from, f.bytes);
+  }
+  has_finished_ = true;
+}
+
+// ---- the arrays of a call ----
+
+void Call::stage() {
+  staging_ = std::make_unique<Staging>(device_, stream_);
+  for (int i = 0; i < argument_count_; ++i) {
+    Operand& operand = operands_[i];
+    if (is_dense(operand.tensor)) continue;
+    nb::object array = numpy(i);
+    operand.resolved = kAscontiguousarray.get()(array);
+    read_buffer(operand, operand.resolved);
+    if (operand.is_output) strided_.push_back({std::move(array), operand.resolved});
+  }
+  const nb::gil_scoped_release no_gil;
+  for (int i = 0; i < argument_count_; ++i) stage(operands_[i]);
+}
+
+void Call::stage(Operand& operand) {
+  // A dense array is copied as it lies, so that a transposed one stays transposed.
+  const ByteRange range = byte_range(operand.tensor);
+  const size_t bytes = byte_count(operand.tensor);
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(operand.tensor.data) - range.begin;
+  char* const copy = static_cast<char*>(staging_->place(bytes));
+  if (operand.is_read) staging_->send(copy, reinterpret_cast<const void*>(range.begin), bytes);
+  if (operand.is_output) staging_->fetch(reinterpret_cast<void*>(range.begin), copy, bytes);
+  operand.tensor.data = copy ? copy + offset : nullptr;
+  operand.tensor.device = {kDLCUDA, device_};
+}
+
+void Call::unstage() {
+  for (int i = 0; i < result_count_; ++i) {
+    const Result& made = result(i);
+    void* target = made.tensor.data;
+    if (!is_compact(made.tensor)) {  // host memory to copy from, where the result's own is strided
+      nb::object compact = nb::cast(new_array(made.shape, made.output.dtype, {kDLCPU, 0}, nullptr));
+      target = nb::cast<Array&>(compact).data;
+      strided_.push_back({numpy_output(i), std::move(compact)});
+    }
+    staging_->fetch(target, made.output.data, byte_count(made.output));
+  }
+  {
+    const nb::gil_scoped_release no_gil;
+    staging_->finish();
+  }
+  for (const Strided& s : strided_) kCopyto.get()(s.array, s.compact);
+}
+
+}  // namespace interop::exchange
