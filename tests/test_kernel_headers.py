@@ -6,7 +6,7 @@ import pytest
 from helpers import machine
 
 import interop
-from interop import _kernel
+from interop import _program
 from interop._cuda import nvrtc as compiler
 
 
@@ -20,8 +20,8 @@ def test_the_standard_headers_that_nvrtc_lacks(monkeypatch, first, has_cuda):
     machine.need("nvrtc")
     machine.need("cuda_core")
     if not has_cuda:
-        monkeypatch.setattr(_kernel, "_cuda_headers", lambda: ())
-    elif not _kernel._cuda_headers():
+        monkeypatch.setattr(_program, "cuda_headers", lambda: ())
+    elif not _program.cuda_headers():
         pytest.skip("CUDA's own headers are not installed")
     if "cuda/" in first and not has_cuda:
         pytest.skip("it includes them")
@@ -31,7 +31,7 @@ def test_the_standard_headers_that_nvrtc_lacks(monkeypatch, first, has_cuda):
     if "<cstdint>" in first:
         source += 'static_assert(sizeof(std::int32_t) == 4 && std::int8_t(-1) < 0, "");\n'
     source += "__global__ void k(float* x, std::size_t n) { if (n) x[0] = MORE; }"
-    options = _kernel._compiler_options(None, "k", {"define_macro": "MORE=1", "pre_include": "cstddef"})
+    options = _program.compiler_options(None, "k", {"define_macro": "MORE=1", "pre_include": "cstddef"})
     compiler.compile_source("a test", source, ["k"], options, "sm_80")
 
 
@@ -39,6 +39,6 @@ def test_a_standard_header_that_is_the_hosts():
     machine.need("nvrtc")
     machine.need("cuda_core")
     source = "#include <vector>\n__global__ void k(float* x) {}"
-    options = _kernel._compiler_options(None, "k", {})
+    options = _program.compiler_options(None, "k", {})
     with pytest.raises(interop.CudaError, match="compiled by compiler='nvcc'"):
         compiler.compile_source("a test", source, ["k"], options, "sm_80")

@@ -58,7 +58,10 @@ void launch_elementwise(const CompiledPass&, const Elementwise&, cudaStream_t) {
 std::string describe(const ElementwiseStep&, const Elementwise&) { unavailable(); }
 std::string describe(const Elementwise&) { unavailable(); }
 
-std::vector<Kernel*> load_kernels(const void*, const std::vector<std::string>&) { unavailable(); }
+Library& load_library(const std::string&, const std::string&) { unavailable(); }
+Kernel& find_kernel(Library&, const std::string&) { unavailable(); }
+std::vector<std::string> kernel_symbols(const Library&) { unavailable(); }
+std::optional<std::vector<std::size_t>> parameter_bytes(Kernel&) { unavailable(); }
 std::string architecture_name(int) { unavailable(); }
 void launch_kernel(Kernel&, const Launch&, const char*, void**, int, cudaStream_t) { unavailable(); }
 

@@ -38,20 +38,29 @@ _WRITTEN_OUT = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuGetErrorN
 
 
 def build(
-    folder: Path, *, version: int = BUILT_FOR, init: int = 0, count: int = 0, too_old: bool = False, tells: bool = False
+    folder: Path,
+    *,
+    version: int = BUILT_FOR,
+    init: int = 0,
+    count: int = 0,
+    too_old: bool = False,
+    tells: bool = False,
+    written: str = "",
 ) -> None:
     """Build one of this version, status of cuInit and number of devices; skip where there is no compiler.
 
-    `too_old`: without the other functions; with them, each fails. `tells`: cuInit prints its name.
+    `too_old`: without the other functions; with them, each fails, but for those that are `written` in C. `tells`:
+    cuInit prints its name.
     """
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (cc)")
     binary = Path(interop._core.__file__).read_bytes()
     functions = {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", binary)} - _WRITTEN_OUT
+    functions -= set(re.findall(r"\bint (cu\w+)\(", written))
     rest = " ".join(f"int {name}(void) {{ return 999; }}" for name in sorted(functions))
     source = folder / "driver.c"
-    source.write_text(_DRIVER.replace("REST", rest))
+    source.write_text(_DRIVER.replace("REST", rest + written))
     options = [f"-DVERSION={version}", f"-DINIT={init}", f"-DCOUNT={count}"]
     options += ["-DTOO_OLD"] * too_old + ["-DTELLS"] * tells
     subprocess.run([compiler, "-shared", "-fPIC", *options, "-o", folder / "libcuda.so.1", source], check=True)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,20 @@ namespace interop::cuda {
 /// A kernel, made ready in each context that launches it.
 struct Kernel;
 
-/// Loads the kernels of those names from a compiled image (cubin), for every device of its architecture. They are kept
-/// for the life of the process. A stream may be captured meanwhile. Throws CudaError, also if the image has no such
-/// name.
-std::vector<Kernel*> load_kernels(const void* image, const std::vector<std::string>& names);
+/// A compiled image that was loaded: a cubin, PTX or a fatbin. It is kept for the life of the process.
+struct Library;
+
+/// Loads an image, for every device that it has code for. `origin` is what messages call it, such as "scale.ptx
+/// (PTX 9.0 for sm_80)". A stream may be captured meanwhile. Throws CudaError that says what is accepted; what is wrong
+/// may show only when a kernel is first used on a device, in the same words.
+Library& load_library(const std::string& image, const std::string& origin);
+/// The kernel of that symbol, kept for the life of the process. Throws CudaError if there is none.
+Kernel& find_kernel(Library& library, const std::string& symbol);
+/// The symbols of all its kernels. Throws CudaError with a driver before CUDA 12.4, which cannot list them.
+std::vector<std::string> kernel_symbols(const Library& library);
+/// The sizes of the kernel's parameters, on the current device; none with a driver before CUDA 12.4, which does not
+/// say.
+std::optional<std::vector<std::size_t>> parameter_bytes(Kernel& kernel);
 
 /// What NVRTC calls a device's architecture: "sm_90".
 std::string architecture_name(int device);
