@@ -19,6 +19,7 @@ from interop._functions.kernel_declaration import NAME, parameters_of
 from interop._functions.reads import checked, described, names_of, with_reads
 from interop._program import Program, Source, one_of, program_of, read_source
 from interop._streams import StreamLike
+from interop._variables import Globals
 
 __all__ = ["Kernel", "kernel"]
 
@@ -211,7 +212,7 @@ class Kernel(ArrayFunction):
     count for that call alone. The arrays are ordered on the call's stream and kept alive as in any call of this
     package; nothing is copied, unless ``execution="cuda"`` has host arrays computed on the GPU.
 
-    It returns None; or, after `returning`, arrays.
+    It returns None; or, after `returning`, arrays. `globals` has the variables of the code that the kernel is in.
     """
 
     def __init__(
@@ -318,6 +319,11 @@ class Kernel(ArrayFunction):
             return self._calls.call_with(args, shapes, given, launch, stream, execution, looks)
 
         return self._run(core, args, results, looks)
+
+    @property
+    def globals(self) -> Globals:
+        """The variables of the code that the kernel is in: `Globals`."""
+        return Globals(self._program, self._label, self.__name__)
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:
         return Kernel(*self._made_of, shapes, self._program)

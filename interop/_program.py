@@ -148,6 +148,17 @@ class Program:
         with kept.LOCK:
             return self._module(label, "", "").library.kernels()
 
+    def variable(self, label: str, kernel: str, variable: str, architecture: str) -> tuple[_core.LoadedLibrary, str]:
+        """Return the library that a kernel is in, and the symbol of its variable. KeyError if there is none."""
+        with kept.LOCK:
+            module, _ = self._find(label, kernel, architecture)
+            return module.library, _variable_of(module.image, label, variable)
+
+    def check_variable(self, label: str, variable: str) -> None:
+        """Raise the same KeyError where it is known without compiling."""
+        if self.source.image is not None:
+            _variable_of(self.source.image, label, variable)
+
     def _find(self, label: str, name: str, architecture: str) -> tuple[_Module, str]:
         source = self.source
         if source.image is not None:
@@ -170,12 +181,15 @@ class Program:
             key, compiled = compile_it(label, source, asked, architecture)
         if key not in self._modules:
             if source.image is not None:
-                library = _core.LoadedLibrary.load(source.image.data, source.origin)
+                may_have = source.image.variables is None or bool(source.image.variables)
+                library = _core.LoadedLibrary.load(source.image.data, source.origin, may_have)
                 module = _Module(library, source.image, "", ())
             else:
                 data, symbols = compiled()
                 image = images.read_cubin(data, lambda said: ValueError(f"{label}: the compiler has made {said}"))
-                module = _Module(kept.library(key, data), image, asked, symbols)
+                # What has no variables is alike for all; else these are this program's.
+                library = kept.load(data, True) if image.variables else kept.library(key, data)
+                module = _Module(library, image, asked, symbols)
             self._modules.setdefault(key, module)
         return self._modules[key]
 
@@ -188,6 +202,25 @@ def one_of(name: str, found: Sequence[str], origin: str, refuse: Any) -> str:
         raise refuse(f"{origin} has no kernel {name!r}")
     listed = ", ".join(f"{symbol!r}, {text}" for symbol, text in images.demangled(found).items())
     raise refuse(f"{origin} has {len(found)} kernels {name!r}; accepted: the symbol of one ({listed})")
+
+
+def _variable_of(image: images.Image, label: str, variable: str) -> str:
+    """Return the symbol of a variable, as far as the image says it; KeyError, with those that there are, for none."""
+    if image.variables is None:
+        return variable
+    found = images.find_named(variable, image.variables)
+    if len(found) == 1:
+        return found[0]
+    texts = images.demangled(found or image.variables)
+    listed = ", ".join(
+        f"{texts[symbol]} ({image.variables[symbol]} bytes)" if not found else f"{symbol!r}, {texts[symbol]}"
+        for symbol in texts
+    )
+    raise KeyError(
+        f"{label}: there is no such variable; accepted: {listed or 'none, as the code has none'}"
+        if not found
+        else f"{label}: there are {len(found)} of this name; accepted: the symbol of one ({listed})"
+    )
 
 
 _modules_of_files: dict[str, dict[str, _Module]] = {}  # bounded by the files of one process, as all that is loaded

@@ -431,7 +431,7 @@ def compiled(nvrtc, monkeypatch, tmp_path):
     """The image of a kernel for a device that is not there, by way of the cache."""
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kept, "_libraries", {})
-    monkeypatch.setattr(interop._core.LoadedLibrary, "load", lambda image, origin: Library(image))
+    monkeypatch.setattr(interop._core.LoadedLibrary, "load", lambda image, origin, _: Library(image))
     return lambda made, architecture="sm_90": made._load(architecture)
 
 

@@ -352,7 +352,7 @@ def on_driver(tmp_path):
 )
 def test_what_the_driver_refuses(on_driver, status, log, message):
     version = f"{drivers.BUILT_FOR // 1000}.{drivers.BUILT_FOR % 1000 // 10}"
-    said = on_driver("LoadedLibrary.load(PTX.encode(), 'x.ptx (PTX for sm_80)')", status, log)
+    said = on_driver("LoadedLibrary.load(PTX.encode(), 'x.ptx (PTX for sm_80)', True)", status, log)
     assert said.startswith("CudaError interop: loading x.ptx (PTX for sm_80): ")
     assert message.format(version=version) in said
     assert said.endswith(f"; the driver says:\n{log}\n") == bool(log)
@@ -369,5 +369,5 @@ def test_kernels_that_the_driver_lists(on_driver, by_nvcc):
 def test_a_driver_that_lists_none(on_driver):
     counts = "int cuLibraryGetKernelCount"
     old = _REFUSES.replace(counts, f'__attribute__((visibility("hidden"))) {counts}')
-    said = on_driver("LoadedLibrary.load(PTX.encode(), 'x.ptx').kernels()", written=old)
+    said = on_driver("LoadedLibrary.load(PTX.encode(), 'x.ptx', True).kernels()", written=old)
     assert "cannot list the kernels of x.ptx, which needs CUDA 12.4; accepted: the symbol of a kernel, with" in said

@@ -14,7 +14,7 @@ from typing import Any
 
 from interop import _core
 
-__all__ = ["LOCK", "Image", "cache_folder", "kernels", "library", "open_cache", "read_image", "write_image"]
+__all__ = ["LOCK", "Image", "cache_folder", "kernels", "library", "load", "open_cache", "read_image", "write_image"]
 
 #: A cubin, and the names that the kernels have in it.
 Image = tuple[bytes, list[str]]
@@ -41,11 +41,16 @@ def kernels(key: str, compile_it: Callable[[], Image]) -> tuple[_core.LoadedKern
 
 
 def library(key: str, image: bytes) -> _core.LoadedLibrary:
-    """Return the one library of that key, loaded. Its variables, if it has any, are those of all who ask."""
+    """Return the one library of that key, without variables, loaded."""
     with LOCK:
         if key not in _libraries:
-            _libraries.setdefault(key, _core.LoadedLibrary.load(image, _ORIGIN))
+            _libraries.setdefault(key, load(image, False))
         return _libraries[key]
+
+
+def load(image: bytes, has_variables: bool) -> _core.LoadedLibrary:
+    """Return a library of its own, loaded."""
+    return _core.LoadedLibrary.load(image, _ORIGIN, has_variables)
 
 
 def cache_folder() -> Path:

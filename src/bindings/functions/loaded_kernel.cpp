@@ -15,8 +15,8 @@ namespace nb = nanobind;
 namespace interop::bindings {
 namespace {
 
-LoadedLibrary load_library(nb::bytes image, const std::string& origin) {
-  return {&cuda::load_library(std::string(image.c_str(), image.size()), origin)};
+LoadedLibrary load_library(nb::bytes image, const std::string& origin, bool has_variables) {
+  return {&cuda::load_library(std::string(image.c_str(), image.size()), origin, has_variables)};
 }
 
 LoadedKernel find_kernel(const LoadedLibrary& library, const std::string& symbol) {
@@ -30,9 +30,10 @@ std::vector<std::string> kernel_symbols(const LoadedLibrary& library) { return c
 void bind_loaded_kernel(nb::module_& m) {
   nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel of an image that was loaded, kept until the process ends.");
   nb::class_<LoadedLibrary>(m, "LoadedLibrary", "An image that was loaded, kept until the process ends.")
-      .def_static("load", &load_library, nb::arg(), nb::arg(),
-                  nb::sig("def load(image: bytes, origin: str, /) -> LoadedLibrary"),
-                  "Load a cubin, PTX or a fatbin; `origin` is what messages call it. Needs a driver, and no context.")
+      .def_static("load", &load_library, nb::arg(), nb::arg(), nb::arg(),
+                  nb::sig("def load(image: bytes, origin: str, has_variables: bool, /) -> LoadedLibrary"),
+                  "Load a cubin, PTX or a fatbin; `origin` is what messages call it. Needs a driver, and no context. "
+                  "`has_variables`, or may have some: its kernels are ordered with `write_variable` and the like.")
       .def("kernel", &find_kernel, nb::arg(), nb::sig("def kernel(self, symbol: str, /) -> LoadedKernel"),
            "The kernel of that symbol.")
       .def("kernels", &kernel_symbols, nb::sig("def kernels(self) -> list[str]"),

@@ -17,12 +17,13 @@ struct DriverApi {
   X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxGetId) X(cuCtxPushCurrent) X(cuCtxPopCurrent)                       \
   X(cuPointerGetAttribute)                                                                                       \
   X(cuStreamCreate) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent)                                 \
-  X(cuThreadExchangeStreamCaptureMode)                                                                           \
+  X(cuThreadExchangeStreamCaptureMode) X(cuStreamGetId)                                                          \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuEventElapsedTime) X(cuMemsetD8Async)                                                                       \
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)            \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
-  X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuModuleLoadDataEx) X(cuModuleUnload)                             \
+  X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuLibraryGetManaged)                         \
+  X(cuModuleLoadDataEx) X(cuModuleUnload)                                                                        \
   X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuLaunchKernelEx)       \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuOccupancyMaxActiveClusters)                                 \
   X(cuTensorMapEncodeTiled)

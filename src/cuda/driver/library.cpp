@@ -5,6 +5,7 @@
 #include <interop/error.h>
 
 #include "cuda/driver/kernel.h"
+#include "cuda/driver/variables.h"
 
 namespace interop::cuda {
 namespace {
@@ -92,10 +93,11 @@ void throw_image_status(CUresult status, const Library& library) {
                   (log.empty() ? "" : "; the driver says:\n" + log));
 }
 
-Library& load_library(const std::string& image, const std::string& origin) {
+Library& load_library(const std::string& image, const std::string& origin, bool has_variables) {
   const DriverApi& api = driver();
   auto library = std::make_unique<Library>();
   library->origin = origin;
+  if (has_variables) library->order = new VariableOrder;  // as long as the library
   if (!is_elf(image)) library->image = image;
   LogOptions options(library->log.get(), Library::kLogBytes - 1);
   RelaxedCapture relaxed(api);

@@ -10,12 +10,15 @@
 
 namespace interop::cuda {
 
+class VariableOrder;
+
 struct Library {
   static constexpr unsigned kLogBytes = 8 << 10;
 
   CUlibrary handle = nullptr;
-  std::string origin;  // what messages call it
-  std::string image;   // PTX and fatbins alone: what the driver compiles again to say what is wrong
+  std::string origin;              // what messages call it
+  std::string image;               // PTX and fatbins alone: what the driver compiles again to say what is wrong
+  VariableOrder* order = nullptr;  // of an image that has variables, or may have some
   std::unique_ptr<char[]> log{new char[kLogBytes]()};  // that the driver may write to as long as the library lives
 };
 
