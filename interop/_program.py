@@ -282,11 +282,11 @@ def cuda_headers() -> tuple[str, ...]:
     from cuda import pathfinder
 
     found = []
-    for library in ("cudart", "cccl"):
+    for library in ("cudart", "cccl", "nvcc"):  # the last: of CUDA 12, where <mma.h> has a half of its own
         with contextlib.suppress(Exception):  # a search, which may fail in ways of its own
             if folder := pathfinder.find_nvidia_header_directory(library):
                 found.append(folder)
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _own_headers(text: str, folders: Sequence[str]) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 from helpers import machine
 
@@ -42,3 +45,39 @@ def test_a_standard_header_that_is_the_hosts():
     options = _program.compiler_options(None, "k", {})
     with pytest.raises(interop.CudaError, match="compiled by compiler='nvcc'"):
         compiler.compile_source("a test", source, ["k"], options, "sm_80")
+
+
+WMMA = """
+#include <mma.h>
+#include <cuda_fp16.h>
+__global__ void k(const half* a, const half* b, float* c) {
+  using namespace nvcuda;
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> x;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> y;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> z;
+  wmma::fill_fragment(z, 0.0f);
+  wmma::load_matrix_sync(x, a, 16);
+  wmma::load_matrix_sync(y, b, 16);
+  wmma::mma_sync(z, x, y, z);
+  wmma::store_matrix_sync(c, z, 16, wmma::mem_row_major);
+}
+"""
+
+
+def test_tensor_cores_by_their_header():
+    machine.need("nvrtc")
+    machine.need("cuda_core")
+    folders = _program.cuda_headers()
+    if not any(Path(folder, "mma.h").is_file() for folder in folders):
+        pytest.skip("CUDA's own headers are not installed")
+    if not any(Path(folder, "crt/mma.h").is_file() for folder in folders):
+        pytest.skip("nvidia-cuda-crt is not installed")
+    assert len({*folders}) == len(folders)
+    compiler.compile_source("a test", WMMA, ["k"], _program.compiler_options(None, "k", {}), "sm_80")
+
+
+def test_the_extras_have_the_other_half_of_that_header():
+    root = Path(__file__).resolve().parent.parent
+    extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert "cuda-toolkit[crt]==13.*" in extras["cu13"]
+    assert "cuda-toolkit[nvcc]==12.*" in extras["cu12"]  # it has crt/ in the package of the compiler
