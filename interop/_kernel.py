@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from interop import _core
 from interop._arguments import named, shown, type_name
-from interop._cuda import nvcc, nvrtc
+from interop._core import CudaError
+from interop._cuda import images, nvcc
 from interop._functions.array_function import ArrayFunction, ShapeRule
-from interop._functions.declarations import without_comments
+from interop._functions.declarations import Parameter
+from interop._functions.image_declaration import check_bytes, signature_of
 from interop._functions.kernel_declaration import NAME, parameters_of
 from interop._functions.reads import checked, described, names_of, with_reads
-from interop._paths import get_include
+from interop._program import Program, Source, one_of, program_of, read_source
 from interop._streams import StreamLike
+from interop._variables import Globals
 
 __all__ = ["Kernel", "kernel"]
 
@@ -28,7 +29,7 @@ Extent = Sizes | Callable[..., Sizes]
 
 @named("interop.kernel")
 def kernel(
-    source: str | os.PathLike[str],
+    source: str | bytes | os.PathLike[str],
     name: str,
     /,
     *,
@@ -135,9 +136,6 @@ def kernel(
 
     On a GPU, ``scale(x, 2.0, x.size)`` is now an array of the library of ``x``.
     """
-    if not isinstance(source, str | os.PathLike):
-        raise TypeError(f"interop.kernel: source is {type(source).__name__}; accepted: a str, or a path object")
-    path = None if isinstance(source, str) else os.fspath(source)
     if not isinstance(name, str):
         raise TypeError(f"interop.kernel: name is {type(name).__name__}; accepted: a str")
     if NAME.fullmatch(name) is None:
@@ -151,27 +149,59 @@ def kernel(
             f"interop.kernel: source is {shown(source)}, the name of a file; accepted: the text of a source, or a path "
             "object, pathlib.Path(...)"
         )
-    _check_compiler(compiler, path, dict(options or {}))
-    text = Path(path).read_text(encoding="utf-8") if path is not None else str(source)
+    _check_compiler(compiler, source, dict(options or {}))
+    found = read_source(source, dict(options or {}), compiler)
     launch = (grid, threads, block, shared, cluster, cooperative)
     names = names_of("interop.kernel: reads", reads)
-    return Kernel(text, path, name, signature, launch, dict(options or {}), names, compiler, {})
+    return Kernel(found, name, signature, launch, names, {}, program_of(found))
 
 
-def _check_compiler(compiler: object, path: str | None, options: dict[str, Any]) -> None:
+def _check_compiler(compiler: object, source: object, options: dict[str, Any]) -> None:
     if not isinstance(compiler, str):
         raise TypeError(f"interop.kernel: compiler is {type_name(compiler)}; accepted: 'nvrtc', 'nvcc'")
     if compiler not in ("nvrtc", "nvcc"):
         raise ValueError(f"interop.kernel: compiler is {shown(compiler)}; accepted: 'nvrtc', 'nvcc'")
     if compiler == "nvcc":
-        if path is None:
-            raise TypeError("interop.kernel: compiler is 'nvcc', and source is a str; accepted with it: a path object")
+        if not isinstance(source, os.PathLike):
+            raise TypeError(
+                f"interop.kernel: compiler is 'nvcc', and source is {'a str' if isinstance(source, str) else 'bytes'}; "
+                "accepted with it: a path object"
+            )
         nvcc.flags_of("interop.kernel", {key: value for key, value in options.items() if key != "arch"})
 
 
 Compiler = Literal["nvrtc", "nvcc"]
 _FILE_NAME = re.compile(r"[^\n;{}()]*\.(?:cu|cuh|cc|cpp|cxx|h|hpp|hxx|ptx|cubin|fatbin)")
 Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
+
+
+def _declared(
+    program: Program, label: str, name: str, signature: str | None, refuse: Callable[[str], ValueError]
+) -> tuple[str, list[Parameter]]:
+    """Return the parameters of the kernel, as text and parsed: of its source, of its symbol, or as `signature` says."""
+    source = program.source
+    if source.image is None:
+        return parameters_of(source.text, name, signature, refuse)
+    sizes = None
+    if source.image.kernels is not None or signature is None:
+        try:
+            symbols = program.symbols(label)
+        except CudaError as error:
+            raise refuse(
+                f"only the driver can list the kernels of {source.origin}, and it does not: {error}; accepted: "
+                "signature='const float* x, float* y, int n'"
+            ) from error
+        found = images.find_named(name, symbols)
+        if not found:
+            listed = ", ".join(images.demangled(symbols).values())
+            raise refuse(f"{source.origin} has no kernel of this name; accepted: {listed or 'there is none'}")
+        symbol = one_of(name, found, source.origin, refuse)
+        sizes = source.image.kernels[symbol] if source.image.kernels is not None else None
+        if signature is None:
+            signature = signature_of(symbol, source.origin, sizes, refuse)
+    declared, parameters = parameters_of("", name, signature, refuse)
+    check_bytes(parameters, sizes, source.origin, refuse)
+    return declared, parameters
 
 
 class Kernel(ArrayFunction):
@@ -182,27 +212,27 @@ class Kernel(ArrayFunction):
     count for that call alone. The arrays are ordered on the call's stream and kept alive as in any call of this
     package; nothing is copied, unless ``execution="cuda"`` has host arrays computed on the GPU.
 
-    It returns None; or, after `returning`, arrays.
+    It returns None; or, after `returning`, arrays. `globals` has the variables of the code that the kernel is in.
     """
 
     def __init__(
         self,
-        text: str,
-        path: str | None,
+        source: Source,
         name: str,
         signature: str | None,
         launch: Launch,
-        options: dict[str, Any],
         reads: tuple[str, ...],
-        compiler: Compiler,
         shapes: dict[str, ShapeRule],
+        program: Program | None = None,
     ) -> None:
+        """Take what `kernel` is given, and the program that it shares; without one, it has its own."""
         label = f"interop.kernel({name!r})"
 
         def refuse(what: str) -> ValueError:
             return ValueError(f"{label}: {what}")
 
-        declared, parameters = parameters_of(text, name, signature, refuse)
+        self._program = program or Program(source)
+        declared, parameters = _declared(self._program, label, name, signature, refuse)
         parameters = with_reads(parameters, reads, refuse)
         for parameter in parameters:
             if parameter.name in _KEYWORDS:
@@ -211,7 +241,7 @@ class Kernel(ArrayFunction):
                     "name, if need be by signature='type name, ...'"
                 )
         super().__init__(label, parameters, ("pointer", "view"), _KEYWORDS, shapes, reads=reads)
-        self._made_of = (text, path, name, signature, launch, options, reads, compiler)
+        self._made_of = (source, name, signature, launch, reads)
         self._text = described(f"{name}({declared})", reads)
         self.__name__ = self.__qualname__ = name
         self.__doc__ = self._text
@@ -222,8 +252,7 @@ class Kernel(ArrayFunction):
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
         if sum(extent is not None for extent in launch[:2]) > 1:
             raise refuse("grid and threads are given; accepted: one of them")
-        load = _load if compiler == "nvrtc" else _load_by_nvcc
-        self._load = functools.partial(load, label, text, path, name, options)
+        self._load = functools.partial(self._program.kernel, label, name)
         declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters]
         launched = (*fixed, *launch[2:])
         self._calls = _core.Kernel(label, declarations, self._load, launched, checked(parameters, reads))
@@ -291,8 +320,13 @@ class Kernel(ArrayFunction):
 
         return self._run(core, args, results, looks)
 
+    @property
+    def globals(self) -> Globals:
+        """The variables of the code that the kernel is in: `Globals`."""
+        return Globals(self._program, self._label, self.__name__)
+
     def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:
-        return Kernel(*self._made_of, shapes)
+        return Kernel(*self._made_of, shapes, self._program)
 
     def __repr__(self) -> str:
         return f"<kernel {self._text}>"
@@ -303,82 +337,3 @@ class Kernel(ArrayFunction):
 
 _NONE: dict[Any, Any] = {}  # of the results none is given
 _KEYWORDS = ("grid", "threads", "block", "shared", "cluster", "cooperative", "stream", "execution")
-
-
-# ---- compiling ----
-
-
-def _load(
-    label: str, text: str, path: str | None, name: str, options: dict[str, Any], architecture: str
-) -> _core.LoadedKernel:
-    """Return the kernel, ready to be launched on devices of one architecture."""
-    compiler_options = _compiler_options(path, name, options)
-    headers = _own_headers(text, compiler_options["include_path"])
-    architecture = compiler_options.pop("arch", architecture)
-    (loaded,) = nvrtc.load(label, text, [name], compiler_options, architecture, headers)
-    return loaded
-
-
-def _load_by_nvcc(
-    label: str, text: str, path: str | None, name: str, options: dict[str, Any], architecture: str
-) -> _core.LoadedKernel:
-    """Do the same for a whole file."""
-    assert path is not None  # which `kernel` has checked
-    compiler_options = {**options, "include_path": [*_folders(options), get_include()]}
-    architecture = compiler_options.pop("arch", architecture)
-    return nvcc.load(label, Path(path).resolve(), text, name, nvcc.flags_of(label, compiler_options), architecture)
-
-
-def _folders(options: dict[str, Any]) -> list[str]:
-    given = options.get("include_path") or ()
-    return [str(folder) for folder in ((given,) if isinstance(given, str | os.PathLike) else given)]
-
-
-def _compiler_options(path: str | None, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the name that messages have for the source, and where headers are looked for."""
-    folders = _folders(options)
-    if path is not None:
-        folders.insert(0, str(Path(path).resolve().parent))
-    found = NAME.fullmatch(name)
-    file_name = path or f"{found['base'] if found else name}.cu"
-    searched = [*folders, get_include(), *_cuda_headers(), str(_STANDARD_HEADERS)]
-    first = options.get("pre_include") or ()
-    first = [first] if isinstance(first, str) else [*first]
-    return {"name": file_name, **options, "include_path": searched, "pre_include": [_STANDARD, *first]}
-
-
-#: The standard headers that NVRTC lacks, of which `std::size_t` is known without an #include, as to nvcc.
-_STANDARD_HEADERS = Path(nvrtc.__file__).parent / "headers"
-_STANDARD = str(_STANDARD_HEADERS / "cstddef")
-
-
-@functools.cache
-def _cuda_headers() -> tuple[str, ...]:
-    """Return the folders of CUDA's own headers, of those that are installed."""
-    from cuda import pathfinder
-
-    found = []
-    for library in ("cudart", "cccl"):
-        with contextlib.suppress(Exception):  # a search, which may fail in ways of its own
-            if folder := pathfinder.find_nvidia_header_directory(library):
-                found.append(folder)
-    return tuple(found)
-
-
-def _own_headers(text: str, folders: Sequence[str]) -> list[str]:
-    """Return the texts of the headers that a source includes, and those include: what is compiled depends on them.
-
-    Not of CUDA's own, for which the compiler's version stands.
-    """
-    searched = [folder for folder in folders if folder not in _cuda_headers()]
-    texts: dict[Path, str] = {}
-    pending = [text]
-    while pending:
-        for header in re.findall(
-            r'^\s*#\s*include\s*[<"]([^>"\n]+)[>"]', without_comments(pending.pop()), re.MULTILINE
-        ):
-            file = next((file for folder in searched if (file := Path(folder, header)).is_file()), None)
-            if file is not None and file not in texts:
-                texts[file] = file.read_text(encoding="utf-8", errors="replace")
-                pending.append(texts[file])
-    return list(texts.values())

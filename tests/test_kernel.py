@@ -13,7 +13,7 @@ from helpers import elements
 from helpers.scalars import Choice, Integer, Real
 
 import interop
-from interop import _kernel
+from interop import _program
 from interop._cuda import kept
 
 SCALE = """
@@ -196,7 +196,7 @@ def test_what_is_refused_at_construction(source, name, options, message):
     ("source", "name", "options", "message"),
     [
         (SCALE, 3, {}, "interop.kernel: name is int; accepted: a str"),
-        (SCALE.encode(), "scale", {}, "interop.kernel: source is bytes; accepted: a str, or a path object"),
+        (3, "scale", {}, "interop.kernel: source is int; accepted: a str, a path object, or the bytes of a cubin, PTX"),
         (
             SCALE,
             "scale",
@@ -416,12 +416,22 @@ def test_a_function_of_the_arguments_is_called_with_them():
 # ---- the compiler ----
 
 
+class Library:
+    """A library that is not loaded: the kernels in it are the image and their symbols."""
+
+    def __init__(self, image):
+        self.image = image
+
+    def kernel(self, symbol):
+        return self.image, symbol
+
+
 @pytest.fixture
 def compiled(nvrtc, monkeypatch, tmp_path):
     """The image of a kernel for a device that is not there, by way of the cache."""
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "_loaded", {})
-    monkeypatch.setattr(interop._core.LoadedKernel, "load", lambda image, names: [(image, name) for name in names])
+    monkeypatch.setattr(kept, "_libraries", {})
+    monkeypatch.setattr(interop._core.LoadedLibrary, "load", lambda image, origin, _: Library(image))
     return lambda made, architecture="sm_90": made._load(architecture)
 
 
@@ -472,13 +482,12 @@ def test_headers_are_found_and_a_change_in_one_compiles_anew(compiled, tmp_path)
     for value in (2, 3, 2):
         (tmp_path / "factor.h").write_text(f"#define FACTOR {value}.5f")
         (image, _) = compiled(interop.kernel(tmp_path / "kernel.cu", "f"))
-        others = [x for ((x, _),) in kept._loaded.values()]
-        assert image in others
-    assert len(kept._loaded) == 2
+        assert image in [library.image for library in kept._libraries.values()]
+    assert len(kept._libraries) == 2
 
 
 def test_cudas_own_headers_are_found(compiled):
-    if not _kernel._cuda_headers():
+    if not _program.cuda_headers():
         pytest.skip("no headers of CUDA")
     source = "#include <cuda_fp16.h>\n__global__ void f(__half* x, __half by) { *x = __hmul(*x, by); }"
     compiled(interop.kernel(source, "f"))

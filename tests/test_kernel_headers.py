@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 from helpers import machine
 
 import interop
-from interop import _kernel
+from interop import _program
 from interop._cuda import nvrtc as compiler
 
 
@@ -20,8 +23,8 @@ def test_the_standard_headers_that_nvrtc_lacks(monkeypatch, first, has_cuda):
     machine.need("nvrtc")
     machine.need("cuda_core")
     if not has_cuda:
-        monkeypatch.setattr(_kernel, "_cuda_headers", lambda: ())
-    elif not _kernel._cuda_headers():
+        monkeypatch.setattr(_program, "cuda_headers", lambda: ())
+    elif not _program.cuda_headers():
         pytest.skip("CUDA's own headers are not installed")
     if "cuda/" in first and not has_cuda:
         pytest.skip("it includes them")
@@ -31,7 +34,7 @@ def test_the_standard_headers_that_nvrtc_lacks(monkeypatch, first, has_cuda):
     if "<cstdint>" in first:
         source += 'static_assert(sizeof(std::int32_t) == 4 && std::int8_t(-1) < 0, "");\n'
     source += "__global__ void k(float* x, std::size_t n) { if (n) x[0] = MORE; }"
-    options = _kernel._compiler_options(None, "k", {"define_macro": "MORE=1", "pre_include": "cstddef"})
+    options = _program.compiler_options(None, "k", {"define_macro": "MORE=1", "pre_include": "cstddef"})
     compiler.compile_source("a test", source, ["k"], options, "sm_80")
 
 
@@ -39,6 +42,42 @@ def test_a_standard_header_that_is_the_hosts():
     machine.need("nvrtc")
     machine.need("cuda_core")
     source = "#include <vector>\n__global__ void k(float* x) {}"
-    options = _kernel._compiler_options(None, "k", {})
+    options = _program.compiler_options(None, "k", {})
     with pytest.raises(interop.CudaError, match="compiled by compiler='nvcc'"):
         compiler.compile_source("a test", source, ["k"], options, "sm_80")
+
+
+WMMA = """
+#include <mma.h>
+#include <cuda_fp16.h>
+__global__ void k(const half* a, const half* b, float* c) {
+  using namespace nvcuda;
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> x;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> y;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> z;
+  wmma::fill_fragment(z, 0.0f);
+  wmma::load_matrix_sync(x, a, 16);
+  wmma::load_matrix_sync(y, b, 16);
+  wmma::mma_sync(z, x, y, z);
+  wmma::store_matrix_sync(c, z, 16, wmma::mem_row_major);
+}
+"""
+
+
+def test_tensor_cores_by_their_header():
+    machine.need("nvrtc")
+    machine.need("cuda_core")
+    folders = _program.cuda_headers()
+    if not any(Path(folder, "mma.h").is_file() for folder in folders):
+        pytest.skip("CUDA's own headers are not installed")
+    if not any(Path(folder, "crt/mma.h").is_file() for folder in folders):
+        pytest.skip("nvidia-cuda-crt is not installed")
+    assert len({*folders}) == len(folders)
+    compiler.compile_source("a test", WMMA, ["k"], _program.compiler_options(None, "k", {}), "sm_80")
+
+
+def test_the_extras_have_the_other_half_of_that_header():
+    root = Path(__file__).resolve().parent.parent
+    extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert "cuda-toolkit[crt]==13.*" in extras["cu13"]
+    assert "cuda-toolkit[nvcc]==12.*" in extras["cu12"]  # it has crt/ in the package of the compiler

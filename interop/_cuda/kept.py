@@ -14,24 +14,43 @@ from typing import Any
 
 from interop import _core
 
-__all__ = ["Image", "cache_folder", "kernels", "open_cache", "read_image", "write_image"]
+__all__ = ["LOCK", "Image", "cache_folder", "kernels", "library", "load", "open_cache", "read_image", "write_image"]
 
 #: A cubin, and the names that the kernels have in it.
 Image = tuple[bytes, list[str]]
 
 _MOST_BYTES = 256 << 20  # of the cache on disk: the least recently read go first
 
-_loaded: dict[str, tuple[_core.LoadedKernel, ...]] = {}  # bounded by the sources of one process; CUDA unloads none
-_lock = threading.RLock()  # compiling runs Python, and so `__del__` of any object, which may call a kernel in turn
+# Both are bounded by the sources of one process; nothing is unloaded, as a graph may still launch it.
+_loaded: dict[str, tuple[_core.LoadedKernel, ...]] = {}
+_libraries: dict[str, _core.LoadedLibrary] = {}
+#: Of all that compiles or loads. That runs Python, and so `__del__` of any object, which may call a kernel in turn.
+LOCK = threading.RLock()
+
+_ORIGIN = "a kernel that was compiled at run time"
 
 
 def kernels(key: str, compile_it: Callable[[], Image]) -> tuple[_core.LoadedKernel, ...]:
     """Return the kernels of that key, ready to be launched. Compiles those of none. Threads wait for each other."""
-    with _lock:
+    with LOCK:
         if key not in _loaded:
             image, names = compile_it()
-            _loaded.setdefault(key, tuple(_core.LoadedKernel.load(image, names)))
+            loaded = library(key, image)
+            _loaded.setdefault(key, tuple(loaded.kernel(name) for name in names))
         return _loaded[key]
+
+
+def library(key: str, image: bytes) -> _core.LoadedLibrary:
+    """Return the one library of that key, without variables, loaded."""
+    with LOCK:
+        if key not in _libraries:
+            _libraries.setdefault(key, load(image, False))
+        return _libraries[key]
+
+
+def load(image: bytes, has_variables: bool) -> _core.LoadedLibrary:
+    """Return a library of its own, loaded."""
+    return _core.LoadedLibrary.load(image, _ORIGIN, has_variables)
 
 
 def cache_folder() -> Path:

@@ -8,7 +8,6 @@ lists of files that were read, each with the files' hashes; under these stands t
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import hashlib
 import json
@@ -16,20 +15,18 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from interop import _core
 from interop._arguments import shown
 from interop._core import CudaError
-from interop._cuda import kept
+from interop._cuda import images, kept
 from interop._version import __version__
 
-__all__ = ["compile_file", "compiled", "entries", "flags_of", "load"]
+__all__ = ["compile_file", "compiled", "flags_of"]
 
 _INSTALL = "a CUDA toolkit, or with pip install 'interop-dlpack[nvcc]'"
 #: What nvcc and the host compiler read of the environment.
@@ -39,21 +36,15 @@ _VARIABLES = (
 _MOST_LISTS = 8  # of files that were read, for one source: the newest
 
 
-def load(what: str, path: Path, text: str, name: str, flags: Sequence[str], architecture: str) -> _core.LoadedKernel:
-    """Return the kernel `name` of the file, ready to be launched on devices of one architecture, such as "sm_90".
-
-    `text` is what the file had when its declarations were read. `what` stands in messages for what is compiled. Raises
-    CudaError, in the compiler's words; OSError where the file is gone.
-    """
-    key, image = compiled(what, path, text, name, flags, architecture)
-    (kernel,) = kept.kernels(key, lambda: image)
-    return kernel
-
-
 def compiled(
     what: str, path: Path, text: str, name: str, flags: Sequence[str], architecture: str
 ) -> tuple[str, kept.Image]:
-    """Return the image, from the cache on disk or compiled now, and a key of all that it depends on. Needs no GPU."""
+    """Return the image, from the cache on disk or compiled now, and a key of all that it depends on. Needs no GPU.
+
+    `text` is what the file had when its declarations were read, `name` a kernel; without one the image has those alone
+    that the file's host code uses, or that other files might. `what` stands in messages for what is compiled. Raises
+    CudaError, in the compiler's words; OSError where the file is gone.
+    """
     if path.read_text(encoding="utf-8") != text:
         raise CudaError(f"{what}: {path} has changed since interop.kernel read it; make the kernel again")
     facts = [__version__, str(path), text, name, [*flags], architecture, *_surroundings(what)]
@@ -213,7 +204,8 @@ def compile_file(
     """
     with tempfile.TemporaryDirectory(prefix="interop-") as folder:  # of this user alone
         unit, image, read = (Path(folder, file) for file in ("unit.cu", "unit.cubin", "unit.d"))
-        unit.write_text(f'#include "{path}"\nextern "C" void* interop_kept() {{ return (void*)&{name}; }}\n')
+        kept_kernel = f'extern "C" void* interop_kept() {{ return (void*)&{name}; }}\n' if name else ""
+        unit.write_text(f'#include "{path}"\n{kept_kernel}')
         nvcc = _find_nvcc(what)
         command = [nvcc, "-cubin", f"-arch={architecture}", *flags, "-MD", "-MF", read, "-o", image, unit]
         status, output = _run(command)
@@ -221,7 +213,7 @@ def compile_file(
             raise CudaError(f"{what}: compiling {path} for {architecture} by nvcc: {_explained(output)}")
         files = [file for file in _files_of(read.read_text()) if Path(file).parent != Path(folder)]
         cubin = image.read_bytes()
-    return (cubin, [_entry(what, path, name, cubin)]), files
+    return (cubin, [_entry(what, path, name, cubin)] if name else []), files
 
 
 def _run(command: Sequence[Any]) -> tuple[int, str]:
@@ -258,54 +250,16 @@ def _files_of(rule: str) -> list[str]:
     return [re.sub(r"\\(.)", r"\1", file).replace("$$", "$") for file in re.findall(r"(?:\\.|[^\s\\])+", files)]
 
 
-# ---- the kernels of a cubin ----
+# ---- the kernel of a cubin ----
 
 
 def _entry(what: str, path: Path, name: str, cubin: bytes) -> str:
     """Return the symbol of the kernel `name`."""
-    base = name.partition("<")[0].strip().rpartition("::")[2]
-    found = entries(cubin)
-    texts = {symbol: _demangled(symbol) for symbol in found}
-    candidates = [symbol for symbol in found if re.search(rf"(?:^|[\s:]){base}(?:<.*)?(?:\(|$)", texts[symbol])]
-    exact = [symbol for symbol in candidates if f"{_plain(texts[symbol])}(".startswith(f"{_plain(name)}(")]
-    fitting = exact or candidates
+    kernels = images.read_cubin(cubin, lambda said: ValueError(f"{what}: nvcc has made {said}")).kernels or {}
+    fitting = images.find_named(name, kernels)
     if len(fitting) != 1:
         raise CudaError(
             f"{what}: {path} has {len(fitting)} kernels of that name; it has: "
-            f"{'; '.join(texts[symbol] for symbol in fitting or found) or 'none'}"
+            f"{'; '.join(images.demangled(fitting or kernels).values()) or 'none'}"
         )
     return fitting[0]
-
-
-def _plain(text: str) -> str:
-    """Return a function's name and parameters as text that is alike for all ways to write them."""
-    return re.sub(r"\s|\(anonymous namespace\)::|^void |^::", "", text.strip())
-
-
-def _demangled(symbol: str) -> str:
-    """Return a symbol of C++ as text; one of C as it is."""
-    library = ctypes.CDLL("libstdc++.so.6")  # which this package's compiled half has loaded
-    library.__cxa_demangle.restype = ctypes.c_void_p
-    status = ctypes.c_int()
-    text = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
-    if not text:
-        return symbol
-    try:
-        return ctypes.string_at(text).decode()
-    finally:
-        ctypes.CDLL(None).free(ctypes.c_void_p(text))
-
-
-def entries(cubin: bytes) -> list[str]:
-    """Return the symbols of the kernels of a cubin: each has a bank of constants, its arguments, in a section."""
-    (sections_at,) = struct.unpack_from("<Q", cubin, 40)
-    size, count, names = struct.unpack_from("<HHH", cubin, 58)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, sections_at + place * size) for place in range(count)]
-    text_at = headers[names][4]
-    found = []
-    for header in headers:
-        start = text_at + header[0]
-        section = cubin[start : cubin.index(b"\0", start)].decode()
-        if section.startswith(".nv.constant0."):
-            found.append(section.removeprefix(".nv.constant0."))
-    return found

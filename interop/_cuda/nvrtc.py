@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from interop import _core
@@ -12,7 +12,7 @@ from interop._core import CudaError
 from interop._cuda import kept
 from interop._version import __version__
 
-__all__ = ["compile_source", "load", "versions"]
+__all__ = ["compile_source", "compiled", "load", "versions"]
 
 _INSTALL = "pip install 'interop-dlpack[cu13]' (or [cu12])"
 
@@ -32,9 +32,21 @@ def load(
     includes. Compiles what neither this process nor the cache on disk has. Threads wait for each other. Raises
     CudaError, with the compiler's words.
     """
+    return kept.kernels(*compiled(what, source, names, options, architecture, headers))
+
+
+def compiled(
+    what: str,
+    source: str,
+    names: Sequence[str],
+    options: Mapping[str, Any],
+    architecture: str,
+    headers: Sequence[str] = (),
+) -> tuple[str, Callable[[], kept.Image]]:
+    """Return a key of all that the image depends on, and what gets it: from the cache on disk, or by compiling."""
     key = _key(what, source, names, options, architecture, headers)
 
-    def compiled() -> kept.Image:
+    def image() -> kept.Image:
         cache = kept.open_cache()
         found = kept.read_image(cache, key)
         if found is None:
@@ -42,7 +54,7 @@ def load(
             kept.write_image(cache, key, *found)
         return found
 
-    return kept.kernels(key, compiled)
+    return key, image
 
 
 def compile_source(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from interop._functions.declarations import ELEMENTS, QUALIFIERS, Parameter, parts_of, without_comments, without_std
 
-__all__ = ["NAME", "parameters_of"]
+__all__ = ["NAME", "parameters_of", "split_at_commas"]
 
 Refuse = Callable[[str], ValueError]
 
@@ -46,7 +46,7 @@ def parameters_of(source: str, name: str, signature: str | None, refuse: Refuse)
     """
     text = _declared(without_comments(source), name, refuse) if signature is None else without_comments(signature)
     text = " ".join(text.split())
-    parts = [] if text in ("", "void") else _split(text)
+    parts = [] if text in ("", "void") else split_at_commas(text)
 
     def refuse_in(what: str) -> ValueError:
         return refuse(f"{what}, in {text!r}; or say signature='type name, ...', of these types and pointers alone")
@@ -93,8 +93,8 @@ def _declared(source: str, name: str, refuse: Refuse) -> str:
 
 def _substituted(parameters: str, template: str, arguments: str, refuse: Refuse) -> str:
     values: dict[str, str] = {}
-    given = _split(arguments)
-    for place, part in enumerate(_split(template)):
+    given = split_at_commas(arguments)
+    for place, part in enumerate(split_at_commas(template)):
         declared, _, default = (x.strip() for x in part.partition("="))
         found = _TEMPLATE_PARAMETER.fullmatch(declared)
         value = given[place] if place < len(given) else default
@@ -107,7 +107,7 @@ def _substituted(parameters: str, template: str, arguments: str, refuse: Refuse)
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: values.get(word[0], word[0]), parameters)
 
 
-def _split(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Split at the commas outside all brackets."""
     parts, depth, start = [], 0, 0
     for place, character in enumerate(text):

@@ -21,5 +21,6 @@ void bind_loaded_kernel(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_register(nanobind::module_& m);
 void bind_timing(nanobind::module_& m);
+void bind_variables(nanobind::module_& m);
 
 }  // namespace interop::bindings

@@ -29,6 +29,7 @@ NB_MODULE(in_main_interpreter, m) {
   interop::bindings::bind_info(m);
   interop::bindings::bind_loaded_kernel(m);
   interop::bindings::bind_kernel(m);
+  interop::bindings::bind_variables(m);
   interop::bindings::bind_load(m);
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_register(m);

@@ -61,7 +61,13 @@ void launch_elementwise(const CompiledPass&, const Elementwise&, cudaStream_t) {
 std::string describe(const ElementwiseStep&, const Elementwise&) { unavailable(); }
 std::string describe(const Elementwise&) { unavailable(); }
 
-std::vector<Kernel*> load_kernels(const void*, const std::vector<std::string>&) { unavailable(); }
+Library& load_library(const std::string&, const std::string&, bool) { unavailable(); }
+Kernel& find_kernel(Library&, const std::string&) { unavailable(); }
+std::vector<std::string> kernel_symbols(const Library&) { unavailable(); }
+std::optional<std::vector<std::size_t>> parameter_bytes(Kernel&) { unavailable(); }
+Variable find_variable(Library&, const std::string&) { unavailable(); }
+void write_variable(Library&, const Variable&, const void*, bool, cudaStream_t) { unavailable(); }
+void read_variable(Library&, const Variable&, void*, cudaStream_t) { unavailable(); }
 std::string architecture_name(int) { unavailable(); }
 void launch_kernel(Kernel&, const Launch&, const char*, void**, int, cudaStream_t) { unavailable(); }
 

@@ -37,19 +37,26 @@ int cuGetErrorString(int status, const char** text) { (void)status; *text = "dri
 REST
 #endif
 """
-_WRITTEN_OUT = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuGetErrorName", "cuGetErrorString"}
 
 
 def build(
-    folder: Path, *, version: int = BUILT_FOR, init: int = 0, count: int = 0, too_old: bool = False, tells: bool = False
+    folder: Path,
+    *,
+    version: int = BUILT_FOR,
+    init: int = 0,
+    count: int = 0,
+    too_old: bool = False,
+    tells: bool = False,
+    written: str = "",
 ) -> None:
     """Build one of this version, status of cuInit and number of devices; skip where there is no compiler.
 
-    `too_old`: without the other functions; with them, each fails. `tells`: cuInit prints its name.
+    `too_old`: without the other functions; with them, each fails, but for those that are `written` in C. `tells`:
+    cuInit prints its name.
     """
     options = [f"-DVERSION={version}", f"-DINIT={init}", f"-DCOUNT={count}"]
     options += ["-DTOO_OLD"] * too_old + ["-DTELLS"] * tells
-    _compile(folder, _DRIVER.replace("REST", _failing(_WRITTEN_OUT)), options)
+    _compile(folder, _DRIVER.replace("REST", _failing(_DRIVER + written) + written), options)
 
 
 def build_working(folder: Path) -> None:
@@ -58,14 +65,14 @@ def build_working(folder: Path) -> None:
     In a process that finds it first, `helpers.played_gpu` is for its use.
     """
     text = Path(__file__).with_name("working_driver.c").read_text()
-    written_out = set(re.findall(r"^int (cu[A-Z]\w+)\(", text, re.MULTILINE))
-    _compile(folder, text + _failing(written_out), [f"-DVERSION={BUILT_FOR}"])
+    _compile(folder, text + _failing(text), [f"-DVERSION={BUILT_FOR}"])
 
 
-def _failing(written_out: set[str]) -> str:
-    """Write the other functions of the driver that interop asks for, each of which fails."""
+def _failing(text: str) -> str:
+    """Write the functions of the driver that interop asks for and this text has not: each fails."""
     binary = Path(interop._core.__file__).read_bytes()
-    functions = {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", binary)} - written_out
+    functions = {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", binary)}
+    functions -= set(re.findall(r"\bint (cu[A-Z]\w+)\(", text))
     return " ".join(f"int {name}(void) {{ return 999; }}" for name in sorted(functions))
 
 

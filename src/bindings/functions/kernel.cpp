@@ -56,10 +56,33 @@ cuda::Kernel* known_compiled(const Kernel& kernel, int device) {
   return nullptr;
 }
 
+/// Throws ValueError unless the parameters are those that the kernel was compiled with, as far as the driver says.
+void check_compiled(const Kernel& kernel, cuda::Kernel& compiled) {
+  const auto bytes = [&] {
+    const nb::gil_scoped_release no_gil;  // the driver may compile PTX here
+    return cuda::parameter_bytes(compiled);
+  }();
+  if (!bytes) return;
+  const std::string accepted = "; accepted: signature= with the parameters of the kernel itself";
+  if (bytes->size() != kernel.parameters.size()) {
+    throw ValueError(std::string(kernel.label) + ": " + std::to_string(kernel.parameters.size()) +
+                     " parameters are declared, and the compiled kernel has " + std::to_string(bytes->size()) +
+                     accepted);
+  }
+  for (size_t i = 0; i < bytes->size(); ++i) {
+    const KernelParameter& parameter = kernel.parameters[i];
+    if (parameter.bytes() == (*bytes)[i]) continue;
+    throw ValueError(std::string(kernel.label) + ": " + parameter.name + " is declared with " +
+                     std::to_string(parameter.bytes()) + " bytes, and is " + std::to_string((*bytes)[i]) +
+                     " bytes in the compiled kernel" + accepted);
+  }
+}
+
 cuda::Kernel& find_compiled(Kernel& kernel, int device) {
   if (cuda::Kernel* known = known_compiled(kernel, device)) return *known;
   const nb::object loaded = kernel.load(cuda::architecture_name(device));
   cuda::Kernel* const found = nb::cast<const LoadedKernel&>(loaded).kernel;
+  check_compiled(kernel, *found);  // on the device of the call, which is current
   // Python let other threads in, which may have loaded it too.
   if (!known_compiled(kernel, device)) kernel.compiled.push_back({device, found});
   return *found;

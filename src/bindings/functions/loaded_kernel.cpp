@@ -1,4 +1,4 @@
-/// The loading of kernels that are compiled at run time.
+/// The loading of kernels that are compiled at run time, or elsewhere.
 #include "bindings/functions/loaded_kernel.h"
 
 #include <nanobind/nanobind.h>
@@ -15,18 +15,29 @@ namespace nb = nanobind;
 namespace interop::bindings {
 namespace {
 
-std::vector<LoadedKernel> load_kernels(nb::bytes image, const std::vector<std::string>& names) {
-  std::vector<LoadedKernel> loaded;
-  for (cuda::Kernel* kernel : cuda::load_kernels(image.c_str(), names)) loaded.push_back({kernel});
-  return loaded;
+LoadedLibrary load_library(nb::bytes image, const std::string& origin, bool has_variables) {
+  return {&cuda::load_library(std::string(image.c_str(), image.size()), origin, has_variables)};
 }
+
+LoadedKernel find_kernel(const LoadedLibrary& library, const std::string& symbol) {
+  return {&cuda::find_kernel(*library.library, symbol)};
+}
+
+std::vector<std::string> kernel_symbols(const LoadedLibrary& library) { return cuda::kernel_symbols(*library.library); }
 
 }  // namespace
 
 void bind_loaded_kernel(nb::module_& m) {
-  nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel that was compiled at run time, kept until the process ends.")
-      .def_static("load", &load_kernels, nb::sig("def load(image: bytes, names: list[str], /) -> list[LoadedKernel]"),
-                  "The kernels of a cubin by their names in it. Needs a driver, and no context.");
+  nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel of an image that was loaded, kept until the process ends.");
+  nb::class_<LoadedLibrary>(m, "LoadedLibrary", "An image that was loaded, kept until the process ends.")
+      .def_static("load", &load_library, nb::arg(), nb::arg(), nb::arg(),
+                  nb::sig("def load(image: bytes, origin: str, has_variables: bool, /) -> LoadedLibrary"),
+                  "Load a cubin, PTX or a fatbin; `origin` is what messages call it. Needs a driver, and no context. "
+                  "`has_variables`, or may have some: its kernels are ordered with `write_variable` and the like.")
+      .def("kernel", &find_kernel, nb::arg(), nb::sig("def kernel(self, symbol: str, /) -> LoadedKernel"),
+           "The kernel of that symbol.")
+      .def("kernels", &kernel_symbols, nb::sig("def kernels(self) -> list[str]"),
+           "The symbols of all kernels. Needs a driver of CUDA 12.4.");
 }
 
 }  // namespace interop::bindings

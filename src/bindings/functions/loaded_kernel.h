@@ -1,4 +1,4 @@
-/// A kernel that was compiled at run time, as Python passes it on.
+/// Images that were compiled at run time or elsewhere, and their kernels, as Python passes them on.
 #pragma once
 
 #include <interop/cuda/kernel.h>
@@ -7,6 +7,10 @@ namespace interop::bindings {
 
 struct LoadedKernel {
   cuda::Kernel* kernel;  // of the process
+};
+
+struct LoadedLibrary {
+  cuda::Library* library;  // of the process
 };
 
 }  // namespace interop::bindings

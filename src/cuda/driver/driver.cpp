@@ -29,8 +29,13 @@ std::string version_text(int version) {
 // ---- opening the driver ----
 
 template <typename Function>
-void resolve(void* library, const char* symbol, Function& function) {
+void find(void* library, const char* symbol, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, symbol));
+}
+
+template <typename Function>
+void resolve(void* library, const char* symbol, Function& function) {
+  find(library, symbol, function);
   if (!function) {
     throw CudaError(std::string("interop: the NVIDIA driver has no ") + symbol + ": too old for this build (CUDA " +
                     version_text(CUDA_VERSION) + "); update the driver, or build interop with an older CUDA toolkit");
@@ -63,6 +68,10 @@ const DriverApi* open_driver() {
 #undef X
 #undef STRING_OF
   resolve(library, "cuStreamGetCaptureInfo_v2", api->cuStreamGetCaptureInfo_v2);
+  find(library, "cuLibraryGetKernelCount", api->cuLibraryGetKernelCount);
+  find(library, "cuLibraryEnumerateKernels", api->cuLibraryEnumerateKernels);
+  find(library, "cuKernelGetName", api->cuKernelGetName);
+  find(library, "cuKernelGetParamInfo", api->cuKernelGetParamInfo);
 
   const CUresult status = api->cuInit(0);
   int count = 0;

@@ -17,13 +17,14 @@ struct DriverApi {
   X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxGetId) X(cuCtxPushCurrent) X(cuCtxPopCurrent)                       \
   X(cuPointerGetAttribute)                                                                                       \
   X(cuStreamCreate) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent)                                 \
-  X(cuThreadExchangeStreamCaptureMode)                                                                           \
+  X(cuThreadExchangeStreamCaptureMode) X(cuStreamGetId)                                                          \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuEventElapsedTime) X(cuMemsetD8Async)                                                                       \
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemHostAlloc)                                                         \
   X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)                                                 \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
-  X(cuLibraryLoadData) X(cuLibraryGetKernel)                                                                      \
+  X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuLibraryGetManaged)                         \
+  X(cuModuleLoadDataEx) X(cuModuleUnload)                                                                        \
   X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuLaunchKernelEx)       \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuOccupancyMaxActiveClusters)                                 \
   X(cuTensorMapEncodeTiled)
@@ -34,6 +35,11 @@ struct DriverApi {
   // Version 2 by name, since every driver that we accept has it and version 3 (CUDA 12.3) adds nothing we read.
   CUresult (*cuStreamGetCaptureInfo_v2)(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
                                         std::size_t*);
+  // Null in a driver before CUDA 12.4. By name, since the headers may be older, too.
+  CUresult (*cuLibraryGetKernelCount)(unsigned*, CUlibrary);
+  CUresult (*cuLibraryEnumerateKernels)(CUkernel*, unsigned, CUlibrary);
+  CUresult (*cuKernelGetName)(const char**, CUkernel);
+  CUresult (*cuKernelGetParamInfo)(CUkernel, std::size_t, std::size_t*, std::size_t*);
 };
 
 /// The driver, opened and initialised. Throws CudaError as `require_driver` does; after the first success it costs

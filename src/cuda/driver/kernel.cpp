@@ -1,4 +1,4 @@
-/// Loading kernels: those of this package on first use, and those compiled at run time.
+/// Making kernels ready: those of this package, and those of images that were loaded.
 #include "cuda/driver/kernel.h"
 
 #include <interop/cuda/driver.h>
@@ -8,6 +8,8 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+
+#include "cuda/driver/library.h"
 
 namespace interop::cuda {
 namespace {
@@ -60,7 +62,9 @@ CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
       if (found != cudaSuccess) check(static_cast<CUresult>(found), loading);  // same numbers
     }
     CUfunction function = nullptr;
-    check(api.cuKernelGetFunction(&function, handle), loading);
+    const CUresult loaded = api.cuKernelGetFunction(&function, handle);
+    if (loaded != CUDA_SUCCESS && kernel.library) throw_image_status(loaded, *kernel.library);
+    check(loaded, loading);
     int registers = 0;
     check(api.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), loading);
     if (!kernel.symbol) {
@@ -76,20 +80,6 @@ CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
     kernel.loaded_in.store(context, std::memory_order_release);
   }
   return reinterpret_cast<CUfunction>(kernel.handle.load(std::memory_order_relaxed));
-}
-
-std::vector<Kernel*> load_kernels(const void* image, const std::vector<std::string>& names) {
-  const DriverApi& api = driver();
-  const char* const doing = "loading a kernel that was compiled at run time";
-  RelaxedCapture relaxed(api);
-  CUlibrary library = nullptr;
-  check(api.cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0), doing);
-  std::vector<CUkernel> handles(names.size());
-  for (size_t i = 0; i < names.size(); ++i)
-    check(api.cuLibraryGetKernel(&handles[i], library, names[i].c_str()), doing);
-  std::vector<Kernel*> kernels;
-  for (CUkernel handle : handles) kernels.push_back(new Kernel(handle));  // for the life of the process
-  return kernels;
 }
 
 std::string architecture_name(int device) { return "sm_" + std::to_string(compute_capability(device)); }

@@ -18,9 +18,10 @@ struct Kernel {
   std::atomic<int> own_shared_bytes{0};  // that it declares, where it was compiled at run time
   std::atomic<CUkernel> handle{nullptr};
   std::atomic<std::uint64_t> loaded_in{0};  // the id of the last context that it was made ready in
+  Library* library = nullptr;               // that it is in, if it was compiled at run time
 
   explicit Kernel(const void* symbol_, int shared_bytes_ = 0) : symbol(symbol_), shared_bytes(shared_bytes_) {}
-  explicit Kernel(CUkernel compiled) : symbol(nullptr), handle(compiled) {}
+  Kernel(CUkernel compiled, Library* library_) : symbol(nullptr), handle(compiled), library(library_) {}
 };
 
 /// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a

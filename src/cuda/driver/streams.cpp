@@ -77,6 +77,12 @@ Capture capture_of(const DriverApi& api, CUstream stream) {
   return capture;
 }
 
+}  // namespace
+
+std::uint64_t capture_id(CUstream stream) { return capture_of(driver(), stream).id; }
+
+namespace {
+
 // ---- things that a thread keeps, and hands on when it ends ----
 
 /// One driver object per thread and context. A thread that ends gives its objects to the spares, for the next thread;
@@ -174,7 +180,7 @@ void synchronize(cudaStream_t stream) {
   check(api.cuStreamSynchronize(stream), "waiting for a stream");
 }
 
-bool is_capturing(cudaStream_t stream) { return capture_of(driver(), stream).id != 0; }
+bool is_capturing(cudaStream_t stream) { return capture_id(stream) != 0; }
 
 bool give_to_graph(cudaStream_t stream, void* data, void (*destroy)(void*)) {
   const DriverApi& api = driver();

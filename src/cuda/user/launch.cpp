@@ -1,9 +1,12 @@
 /// Launches kernels that users wrote, and explains why a launch was refused.
 #include <interop/error.h>
 
+#include <optional>
 #include <string>
 
 #include "cuda/driver/kernel.h"
+#include "cuda/driver/library.h"
+#include "cuda/driver/variables.h"
 
 namespace interop::cuda {
 namespace {
@@ -175,8 +178,13 @@ void launch_kernel(Kernel& kernel, const Launch& launch, const char* name, void*
     attempt.check_device();
     attempt.allow();
   }
+  std::optional<VariableOrder::Step> step;
+  if (kernel.library && kernel.library->order) {
+    step.emplace(*kernel.library->order, VariableOrder::Step::Kind::launch, stream, false);
+  }
   const CUresult status = attempt.run(function, parameters, stream);
   if (status != CUDA_SUCCESS) attempt.explain(status);
+  if (step) step->queued();
   note_launch(name);
 }
 

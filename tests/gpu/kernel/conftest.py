@@ -7,7 +7,7 @@ from helpers import machine
 from helpers.kernels import ADD
 
 import interop
-from interop import _kernel
+from interop import _program
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _compiler():
 
 @pytest.fixture
 def _cuda_headers():
-    if not _kernel._cuda_headers():
+    if not _program.cuda_headers():
         pytest.skip("CUDA's own headers are not installed")
 
 
