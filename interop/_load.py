@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 from interop import _core
 from interop._arguments import named
 from interop._functions.array_function import ArrayFunction, ShapeRule
-from interop._functions.c_types import Names, Resolved
+from interop._functions.c_types import Names, Resolved, without_std
 from interop._functions.cxx_names import CxxNames
-from interop._functions.declarations import functions_in, parameters_in, without_std
+from interop._functions.declarations import functions_in, parameters_in
 from interop._functions.headers import Header, read_header
 from interop._functions.opaque import Opaque, WithPointers, pointers_of
 from interop._functions.parameters import (

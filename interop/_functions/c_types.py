@@ -23,6 +23,7 @@ __all__ = [
     "Struct",
     "in_symbols",
     "spelled",
+    "without_std",
 ]
 
 
@@ -150,7 +151,7 @@ class Resolved(NamedTuple):
     unusable: str
     definition: Enum | Struct | None  # None for a type of C, or what nothing defines
     aliases: tuple[str, ...]  # the typedefs that stood for it, and its own name
-    handle: str  # the typedef that had the star, or "name*"
+    handle: str  # its name as that of a handle: "struct_name*", or the typedef of a void*
     hint: str = ""  # where a name that nothing defines may be defined
 
     @property
@@ -173,6 +174,11 @@ def spelled(words: str) -> str:
     """Return the words of a number's type in the order of the tables: "unsigned long int" for "long int unsigned"."""
     parts = words.split()
     return " ".join(sorted(parts, key=_ORDER.__getitem__)) if set(parts) <= _ORDER.keys() else words
+
+
+def without_std(text: str) -> str:
+    """Return C++ with the integers of namespaces as C has them."""
+    return re.sub(r"(?:(?<![\w:])::)?\b(?:cuda::)?std::(u?int\d+_t|size_t|ptrdiff_t)\b", r"\1", text)
 
 
 class Names:
@@ -206,7 +212,7 @@ class Names:
         aliases: list[str] = []
         handle = ""
         for _ in range(_MOST_ALIASES):
-            name = _CLASS_KEY.sub("", spelled(name))
+            name = _CLASS_KEY.sub("", spelled(without_std(name)))
             aliases.append(name.removeprefix("::"))
             found = self.find(name, scope)
             if found is None or (not found[1] and (name in ELEMENTS or name in STREAMS) and not _is_number(found[0])):
@@ -215,8 +221,8 @@ class Names:
             if not isinstance(definition, Alias):
                 if definition.name == "CUstream_st" and stars:
                     return Resolved("CUstream", stars - 1, is_const, unusable, None, tuple(aliases), "")
-                label = handle or f"{definition.name}*"
-                return Resolved(definition.name, stars, is_const, unusable, definition, tuple(aliases), label)
+                handle = f"{definition.name}*"
+                return Resolved(definition.name, stars, is_const, unusable, definition, tuple(aliases), handle)
             if definition.type.stars and not handle:
                 handle = name.removeprefix("::")
             is_const = definition.type.is_const or (is_const and not definition.type.stars)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from interop._functions.c_types import QUALIFIERS, WORDS_OF_TYPES, Alias, CType, Names, Struct
+from interop._functions.c_types import QUALIFIERS, WORDS_OF_TYPES, Alias, CType, Names, Struct, without_std
 from interop._functions.enums import enum_of
 from interop._functions.parameters import Declared, Refuse, Stated
 
-__all__ = ["declared_of", "functions_in", "parameters_in", "without_comments", "without_std"]
+__all__ = ["declared_of", "functions_in", "parameters_in", "without_comments"]
 
 _NAME = r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*"
 _CLASS_KEYS = {"struct", "class", "union", "enum"}
@@ -127,11 +127,6 @@ def _function_in(text: str) -> Stated:
     if is_c and "::" in found["name"]:
         raise refuse(f'{found["name"]!r} is extern "C": its symbol has no namespace; accepted: its name without it')
     return Stated(text, found["name"], result, parameters_in(found["rest"], refuse), is_c)
-
-
-def without_std(text: str) -> str:
-    """Return C++ with the integers of namespaces as C has them."""
-    return re.sub(r"(?:(?<![\w:])::)?\b(?:cuda::)?std::(u?int\d+_t|size_t|ptrdiff_t)\b", r"\1", text)
 
 
 def without_comments(text: str) -> str:

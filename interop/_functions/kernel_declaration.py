@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from interop._functions.c_types import ELEMENTS, Names
-from interop._functions.declarations import declared_of, without_comments, without_std
+from interop._functions.c_types import ELEMENTS, Names, without_std
+from interop._functions.declarations import declared_of, without_comments
 from interop._functions.parameters import Parameter, Refuse, array_of, number_of
 
 __all__ = ["NAME", "parameters_of"]
