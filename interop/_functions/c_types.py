@@ -166,7 +166,7 @@ class Resolved(NamedTuple):
 
 Definition = Alias | Enum | Struct
 _ORDER = {"unsigned": 0, "signed": 0, "short": 1, "long": 1, "char": 2, "int": 2, "double": 2}
-_CLASS_KEY = re.compile("(?:struct|class|union|enum) ")
+_CLASS_KEY = re.compile("(?:(struct|class|union|enum) )?(.*)")
 _MOST_ALIASES = 100  # of one another, against those that go round
 
 
@@ -212,7 +212,9 @@ class Names:
         aliases: list[str] = []
         handle = ""
         for _ in range(_MOST_ALIASES):
-            name = _CLASS_KEY.sub("", spelled(without_std(name)))
+            key, name = _CLASS_KEY.fullmatch(spelled(without_std(name))).groups()  # type: ignore[union-attr]
+            if key and key != "enum" and self.find(name, scope) is None:  # which this declares
+                self.define("::".join([*scope, name]), Struct("::".join([*scope, name]), False))
             aliases.append(name.removeprefix("::"))
             found = self.find(name, scope)
             if found is None or (not found[1] and (name in ELEMENTS or name in STREAMS) and not _is_number(found[0])):

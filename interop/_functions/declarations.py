@@ -107,8 +107,7 @@ def _define(text: str, names: Names, known: dict[str, int]) -> bool:
         return ValueError(f"interop.load: {what}, in {text!r}")
 
     alias = declared_of(text.removeprefix("typedef "), refuse)
-    if struct := _STRUCT.fullmatch(alias.type.name):  # which this declares, too
-        names.define(struct["name"], Struct(struct["name"], False))
+    names.resolve(alias.type)  # a struct is declared by this, too
     names.define(alias.name, Alias(alias.type, ()))
     return True
 

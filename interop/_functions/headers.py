@@ -21,6 +21,7 @@ _ATTRIBUTE = re.compile(r"\b(?:__attribute__|__attribute|__declspec|__asm__|__as
 #: Attributes that change what a type is, or how a function is called.
 _CHANGING = re.compile(r"vector_size|\b(?:__)?mode(?:__)?\b|packed|ms_abi|regparm|sysv_abi|\basm\b|\b__asm(?:__)?\b")
 _OF_CUDA = re.compile(r"\b(?:__host__|__device__|__forceinline__|__noinline__)\b")
+_CLASS_KEYS = ("struct", "class", "union")
 _CALLED = re.compile(r"(?P<name>(?:~|\boperator\b[^\w(]*|[A-Za-z_:])[\w:]*)\s*\(")
 
 
@@ -204,10 +205,7 @@ class _Reader:
             else:
                 define(name, Alias(declared._replace(unusable="a type without a name"), piece.scope))
             return
-        if typename is not None and typename.classkey in ("struct", "class", "union"):  # which this declares, too
-            plain = _name_of(typename)
-            if self._names.find(plain, piece.scope) is None:
-                define(plain, Struct("::".join([*piece.scope, plain]), False))
+        self._names.resolve(declared, piece.scope)  # a struct is declared by this, too
         if is_changed:
             declared = declared._replace(unusable="a type that an attribute changes")
         define(name, Alias(declared, piece.scope))
@@ -223,7 +221,7 @@ def _why_not(function: Any, is_changed: bool) -> str:
         (function.operator is not None, "it is an operator; accepted: a function with a name"),
         (function.static, "it is static, and has no symbol outside its file; accepted: one that is not static"),
         (function.deleted, "it is deleted"),
-        (function.vararg, "it takes any number of arguments (...); accepted: a function that takes a va_list or none"),
+        (function.vararg, "it takes any number of arguments (...); accepted: a function with all its parameters"),
         (is_changed, "an attribute or asm changes how it is called"),
         (function.return_type is None, "it has no result; accepted: a function"),
         (any(x.param_pack for x in function.parameters), "it takes a pack of parameters; accepted: one for each"),
@@ -270,7 +268,8 @@ def _type_of(type_: Any, decays: bool = False) -> CType:
     if kind == "Pointer":
         return _pointer_to(type_.ptr_to)
     if kind == "Type":
-        return CType(_name_of(type_.typename), 0, type_.const)
+        key = f"{type_.typename.classkey} " if type_.typename.classkey in _CLASS_KEYS else ""
+        return CType(key + _name_of(type_.typename), 0, type_.const)
     unusable = {
         "Array": "an array",
         "FunctionType": "a function",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from interop._arguments import type_name
 from interop._functions.parameters import Parameter, Result
@@ -53,6 +53,12 @@ class Opaque:
 
     def __repr__(self) -> str:
         return f"<interop.Opaque {self._type} at {self._address:#x}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"interop.Opaque: {self!r} is a pointer of this process, which means nothing in another")

@@ -35,8 +35,8 @@ def compiled(tmp_path_factory):
     """Compile all these functions, each of which returns its number, to one library."""
     folder, count = tmp_path_factory.mktemp("names"), itertools.count()
 
-    def compiled(functions):
-        source = PREAMBLE + "\n".join(function.definition(i) for i, function in enumerate(functions))
+    def compiled(functions, preamble=PREAMBLE):
+        source = preamble + "\n" + "\n".join(function.definition(i) for i, function in enumerate(functions))
         return c_functions.build(source, folder / f"lib{next(count)}.so", "-O0", language="c++")
 
     return compiled
