@@ -370,7 +370,7 @@ def _address_of(library: SharedLibrary, names: CxxNames, declaration: Declaratio
         if symbol and (address := library.address_of(symbol)):
             return address
     if not_of_c:
-        raise not_of_c
+        raise AttributeError(f"{not_of_c}, {declaration.stated.where}") from None
     shown = name if declaration.stated.is_c else declaration.function
     why = names.why_not(name, types, declaration.stated.is_c)
     raise AttributeError(f"{label} {shown!r}: {why}, {declaration.stated.where}")
