@@ -426,8 +426,9 @@ class Function(ArrayFunction):
         def make(addresses: frozenset[int]) -> _core.CFunction:
             declared = pointers_of(parameters, addresses)
             own = made_of.streams == "own"
+            arrays = [place for place in compared if place not in addresses]
             return _core.CFunction(
-                label, address, declared, result.dtype, own, compared, made_of.needs_gpu, result.status
+                label, address, declared, result.dtype, own, arrays, made_of.needs_gpu, result.status
             )
 
         self._calls: Any

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 from interop._functions.c_types import Alias, CType, Names, Struct
 from interop._functions.enums import enum_of
 from interop._functions.parameters import Declared, Stated
-from interop._functions.preprocessed import Piece, import_reader, pieces_of
+from interop._functions.preprocessed import Piece, import_reader, pieces_of, without_attributes
 
 __all__ = ["Header", "read_header"]
 
 _TYPES = re.compile(r"(?:typedef|struct|class|union|enum|using)\b")
-_ATTRIBUTE = re.compile(r"\b(?:__attribute__|__attribute|__declspec|__asm__|__asm|asm|__launch_bounds__)\s*\(")
 #: Attributes that change what a type is, or how a function is called.
 _CHANGING = re.compile(r"vector_size|\b(?:__)?mode(?:__)?\b|packed|ms_abi|regparm|sysv_abi|\basm\b|\b__asm(?:__)?\b")
 _OF_CUDA = re.compile(r"\b(?:__host__|__device__|__forceinline__|__noinline__)\b")
@@ -73,10 +72,10 @@ class _Reader:
     def read(self, piece: Piece, is_own: bool) -> None:
         """Take what one declaration declares; `is_own`: functions, too."""
         text = _OF_CUDA.sub("", piece.text) if is_own else piece.text
-        plain, attributes = _without_attributes(text)
+        plain, attributes = without_attributes(text)
         stated = Stated(" ".join(plain.split()).removesuffix(" ;").removesuffix(";"), _name_in(plain), CType(""), [])
-        stated = stated._replace(place=piece.place, name="::".join([*piece.scope, stated.name]))
-        if is_own and (why := _not_of_host(piece.text)):
+        stated = stated._replace(place=piece.place, spaces=piece.scope, name="::".join([*piece.scope, stated.name]))
+        if is_own and not _TYPES.match(piece.text) and (why := _not_of_host(piece.text)):
             self._refuse(stated, why)
             return
         try:
@@ -235,19 +234,6 @@ def _not_of_host(text: str) -> str:
     if re.search(r"\b__device__\b", text) and not re.search(r"\b__host__\b", text) and "(" in text:
         return "it is a function of the GPU (__device__); accepted: a function of the host"
     return ""
-
-
-def _without_attributes(text: str) -> tuple[str, str]:
-    """Return a declaration without its attributes and asm, and those."""
-    taken = []
-    while found := _ATTRIBUTE.search(text):
-        depth, end = 1, found.end()
-        while depth and end < len(text):
-            depth += (text[end] == "(") - (text[end] == ")")
-            end += 1
-        taken.append(text[found.start() : end])
-        text = f"{text[: found.start()]} {text[end:]}"
-    return text, " ".join(taken)
 
 
 def _name_in(text: str) -> str:

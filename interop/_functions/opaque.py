@@ -109,6 +109,12 @@ class WithPointers:
                 words[place] = ctypes.cast(kept[-1], ctypes.c_void_p).value or 0
             elif parameter.kind == "opaque" or (parameter.takes and isinstance(x, Opaque)):
                 words[place] = self._address(parameter, x)
+        for rule in (*shapes.values(), *given.values()):
+            if isinstance(rule, int) and rule in words:
+                name, x = self._parameters[rule].name, args[places.index(rule)]
+                raise TypeError(
+                    f"{self._label}: {name} is {type_name(x)}; accepted: an array, whose shape a result has"
+                )
         passed = tuple(words.get(place, x) for place, x in zip(places, args, strict=True))
         returned = self._with(frozenset(words)).call(passed, shapes, given, stream, execution, looks)
         if looks or shapes or given:
@@ -135,7 +141,7 @@ class WithPointers:
         given = f"an interop.Opaque of {x.type!r}" if isinstance(x, Opaque) else type_name(x)
         of_type = "" if wanted == "void*" else f" of {wanted!r}"
         arrays = ""
-        if wanted == "void*" and parameter.kind == "opaque":
+        if wanted == "void*" and not isinstance(x, int):
             arrays = f"; or an array, where memory= says which, or host= or device= names {parameter.name!r}"
         raise TypeError(
             f"{self._label}: {parameter.name} is {given}; accepted: an interop.Opaque{of_type}, as functions of a "

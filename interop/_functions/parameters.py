@@ -74,10 +74,12 @@ class Stated(NamedTuple):
     parameters: list[Declared]
     is_c: bool = False  # extern "C"
     place: str = ""  # in a header: "elemwise.h:12"
+    spaces: tuple[str, ...] = ()  # of a function of C, whose name has none
 
     @property
-    def scope(self) -> list[str]:
-        return self.name.split("::")[:-1]
+    def scope(self) -> Sequence[str]:
+        """The namespaces that its types are looked up in."""
+        return self.spaces or self.name.split("::")[:-1]
 
     @property
     def where(self) -> str:

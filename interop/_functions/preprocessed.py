@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Piece", "Source", "import_reader", "pieces_of"]
+__all__ = ["Piece", "Source", "import_reader", "pieces_of", "without_attributes"]
 
 #: What compilers of C++ on Linux define, as far as headers ask; and words of compilers that mean nothing here.
 _DEFINED = (
@@ -42,6 +42,7 @@ _DEFINED = (
 _KEPT = {"__global__", "__device__", "__host__", "__forceinline__", "__noinline__", "__launch_bounds__"}
 _MOST_FILES_DEEP = 100
 _SCOPE = re.compile(r'(?P<c>extern "C")|(?P<cxx>extern "C\+\+")|(?:inline )?namespace(?P<names>[\w: ]*)')
+_ATTRIBUTE = re.compile(r"\b(?:__attribute__|__attribute|__declspec|__asm__|__asm|asm|__launch_bounds__)\s*\(")
 _TYPE = re.compile(r"(?:typedef|struct|class|union|enum)\b")
 _OPENING, _CLOSING = {"(": 1, "[": 1, "{": 1}, {")", "]", "}"}
 
@@ -93,7 +94,7 @@ def pieces_of(header: Path, include_path: Sequence[Path]) -> Source:
     reader.parse(text, str(header))
     try:
         pieces = list(_split(iter(reader.token, None), reader.t_WS))
-    except (ValueError, RecursionError):
+    except ValueError:
         raise
     except Exception as error:  # what pcpp raises of text that no compiler takes, such as an #ifdef of nothing
         raise ValueError(
@@ -167,7 +168,7 @@ def _split(tokens: Iterable[Any], spaces: Sequence[str]) -> Iterator[Piece]:
                 continue
             place = os.path.abspath(token.source), token.lineno  # noqa: PTH100
         if word == "{" and not depth:
-            opened = _SCOPE.fullmatch(_joined(words))
+            opened = _SCOPE.fullmatch(_joined(without_attributes(re.sub(r"\[\[.*?\]\]", "", "".join(words)))[0]))
             if opened:
                 names = [x.strip() for x in (opened["names"] or "").replace("inline ", "").split("::") if x.strip()]
                 is_c = bool(opened["c"]) or (scopes[-1].is_c and not opened["cxx"])
@@ -196,3 +197,16 @@ def _joined(words: Sequence[str]) -> str:
 def _continues(text: str) -> bool:
     """Is a closed bracket behind this text, as of a struct, no end?"""
     return text.endswith("=") or bool(_TYPE.match(text) and not text.endswith(")")) or text.startswith("typedef")
+
+
+def without_attributes(text: str) -> tuple[str, str]:
+    """Return a declaration without its attributes and asm, and those."""
+    taken = []
+    while found := _ATTRIBUTE.search(text):
+        depth, end = 1, found.end()
+        while depth and end < len(text):
+            depth += (text[end] == "(") - (text[end] == ")")
+            end += 1
+        taken.append(text[found.start() : end])
+        text = f"{text[: found.start()]} {text[end:]}"
+    return text, " ".join(taken)

@@ -164,6 +164,27 @@ def test_results_are_those_of_the_first_array(path, memory):
     assert interop.load(path, DECLARATIONS).weigh("", x, given, counter, counter) == 4
 
 
+def test_the_shape_of_a_handle_is_not_known(tmp_path):
+    source = (
+        "#include <stdlib.h>\nvoid* f(void) { return malloc(1); } void g(const char* s, void* p, float* y) { *y = 1; }"
+    )
+    path = c_functions.build(source, tmp_path / "libown.so")
+    lib = interop.load(path, "void* f(void); void g(const char* s, void* p, float* y);", memory="host")
+    x, handle = np.zeros((1, 2)), lib.f()
+    assert lib.g.returning(y="p")("", x, y=None).shape == (1, 2)
+    assert lib.g.returning(y="s")(np.zeros(3, "int8"), handle).shape == (3,)
+    for rule, name, given in (("p", "p is interop.Opaque", {}), ("s", "s is str", {"y": np.zeros(1, "float32")})):
+        with pytest.raises(TypeError, match=f"libown.g: {name}; accepted: an array, whose shape a result has"):
+            lib.g.returning(y=rule)("text", handle, **given)
+
+
+def test_handles_are_not_compared(path, monkeypatch):
+    monkeypatch.setenv("INTEROP_CHECKED", "1")
+    lib = interop.load(path, DECLARATIONS, memory="host", reads={"same": ("a",)})
+    assert lib.same(lib.raw_new(), np.zeros(1)) == 0
+    assert lib.same(np.zeros(1), lib.raw_new()) == 0
+
+
 def test_what_an_opaque_is(lib):
     counter, other = lib.counter_new(1), lib.counter_new(1)
     assert type(counter) is interop.Opaque
