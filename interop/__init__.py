@@ -61,7 +61,7 @@ from interop._elementwise import (
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._expression import Expression, elementwise
 from interop._kernel import Kernel, kernel
-from interop._load import Function, Library, load
+from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
 from interop._register import register
@@ -78,6 +78,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Function",
     "Kernel",
     "Library",
+    "Opaque",
     "__version__",
     "abs",
     "add",

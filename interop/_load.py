@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from interop import _core
 from interop._arguments import named
 from interop._functions.array_function import ArrayFunction, ShapeRule
+from interop._functions.c_types import Names, Resolved, without_std
 from interop._functions.cxx_names import CxxNames
-from interop._functions.declarations import (
-    ELEMENTS,
-    QUALIFIERS,
-    SCALARS,
-    Parameter,
-    in_symbols,
-    parts_of,
-    without_comments,
-    without_std,
+from interop._functions.declarations import functions_in, parameters_in
+from interop._functions.headers import Header, read_header
+from interop._functions.opaque import Opaque, WithPointers, pointers_of
+from interop._functions.parameters import (
+    Declaration,
+    RefusedError,
+    Rules,
+    Stated,
+    declaration_of,
+    parameter_of,
+    returned_of,
 )
-from interop._functions.reads import checked, described, names_by_function, with_reads
+from interop._functions.reads import checked, described, names_by_function, places_of, with_reads
 from interop._functions.shared_library import SharedLibrary
 from interop._streams import StreamLike
 
-__all__ = ["Function", "Library", "load"]
+__all__ = ["Function", "Library", "Opaque", "load"]
 
 Memory = Literal["device", "host"]
 Streams = Literal["default", "own"]
@@ -35,12 +38,17 @@ Streams = Literal["default", "own"]
 @named("interop.load")
 def load(
     path: str | os.PathLike[str],
-    declarations: str,
+    declarations: str | None = None,
     /,
     *,
+    header: str | os.PathLike[str] | None = None,
+    include_path: Sequence[str | os.PathLike[str]] = (),
     memory: Memory | None = None,
+    host: Mapping[str, Sequence[str]] | None = None,
+    device: Mapping[str, Sequence[str]] | None = None,
     streams: Streams = "default",
     reads: Mapping[str, Sequence[str]] | None = None,
+    status: Mapping[str, int] | None = None,
     needs_gpu: bool = False,
 ) -> Library:
     """Load a shared library, and make its functions of C and C++ callable with arrays of any library.
@@ -50,14 +58,24 @@ def load(
     path : str or path
         The library's file: a path object, or a string with a slash. A string without one is a name that the system's
         loader looks for.
-    declarations : str
+    declarations : str, optional
         The declarations of the functions that are to be called, as in the library's header, without the
         preprocessor's lines; those of C++ with their namespaces, as in ``int pipcudemo::add(int, int);``. Each pointer
         has a word before it that the header lacks: ``device`` for memory that the GPU uses, ``host`` for memory that
         the CPU uses. A pointer that is not to ``const`` is written to. A parameter without a name is called ``arg0``,
-        ``arg1``, ..., by its place.
+        ``arg1``, ..., by its place. Enums, structs and typedefs may stand before the functions that need them.
+    header : str or path, optional
+        A header, whose functions are declared as they stand in it; those of the files that it includes are not, but
+        their types are known. What cannot be called is in `Library.refused`. It needs the extra ``[headers]``. If
+        `declarations` are given, too, they may use the header's types, and go before its functions of the same name
+        and parameters.
+    include_path : sequence of paths, optional
+        Where files that the header includes are looked for, before its own folder. One that is not found is left out.
     memory : "device" or "host", optional
-        The memory of all pointers without either word.
+        The memory of all pointers of which neither a word, nor `host` nor `device` says it.
+    host, device : mapping, optional
+        By the name of a function, with its namespaces, the names of its pointers to memory of the CPU or the GPU:
+        ``host={"scale": ("alpha",)}``.
     streams : "default" or "own", optional
         Where functions with ``device`` pointers and no ``cudaStream_t`` put their work on the GPU. "default": on CUDA's
         default streams (legacy or per thread), or on streams of ``cudaStreamCreate``; the call's stream and they wait
@@ -67,6 +85,9 @@ def load(
         By the name of a function, the names of its pointers without ``const`` that it only reads, as if they had it:
         ``{"sum": ("a", "b")}``. Read-only arrays and those of JAX are accepted for them, and ``execution="cuda"``
         copies nothing back.
+    status : mapping, optional
+        By the name of a type, its value of success: ``{"my_status": 0}``. A result of this type is a status: another
+        value is raised, and success returns None. ``cublasStatus_t`` is one as it is.
     needs_gpu : bool, optional
         Look for a usable driver and a GPU before the first call of a function, and raise a CudaError where there is
         none: for a library that calls ``exit()`` then, which would end the process.
@@ -74,27 +95,38 @@ def load(
     Returns
     -------
     Library
-        With one `Function` for each declaration, as an attribute.
+        With one `Function` for each declaration that can be called, as an attribute.
 
     Raises
     ------
     ValueError
-        A declaration is not understood: the message quotes it. An option or the path is none. A name in `reads` is
-        none of the functions or parameters, no pointer, or one to ``const`` already.
+        A declaration is not understood: the message quotes it. An option or the path is none. A name in `reads`,
+        `host` or `device` is none of the functions or parameters, or no such pointer; one in `status` is no result.
+        The header declares no function, or its preprocessor's lines are not understood: the message has its line.
     TypeError
         An argument is of another type.
+    ImportError
+        A header is given, and cxxheaderparser or pcpp, which read it, cannot be imported.
     OSError
-        The library cannot be loaded, in the loader's own words; or its file was overwritten after it had been loaded.
+        The header cannot be read. The library cannot be loaded, in the loader's own words; or its file was
+        overwritten after it had been loaded.
     AttributeError
         The library itself has no such function, whatever other libraries have: the message says why, as far as the
-        file shows it, and lists the functions of C++ of the same name. Or it is a member of a class.
+        file shows it, and lists the functions of C++ of the same name. Or it is a member of a class. Of a header's
+        functions this is no error, but stands in `Library.refused`.
     CudaError
-        In a call: the C function returns one; or there is no usable GPU, and `needs_gpu` says that there must be one.
+        In a call: the C function returns one, or a ``cublasStatus_t``; or there is no usable GPU, and `needs_gpu` says
+        that there must be one.
+    RuntimeError
+        In a call: the C function returns a status of `status` that is not success.
 
     Notes
     -----
     Types are the C integers (``int``, ``size_t``, ``int64_t``, ...), ``bool``, ``float`` and ``double``; for elements
     of arrays also ``__half``, ``__nv_bfloat16``, ``cuComplex``, ``cuDoubleComplex`` and ``void``, which is any.
+    An enum is an integer of the size that its values need; a ``const char*`` takes and returns str, or bytes that are
+    no UTF-8, and is not freed; a pointer to a struct, or to ``void`` of which no memory is said, is an
+    `interop.Opaque`. A null pointer is returned as None, and never passed.
     A parameter of type ``cudaStream_t`` is given the call's stream, and stands nowhere in the call from Python. A
     returned ``cudaError_t`` that is not 0 is raised as `interop.CudaError`.
 
@@ -119,26 +151,99 @@ def load(
     >>> lib.hypot(3, 4)
     5.0
     """
-    for name, x, kinds in (("path", path, str | os.PathLike), ("declarations", declarations, str)):
+    for name, x, kinds in (("path", path, str | os.PathLike), ("header", header, str | os.PathLike | None)):
         if not isinstance(x, kinds):
-            accepted = "a string" if kinds is str else "a string, or a path"
-            raise TypeError(f"interop.load: {name} is {type(x).__name__}; accepted: {accepted}")
+            raise TypeError(f"interop.load: {name} is {type(x).__name__}; accepted: a string, or a path")
+    if not isinstance(declarations, str | None):
+        raise TypeError(f"interop.load: declarations is {type(declarations).__name__}; accepted: a string")
     _check_option("memory", memory, (None, "device", "host"))
     _check_option("streams", streams, ("default", "own"))
     if not isinstance(needs_gpu, bool):
         raise TypeError(f"interop.load: needs_gpu is {type(needs_gpu).__name__}; accepted: True or False")
-    parsed = [_parse(text, memory) for text in _statements(declarations)]
-    if not parsed:
-        raise ValueError("interop.load: declarations has none; accepted: at least one C declaration")
-    names = names_by_function(reads, [declaration.name for declaration in parsed])
-    parsed = [_with_reads(declaration, names.get(declaration.name, ())) for declaration in parsed]
+    if isinstance(include_path, str | os.PathLike) or not all(isinstance(x, str | os.PathLike) for x in include_path):
+        raise TypeError("interop.load: include_path is no list of folders; accepted: a list or tuple of paths")
+    names = Names()
+    of_header = Header([], {}) if header is None else read_header(header, include_path, names)
+    of_text = functions_in(declarations, names) if declarations is not None else []
+    if not of_text and header is None:
+        raise ValueError("interop.load: declarations has none; accepted: at least one C declaration, or header=")
+    stated = [*of_text, *of_header.functions]
+    known = [x.name for x in stated] + list(of_header.refused)
+    options = {"host": host, "device": device, "reads": reads}
+    by_name = {option: names_by_function(x, known, option) for option, x in options.items()}
+    results = [names.resolve(x.result, x.scope) for x in stated]
+    places = places_of(by_name["host"], by_name["device"], stated)
+    rules = Rules(names, memory, places, _statuses(status, results), returned_of(results))
+    made_of = _MadeOf(
+        os.fspath(path),
+        declarations,
+        None if header is None else str(Path(header).absolute()),
+        tuple(map(str, include_path)),
+        memory,
+        by_name["host"],
+        by_name["device"],
+        streams,
+        by_name["reads"],
+        dict(rules.statuses),
+        needs_gpu,
+    )
+    declared, refused = _decided(of_text, of_header, rules, made_of)
     library = SharedLibrary(path)
-    return Library(library, (library.path, declarations, memory, streams, names, needs_gpu), parsed)
+    return Library(library, made_of._replace(path=library.path), rules, declared, refused)
 
 
-def _with_reads(declaration: _Declaration, reads: Sequence[str]) -> _Declaration:
+def _decided(
+    of_text: list[Stated], of_header: Header, rules: Rules, made_of: _MadeOf
+) -> tuple[list[Declaration], dict[str, str]]:
+    """Return the functions as they are called, and why others of the header are not."""
+    stated = [*of_text, *of_header.functions]
+    declared: dict[str, Declaration] = {}
+    refused = dict(of_header.refused)
+    for x in stated:
+        try:
+            made = declaration_of(x, rules)
+        except RefusedError as refusal:
+            if not x.place:
+                raise
+            _refuse(refused, x.name, str(refusal))
+            continue
+        declared.setdefault(made.function, made)  # the text goes first, and C and C++ allow to say it again
+    for name in {*rules.places, *made_of.reads}:
+        if name in refused and name not in [made.name for made in declared.values()]:
+            raise ValueError(refused[name])
+    for name in [made.name for made in declared.values() if not made.stated.place]:
+        refused.pop(name, None)
+    return [_with_reads(made, made_of.reads.get(made.name, ())) for made in declared.values()], refused
+
+
+def _refuse(refused: dict[str, str], name: str, why: str) -> None:
+    """Keep the reason, beside that of another function of this name."""
+    why = why.removeprefix("interop.load: ")
+    refused[name] = f"{refused[name]}; and {why}" if name in refused else why
+
+
+def _statuses(status: object, results: Sequence[Resolved]) -> dict[str, int]:
+    if status is None:
+        return {}
+    example = "a mapping of types to their values of success, such as {'my_status': 0}"
+    if not isinstance(status, Mapping):
+        raise TypeError(f"interop.load: status is {type(status).__name__}; accepted: {example}")
+    known = dict.fromkeys(alias for result in results for alias in result.aliases)
+    for name, success in status.items():
+        if not isinstance(success, int) or isinstance(success, bool):
+            raise TypeError(
+                f"interop.load: status[{name!r}] is {type(success).__name__}; accepted: an int, as in {example}"
+            )
+        if name not in known:
+            raise ValueError(
+                f"interop.load: status: no declared function returns {name!r}; accepted: {', '.join(known) or 'none'}"
+            )
+    return dict(status)
+
+
+def _with_reads(declaration: Declaration, reads: Sequence[str]) -> Declaration:
     def refuse(what: str) -> ValueError:
-        return ValueError(f"interop.load: {what}, in {declaration.text!r}")
+        return ValueError(str(declaration.stated.refuse(what)))
 
     return declaration._replace(parameters=with_reads(declaration.parameters, reads, refuse))
 
@@ -159,19 +264,35 @@ class Library:
     parameters, or both.
     """
 
-    def __init__(self, library: SharedLibrary, made_of: _MadeOf, parsed: list[_Declaration]) -> None:
-        self._library, self._made_of = library, made_of
+    def __init__(
+        self,
+        library: SharedLibrary,
+        made_of: _MadeOf,
+        rules: Rules,
+        declared: list[Declaration],
+        refused: dict[str, str],
+    ) -> None:
+        self._library, self._made_of, self._rules = library, made_of, rules
         self._functions: dict[str, Function] = {}  # by their names and types
         self._by_name: dict[str, list[str]] = {}  # those, by their names without namespaces
+        self._refused = dict(refused)
         names = CxxNames(library.file)
-        different = {declaration.function for declaration in parsed}
-        for declaration in parsed:
-            if declaration.function in self._functions:
-                continue  # declared again, as C and C++ allow
-            is_overloaded = len({x for x in different if x.partition("(")[0] == declaration.name}) > 1
-            address = _address_of(library, names, declaration, is_overloaded)
+        different = [declaration.name for declaration in declared]
+        for declaration in declared:
+            try:
+                address = _address_of(library, names, declaration, different.count(declaration.name) > 1)
+            except AttributeError as error:
+                if not declaration.stated.place:
+                    raise
+                _refuse(self._refused, declaration.name, str(error))
+                continue
             self._functions[declaration.function] = Function(self, declaration, address, {})
             self._by_name.setdefault(declaration.plain_name, []).append(declaration.function)
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Why functions that the header declares cannot be called, by their names with namespaces."""
+        return MappingProxyType(self._refused)
 
     def __getattr__(self, name: str) -> Function:
         found = self.__dict__.get("_by_name", {}).get(name, ())
@@ -184,7 +305,7 @@ class Library:
             raise TypeError(f"{self!r}: the name of a function is {type(name).__name__}; accepted: a string")
         plain, parenthesis, rest = name.partition("(")
         plain = plain.strip().removeprefix("::")
-        types = self._types_of(name, rest.strip().removesuffix(")")) if parenthesis else ""
+        types = self._types_of(name, plain.split("::")[:-1], rest.strip().removesuffix(")")) if parenthesis else ""
         found = [
             function
             for function in self._functions
@@ -196,17 +317,24 @@ class Library:
             raise KeyError(self._refuse_name(name, found))
         return self._functions[found[0]]
 
-    def _types_of(self, name: str, parameters: str) -> str:
+    def _types_of(self, name: str, scope: Sequence[str], parameters: str) -> str:
         def refuse(what: str) -> ValueError:
             return ValueError(f"{self!r}[{name!r}]: {what}")
 
-        _, types = _parameters(without_std(parameters), "host", refuse)
+        rules, types = self._rules._replace(memory="host"), []
+        for declared in parameters_in(without_std(parameters), refuse):
+            found = rules.names.resolve(declared.type, scope)
+            parameter_of(declared, found, "", rules, refuse)
+            types.append(found.symbol)
         return f"({', '.join(types)})"
 
     def _refuse_name(self, name: str, found: Sequence[str]) -> str:
         if found:
             choices = ", ".join(f'lib["{function}"]' for function in found)
             return f"{self!r} has {len(found)} declared functions {name!r}; accepted: {choices}"
+        refused = self.__dict__.get("_refused", {})
+        if why := next((why for its, why in refused.items() if f"::{its}".endswith(f"::{name}")), None):
+            return f"{self!r} has no function {name!r} that can be called: {why}"
         functions = self.__dict__.get("_functions", {})
         declared = ", ".join(dict.fromkeys(function._declaration.name for function in functions.values()))
         return f"{self!r} has no declared function {name!r}; declared: {declared}"
@@ -218,49 +346,54 @@ class Library:
         return f"interop.load({self._library.path!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load_again, self._made_of
+        return _load_again, tuple(self._made_of)
 
 
-def _address_of(library: SharedLibrary, names: CxxNames, declaration: _Declaration, is_overloaded: bool) -> int:
+def _address_of(library: SharedLibrary, names: CxxNames, declaration: Declaration, is_overloaded: bool) -> int:
     """Return the address of a function of C, else of C++.
 
     `is_overloaded`: there are others of its name, so that it is of C only if it says so.
     """
     name, types, not_of_c = declaration.name, declaration.types, None
     label = f"interop.load: {library.path!r} has no function"
-    if declaration.is_c or not (is_overloaded or "::" in name):
+    if declaration.stated.is_c or not (is_overloaded or "::" in name):
         try:
             if address := library.address_of(name):
                 return address
         except AttributeError as error:
             not_of_c = error
-    if not declaration.is_c:
+    if not declaration.stated.is_c:
         try:
             symbol = names.symbol_of(name, types)
         except AttributeError as error:
-            raise AttributeError(f"interop.load: {library.path!r}: {error}, in {declaration.text!r}") from None
+            raise AttributeError(f"interop.load: {library.path!r}: {error}, {declaration.stated.where}") from None
         if symbol and (address := library.address_of(symbol)):
             return address
     if not_of_c:
-        raise not_of_c
-    shown = name if declaration.is_c else declaration.function
-    why = names.why_not(name, types, declaration.is_c)
-    raise AttributeError(f"{label} {shown!r}: {why}, in {declaration.text!r}")
+        raise AttributeError(f"{not_of_c}, {declaration.stated.where}") from None
+    shown = name if declaration.stated.is_c else declaration.function
+    why = names.why_not(name, types, declaration.stated.is_c)
+    raise AttributeError(f"{label} {shown!r}: {why}, {declaration.stated.where}")
 
 
-#: What `load` was given: the path, the declarations, memory, streams, reads and needs_gpu.
-_MadeOf = tuple[str, str, Memory | None, Streams, dict[str, tuple[str, ...]], bool]
+class _MadeOf(NamedTuple):
+    """What `load` was given."""
+
+    path: str
+    declarations: str | None
+    header: str | None
+    include_path: tuple[str, ...]
+    memory: Memory | None
+    host: dict[str, tuple[str, ...]]
+    device: dict[str, tuple[str, ...]]
+    streams: Streams
+    reads: dict[str, tuple[str, ...]]
+    status: dict[str, int]
+    needs_gpu: bool
 
 
-def _load_again(
-    path: str,
-    declarations: str,
-    memory: Memory | None,
-    streams: Streams,
-    reads: dict[str, tuple[str, ...]],
-    needs_gpu: bool,
-) -> Library:
-    return load(path, declarations, memory=memory, streams=streams, reads=reads, needs_gpu=needs_gpu)
+def _load_again(path: str, declarations: str | None, *options: Any) -> Library:
+    return load(path, declarations, **dict(zip(_MadeOf._fields[2:], options, strict=True)))
 
 
 class Function(ArrayFunction):
@@ -277,21 +410,32 @@ class Function(ArrayFunction):
     It returns what the C function does, None for ``void``; or, after `returning`, arrays.
     """
 
-    def __init__(self, library: Library, declaration: _Declaration, address: int, shapes: dict[str, ShapeRule]) -> None:
-        path, _, _, streams, all_reads, needs_gpu = library._made_of
-        reads = all_reads.get(declaration.name, ())
-        label = f"{Path(path).name.split('.')[0]}.{declaration.name}"
-        value = "" if declaration.result in ("", "status") else declaration.text
-        keywords = ("stream", "execution") if any(p.kind == "device" for p in declaration.parameters) else ()
-        super().__init__(label, declaration.parameters, ("device", "host"), keywords, shapes, value, reads)
+    def __init__(self, library: Library, declaration: Declaration, address: int, shapes: dict[str, ShapeRule]) -> None:
+        made_of = library._made_of
+        reads = made_of.reads.get(declaration.name, ())
+        label = f"{Path(made_of.path).name.split('.')[0]}.{declaration.name}"
+        parameters, result = declaration.parameters, declaration.result
+        value = "" if result.dtype in ("", "status") or result.status else declaration.text
+        keywords = ("stream", "execution") if any(p.kind == "device" for p in parameters) else ()
+        super().__init__(label, parameters, ("device", "host"), keywords, shapes, value, reads)
         self._library, self._declaration, self._address = library, declaration, address
         self.__name__ = self.__qualname__ = declaration.plain_name
         self.__doc__ = described(declaration.text, reads)
-        declared = [(p.kind, p.name, p.dtype, p.written) for p in declaration.parameters]
-        compared = checked(declaration.parameters, reads)
-        self._calls = _core.CFunction(
-            label, address, declared, declaration.result, streams == "own", compared, needs_gpu
-        )
+        compared = checked(parameters, reads)
+
+        def make(addresses: frozenset[int]) -> _core.CFunction:
+            declared = pointers_of(parameters, addresses)
+            own = made_of.streams == "own"
+            arrays = [place for place in compared if place not in addresses]
+            return _core.CFunction(
+                label, address, declared, result.dtype, own, arrays, made_of.needs_gpu, result.status
+            )
+
+        self._calls: Any
+        if declaration.has_pointers:
+            self._calls = WithPointers(label, parameters, result, make)
+        else:
+            self._calls = make(frozenset())
 
     def __call__(
         self, /, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
@@ -323,116 +467,3 @@ def _function_again(library: Library, name: str, shapes: dict[str, ShapeRule]) -
 
 
 _NONE: dict[int, Any] = {}  # of the results none is given
-
-
-# ---- declarations ----
-
-
-class _Declaration(NamedTuple):
-    text: str
-    name: str  # with its namespaces
-    result: str  # "" for void, "status" for cudaError_t, else a dtype
-    parameters: list[Parameter]
-    types: list[str]  # of the parameters, as the symbols of C++ have them
-    is_c: bool  # extern "C"
-
-    @property
-    def plain_name(self) -> str:
-        return self.name.rpartition("::")[2]
-
-    @property
-    def function(self) -> str:
-        """The name and the types: what C++ tells functions apart by."""
-        return f"{self.name}({', '.join(self.types)})"
-
-
-_STREAMS = ("cudaStream_t", "CUstream")
-_STATUSES = ("cudaError_t", "cudaError", "CUresult")
-
-
-def _statements(declarations: str) -> list[str]:
-    text = without_comments(declarations)
-    if found := re.search(r"^\s*#.*", text, re.MULTILINE):
-        raise ValueError(
-            f"interop.load: {found[0].strip()!r} is for the preprocessor; accepted: C declarations of functions"
-        )
-    if re.search(r'extern\s*"C"\s*\{', text):
-        raise ValueError(
-            'interop.load: declarations has a block extern "C" { ... }, which is not read; accepted: the declarations '
-            'in it, each as it is or with extern "C" before it'
-        )
-    *statements, rest = (" ".join(part.split()) for part in text.split(";"))
-    if rest:
-        raise ValueError(f"interop.load: {rest!r} has no ';' behind it; accepted: C declarations, each with one")
-    return [statement for statement in statements if statement]
-
-
-_DECLARATION = re.compile(
-    r'(?P<extern>extern (?:"C" ?)?)?(?:inline )?(?P<result>[\w ]+) (?:::)?'
-    r"(?P<name>[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*) ?\((?P<rest>[^()]*)\)(?: ?noexcept)?"
-)
-
-
-def _parse(text: str, memory: Memory | None) -> _Declaration:
-    def refuse(what: str) -> ValueError:
-        return ValueError(f"interop.load: {what}, in {text!r}")
-
-    if text.startswith("static "):
-        raise refuse("a static function has no symbol outside its file; accepted: one that is not static")
-    found = _DECLARATION.fullmatch(without_std(text))
-    if found is None:
-        raise refuse("a declaration is not understood; accepted: type name(type name, ...)")
-    result = found["result"]
-    if result == "void":
-        returned = ""
-    elif result in _STATUSES:
-        returned = "status"
-    elif result in SCALARS:
-        returned = SCALARS[result]
-    else:
-        raise refuse(f"the result is {result}; accepted: void, cudaError_t, {', '.join(SCALARS)}")
-
-    parameters, types = _parameters(found["rest"], memory, refuse)
-    names = [parameter.name for parameter in parameters]
-    for name in names:
-        if names.count(name) > 1 or (
-            name in ("stream", "execution") and parameters[names.index(name)].kind != "stream"
-        ):
-            raise refuse(f"the parameter {name!r} has the name of another, or of a keyword of the call")
-    if "stream" in [p.kind for p in parameters] and "device" not in [p.kind for p in parameters]:
-        raise refuse("there is a stream, and no device pointer that would say which")
-    is_c = '"C"' in (found["extern"] or "")
-    if is_c and "::" in found["name"]:
-        raise refuse(f'{found["name"]!r} is extern "C": its symbol has no namespace; accepted: its name without it')
-    return _Declaration(text, found["name"], returned, parameters, types, is_c)
-
-
-def _parameters(
-    text: str, memory: Memory | None, refuse: Callable[[str], ValueError]
-) -> tuple[list[Parameter], list[str]]:
-    """Return the parameters, and their types as the symbols of C++ have them."""
-    parts = [] if text.strip() in ("", "void") else text.split(",")
-    both = [_parameter(part, f"arg{place}", memory, refuse) for place, part in enumerate(parts)]
-    return [parameter for parameter, _ in both], [type_name for _, type_name in both]
-
-
-def _parameter(
-    part: str, unnamed: str, memory: Memory | None, refuse: Callable[[str], ValueError]
-) -> tuple[Parameter, str]:
-    words, is_pointer, qualifiers, name = parts_of(part, refuse, unnamed)
-    places = [word for word in words if word in ("device", "host")]
-    type_name = " ".join(word for word in words if word not in ("const", "device", "host"))
-    if not is_pointer:
-        if type_name in _STREAMS and not places:
-            return Parameter("stream", name, "uint64", False), in_symbols(type_name)
-        if type_name not in SCALARS or places:
-            accepted = ", ".join([*SCALARS, *_STREAMS])
-            raise refuse(f"the type of {name!r} is {' '.join(words)!r}; accepted: {accepted}, or a pointer")
-        return Parameter("scalar", name, SCALARS[type_name], False), in_symbols(type_name)
-    if type_name not in ELEMENTS or set(qualifiers) - QUALIFIERS:
-        raise refuse(f"the elements of {name!r} are {' '.join(words + qualifiers)!r}; accepted: {', '.join(ELEMENTS)}")
-    kind = places[0] if places else memory
-    if kind is None or len(places) > 1:
-        raise refuse(f"the pointer {name!r} says not once 'device' or 'host' before its type, nor does memory=")
-    pointer = f"{in_symbols(type_name)}{' const' if 'const' in words else ''}*"
-    return Parameter(kind, name, ELEMENTS[type_name], "const" not in words), pointer

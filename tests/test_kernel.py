@@ -34,7 +34,7 @@ def scale_rows(*extents):
 def parameters(declared, **options):
     """(kind, name, dtype, written, dimensions) of the parameters of `__global__ void f(declared)`."""
     made = interop.kernel(f"__global__ void f({declared}) {{}}", "f", **options)
-    return [tuple(parameter) for parameter in made._parameters]
+    return [tuple(parameter)[:5] for parameter in made._parameters]
 
 
 # ---- declarations ----

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from interop._arguments import known_keywords
-from interop._functions.declarations import Parameter
+from interop._functions.parameters import Parameter
 
 __all__ = ["ArrayFunction", "ShapeRule"]
 

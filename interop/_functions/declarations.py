@@ -1,135 +1,131 @@
-"""The C types of functions and kernels that `interop` calls, and their parameters as text."""
+"""Declarations as text: those of C and C++ functions for `interop.load`, and the parameters of kernels."""
 
 from __future__ import annotations
 
-import ctypes
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
-__all__ = [
-    "ELEMENTS",
-    "QUALIFIERS",
-    "SCALARS",
-    "Parameter",
-    "in_symbols",
-    "parts_of",
-    "without_comments",
-    "without_std",
-]
+from interop._functions.c_types import QUALIFIERS, WORDS_OF_TYPES, Alias, CType, Names, Struct, without_std
+from interop._functions.enums import enum_of
+from interop._functions.parameters import Declared, Refuse, Stated
+
+__all__ = ["declared_of", "functions_in", "parameters_in", "without_comments"]
+
+_NAME = r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*"
+_CLASS_KEYS = {"struct", "class", "union", "enum"}
 
 
-class Parameter(NamedTuple):
-    """One parameter; the module that parses it defines the kinds."""
-
-    kind: str
-    name: str
-    dtype: str  # "" for void
-    written: bool
-    ndim: int = 0  # of a view
-
-
-def _bits(c_type: Any) -> int:
-    return 8 * ctypes.sizeof(c_type)
-
-
-_INTEGERS = {
-    **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "char": "int8",
-    "signed char": "int8",
-    "unsigned char": "uint8",
-    "size_t": f"uint{_bits(ctypes.c_size_t)}",
-    "ptrdiff_t": f"int{_bits(ctypes.c_ssize_t)}",
-    "bool": "bool",
-    "_Bool": "bool",
-    **{f"{sign}int": f"{name}32" for sign, name in (("", "int"), ("signed ", "int"), ("unsigned ", "uint"))},
-    "signed": "int32",
-    "unsigned": "uint32",
-}
-for _words, _type in (("short", ctypes.c_short), ("long", ctypes.c_long), ("long long", ctypes.c_longlong)):
-    for _sign, _name in (("", "int"), ("signed ", "int"), ("unsigned ", "uint")):
-        for _end in ("", " int"):
-            _INTEGERS[f"{_sign}{_words}{_end}"] = f"{_name}{_bits(_type)}"
-
-#: The dtype of each type of a number.
-SCALARS = {**_INTEGERS, "float": "float32", "double": "float64"}
-#: The dtype of each type that an array's elements may have; "" for void, which is any.
-ELEMENTS = {
-    **SCALARS,
-    "void": "",
-    **dict.fromkeys(("half", "__half"), "float16"),
-    **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), "bfloat16"),
-    "__nv_fp8_e4m3": "float8_e4m3fn",
-    "__nv_fp8_e5m2": "float8_e5m2",
-    **dict.fromkeys(("cuComplex", "cuFloatComplex", "float _Complex"), "complex64"),
-    **dict.fromkeys(("cuDoubleComplex", "double _Complex"), "complex128"),
-}
-#: What may stand behind the star of a pointer.
-QUALIFIERS = {"const", "restrict", "__restrict", "__restrict__"}
-_WORDS_OF_TYPES = {word for name in SCALARS for word in name.split() if not word.endswith("_t")} | {"void", "const"}
-
-#: The types that the symbols of C++ on 64-bit Linux know by other names.
-_IN_SYMBOLS = {
-    "int8_t": "signed char",
-    "uint8_t": "unsigned char",
-    "int16_t": "short",
-    "uint16_t": "unsigned short",
-    "int32_t": "int",
-    "uint32_t": "unsigned int",
-    **dict.fromkeys(("int64_t", "ptrdiff_t"), "long"),
-    **dict.fromkeys(("uint64_t", "size_t"), "unsigned long"),
-    "_Bool": "bool",
-    **dict.fromkeys(("signed", "signed int"), "int"),
-    "unsigned": "unsigned int",
-    **{
-        f"{sign}{width}{end}": f"{sign if sign == 'unsigned ' else ''}{width}"
-        for width in ("short", "long", "long long")
-        for sign in ("", "signed ", "unsigned ")
-        for end in ("", " int")
-    },
-    "half": "__half",
-    "nv_bfloat16": "__nv_bfloat16",
-    **dict.fromkeys(("cuComplex", "cuFloatComplex"), "float2"),
-    "cuDoubleComplex": "double2",
-    **dict.fromkeys(("cudaStream_t", "CUstream"), "CUstream_st*"),
-}
-
-
-def in_symbols(type_name: str) -> str:
-    """Return a type as the symbols of C++ have it: without its typedefs."""
-    return _IN_SYMBOLS.get(type_name, type_name)
-
-
-class Parts(NamedTuple):
-    """The parts of a parameter: the words of its type, whether it is a pointer, what follows the star, its name."""
-
-    words: list[str]
-    is_pointer: bool
-    qualifiers: list[str]
-    name: str
-
-
-def parts_of(text: str, refuse: Callable[[str], ValueError], unnamed: str = "") -> Parts:
+def declared_of(text: str, refuse: Refuse, unnamed: str = "", places: Sequence[str] = ()) -> Declared:
     """Take "type name" or "type* qualifiers name" apart; anything else raises the error that `refuse` returns.
 
-    `unnamed`: the name of a parameter that has none. Without it, each needs one.
+    `unnamed`: the name of a parameter that has none. Without it, each needs one. `places`: the words that may say
+    before the type where a pointer points.
     """
     left, star, right = text.partition("*")
     words, after = left.split(), right.split()
     is_named = after[-1:] and after[-1] not in QUALIFIERS
     if not star:
-        is_named = len(words) > 1 and words[-1] not in _WORDS_OF_TYPES and words[:-1] != ["const"]
+        is_named = len(words) > 1 and words[-1] not in WORDS_OF_TYPES and not {*words[:-1]} <= {"const", *_CLASS_KEYS}
         words, after = (words[:-1], words[-1:]) if is_named else (words, [])
     if not is_named and unnamed:
         after.append(unnamed)
-    if not words or not (is_named or unnamed) or not all(re.fullmatch(r"[A-Za-z_]\w*", x) for x in words + after):
+    if not words or not (is_named or unnamed) or not all(re.fullmatch(_NAME, x) for x in words + after):
         raise refuse(f"the parameter {text.strip()!r} is not understood; accepted: type name, or type* name")
-    return Parts(words, bool(star), after[:-1], after[-1])
+    *qualifiers, name = after
+    if set(qualifiers) - QUALIFIERS:
+        raise refuse(f"the elements of {name!r} are {' '.join(words + qualifiers)!r}; accepted: a pointer to a type")
+    said = [word for word in words if word in places]
+    if len(said) > 1:
+        raise refuse(f"the pointer {name!r} says not once 'device' or 'host' before its type")
+    type_name = " ".join(word for word in words if word != "const" and word not in places)
+    return Declared(name, CType(type_name, len(star), "const" in words), " ".join(words), said[0] if said else "")
 
 
-def without_std(text: str) -> str:
-    """Return C++ with the integers of namespaces as C has them."""
-    return re.sub(r"(?:(?<![\w:])::)?\b(?:cuda::)?std::(u?int\d+_t|size_t|ptrdiff_t)\b", r"\1", text)
+def parameters_in(text: str, refuse: Refuse) -> list[Declared]:
+    """Return the parameters between the parentheses of a function of the host."""
+    parts = [] if text.strip() in ("", "void") else text.split(",")
+    return [declared_of(part, refuse, f"arg{place}", ("device", "host")) for place, part in enumerate(parts)]
+
+
+_DECLARATION = re.compile(
+    r'(?P<extern>extern (?:"C" ?)?)?(?:inline )?(?P<result>[\w: *]*[ *])(?:::)?'
+    r"(?P<name>[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*) ?\((?P<rest>[^()]*)\)(?: ?noexcept)?"
+)
+_ENUM = re.compile(
+    rf"(?P<typedef>typedef )?enum(?: class| struct)?(?: (?P<name>{_NAME}))? ?(?:: ?(?P<base>{_NAME}(?: \w+)*))? ?"
+    r"(?:\{(?P<values>[^{}]*)\})? ?(?P<alias>[A-Za-z_]\w*)?"
+)
+_STRUCT = re.compile(rf"(?:struct|class|union) (?P<name>{_NAME})")
+
+
+def functions_in(declarations: str, names: Names) -> list[Stated]:
+    """Return the functions of a text; into `names` go the enums, structs and typedefs that it defines."""
+    known: dict[str, int] = {}
+    statements = _statements(declarations)
+    return [_function_in(text) for text in statements if not _define(without_std(text), names, known)]
+
+
+def _statements(declarations: str) -> list[str]:
+    text = without_comments(declarations)
+    if found := re.search(r"^\s*#.*", text, re.MULTILINE):
+        raise ValueError(
+            f"interop.load: {found[0].strip()!r} is for the preprocessor; accepted: C declarations of functions, or "
+            "header=, which reads a whole file"
+        )
+    if re.search(r'extern\s*"C"\s*\{', text):
+        raise ValueError(
+            'interop.load: declarations has a block extern "C" { ... }, which is not read; accepted: the declarations '
+            'in it, each as it is or with extern "C" before it'
+        )
+    *statements, rest = (" ".join(part.split()) for part in text.split(";"))
+    if rest:
+        raise ValueError(f"interop.load: {rest!r} has no ';' behind it; accepted: C declarations, each with one")
+    return [statement for statement in statements if statement]
+
+
+def _define(text: str, names: Names, known: dict[str, int]) -> bool:
+    """Take the definition of a type; return whether it is one."""
+    if struct := _STRUCT.fullmatch(text):
+        names.define(struct["name"].removeprefix("::"), Struct(struct["name"].removeprefix("::"), False))
+        return True
+    enum = _ENUM.fullmatch(text)
+    if enum and (enum["values"] is not None or enum["base"]):
+        label = (enum["name"] or enum["alias"] or "").removeprefix("::")
+        pairs = [pair.partition("=") for pair in (enum["values"] or "").split(",") if pair.strip()]
+        definition = enum_of(
+            label, [(x.strip(), y.strip() if eq else None) for x, eq, y in pairs], enum["base"] or "", known
+        )
+        known |= {value: number for number, value in definition.values.items()}
+        for name in (enum["name"], enum["alias"]):
+            if name:
+                names.define(name.removeprefix("::"), definition)
+        return True
+    if not text.startswith("typedef ") or "(" in text:
+        return False
+
+    def refuse(what: str) -> ValueError:
+        return ValueError(f"interop.load: {what}, in {text!r}")
+
+    alias = declared_of(text.removeprefix("typedef "), refuse)
+    names.resolve(alias.type)  # a struct is declared by this, too
+    names.define(alias.name, Alias(alias.type, ()))
+    return True
+
+
+def _function_in(text: str) -> Stated:
+    def refuse(what: str) -> ValueError:
+        return ValueError(f"interop.load: {what}, in {text!r}")
+
+    if text.startswith("static "):
+        raise refuse("a static function has no symbol outside its file; accepted: one that is not static")
+    found = _DECLARATION.fullmatch(without_std(text))
+    if found is None or "operator" in found["name"]:
+        raise refuse("a declaration is not understood; accepted: type name(type name, ...)")
+    result = declared_of(found["result"], refuse, "result").type
+    is_c = '"C"' in (found["extern"] or "")
+    if is_c and "::" in found["name"]:
+        raise refuse(f'{found["name"]!r} is extern "C": its symbol has no namespace; accepted: its name without it')
+    return Stated(text, found["name"], result, parameters_in(found["rest"], refuse), is_c)
 
 
 def without_comments(text: str) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
-from interop._functions.declarations import ELEMENTS, QUALIFIERS, Parameter, parts_of, without_comments, without_std
+from interop._functions.c_types import ELEMENTS, Names, without_std
+from interop._functions.declarations import declared_of, without_comments
+from interop._functions.parameters import Parameter, Refuse, array_of, number_of
 
 __all__ = ["NAME", "parameters_of", "split_at_commas"]
-
-Refuse = Callable[[str], ValueError]
 
 #: A kernel's name: with namespaces, and the arguments of a template.
 NAME = re.compile(r"(?:::)?(?:[A-Za-z_]\w*::)*(?P<base>[A-Za-z_]\w*)\s*(?:<(?P<arguments>.*)>)?", re.DOTALL)
@@ -29,6 +28,7 @@ _VIEW = re.compile(
     r"(?P<name>[A-Za-z_]\w*)"
 )
 _MOST_DIMENSIONS = 64  # of an array
+_NO_NAMES = Names()  # of types that the source defines
 
 
 class _Found(NamedTuple):
@@ -132,17 +132,11 @@ def _parameter(text: str, refuse: Refuse) -> Parameter:
                 f"{_accepted()}, in 1 to {_MOST_DIMENSIONS}"
             )
         return Parameter("view", view["name"], ELEMENTS[type_name], "const" not in words, ndim)
-    words, is_pointer, qualifiers, name = parts_of(text, refuse)
-    type_name = " ".join(word for word in words if word != "const")
-    if is_pointer:
-        if type_name not in ELEMENTS or set(qualifiers) - QUALIFIERS:
-            raise refuse(
-                f"the elements of {name!r} are {' '.join(words + qualifiers)!r}; accepted: void, {_accepted()}"
-            )
-        return Parameter("pointer", name, ELEMENTS[type_name], "const" not in words)
-    if not ELEMENTS.get(type_name):
-        raise refuse(f"the type of {name!r} is {' '.join(words)!r}; accepted: {_accepted()}, pointers, interop::View")
-    return Parameter("scalar", name, ELEMENTS[type_name], False)
+    declared = declared_of(text, refuse)
+    found = _NO_NAMES.resolve(declared.type)
+    if found.stars:
+        return array_of("pointer", declared, found, refuse)
+    return number_of(declared, found, ELEMENTS, "pointers, interop::View", refuse)
 
 
 def _plain(text: str) -> str:

@@ -1,13 +1,14 @@
-"""Pointers without `const` that are only read: `reads=` of `interop.kernel` and `interop.load`."""
+"""What is said of pointers by name: `reads=` of `interop.kernel` and `interop.load`, and `host=` and `device=`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from interop._functions.declarations import Parameter
+from interop._arguments import known_keywords
+from interop._functions.parameters import Parameter, Stated
 
-__all__ = ["checked", "described", "names_by_function", "names_of", "with_reads"]
+__all__ = ["checked", "described", "names_by_function", "names_of", "places_of", "with_reads"]
 
 _SWITCH = "INTEROP_CHECKED"
 
@@ -23,21 +24,41 @@ def names_of(where: str, given: object) -> tuple[str, ...]:
     return tuple(given)
 
 
-def names_by_function(given: object, declared: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return what `interop.load` is given, with the names of each of the `declared` functions as a tuple."""
+def names_by_function(given: object, declared: Sequence[str], option: str = "reads") -> dict[str, tuple[str, ...]]:
+    """Return what `option` of `interop.load` is given, with the names of each `declared` function as a tuple."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise TypeError(
-            f"interop.load: reads is {type(given).__name__}; accepted: a mapping of the names of functions to those of "
-            "their parameters, such as {'f': ('a', 'b')}"
+            f"interop.load: {option} is {type(given).__name__}; accepted: a mapping of the names of functions to those "
+            "of their parameters, such as {'f': ('a', 'b')}"
         )
     for function in given:
         if function not in declared:
-            raise ValueError(
-                f"interop.load: reads: {function!r} is no declared function; accepted: {', '.join(declared)}"
-            )
-    return {function: names_of(f"interop.load: reads[{function!r}]", names) for function, names in given.items()}
+            known = known_keywords(str(function), [*dict.fromkeys(declared)])
+            raise ValueError(f"interop.load: {option}: {function!r} is no declared function; {known}")
+    return {function: names_of(f"interop.load: {option}[{function!r}]", names) for function, names in given.items()}
+
+
+def places_of(
+    host: Mapping[str, tuple[str, ...]], device: Mapping[str, tuple[str, ...]], stated: Sequence[Stated]
+) -> dict[str, dict[str, str]]:
+    """Return where `host=` and `device=` say that the parameters of each function point.
+
+    ValueError for a name that is no parameter of one of the functions of that name, or that has two places.
+    """
+    places: dict[str, dict[str, str]] = {}
+    for place, by_function in (("host", host), ("device", device)):
+        for function, names in by_function.items():
+            label = f"interop.load: {place}[{function!r}]"
+            known = [declared.name for x in stated if x.name == function for declared in x.parameters]
+            for name in names:
+                if name not in known:
+                    accepted = ", ".join(dict.fromkeys(known)) or "none"
+                    raise ValueError(f"{label}: {name!r} is no parameter; accepted: {accepted}")
+                if places.setdefault(function, {}).setdefault(name, place) != place:
+                    raise ValueError(f"{label}: {name!r} stands in host, too; accepted: one of both")
+    return places
 
 
 def with_reads(
@@ -55,7 +76,7 @@ def with_reads(
             what = "no parameter"
         elif parameter.kind == "view":
             what = "a view, whose type says it: interop::View<const T, n> is only read"
-        elif parameter.kind in ("scalar", "stream"):
+        elif parameter.kind in ("scalar", "stream", "opaque"):
             what = "no pointer"
         elif not parameter.written:
             what = "a pointer to const, which is only read as it is"

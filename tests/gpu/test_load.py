@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-from helpers import device, graphs, libraries
+from helpers import c_functions, device, graphs, libraries
 
 import interop
 
@@ -86,34 +81,17 @@ A = np.arange(N, dtype="float32")
 B = np.full(N, 10, "float32")
 
 
-def nvcc():
-    found = shutil.which("nvcc")
-    wheels = [Path(folder, "nvidia/cu13/bin/nvcc") for folder in sys.path]
-    return found or next((str(path) for path in wheels if path.is_file()), None)
-
-
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory):
-    return interop.load(compile_and_link(tmp_path_factory.mktemp("load"), "libsum", SOURCE), DECLARATIONS)
-
-
-def compile_and_link(folder, name, source, *options):
-    compiler = nvcc()
-    if compiler is None:
-        pytest.skip("no nvcc")
-    (folder / f"{name}.cu").write_text(source)
-    wheels = Path(compiler).resolve().parents[1] / "lib"
-    command = [compiler, "-shared", "-Xcompiler", "-fPIC", "-arch=native", "-cudart", "static", f"-L{wheels}", *options]
-    subprocess.run([*command, folder / f"{name}.cu", "-o", folder / f"{name}.so"], check=True)
-    return folder / f"{name}.so"
+    return interop.load(c_functions.build_cuda(tmp_path_factory.mktemp("load"), "libsum", SOURCE), DECLARATIONS)
 
 
 @pytest.fixture(scope="module")
 def without_stream(tmp_path_factory):
     """By name, functions that are given no stream, and choose one."""
     folder = tmp_path_factory.mktemp("without_stream")
-    legacy = compile_and_link(folder, "liblegacy", WITHOUT_STREAM)
-    per_thread = compile_and_link(folder, "libthread", WITHOUT_STREAM, "-default-stream", "per-thread")
+    legacy = c_functions.build_cuda(folder, "liblegacy", WITHOUT_STREAM)
+    per_thread = c_functions.build_cuda(folder, "libthread", WITHOUT_STREAM, "-default-stream", "per-thread")
     names = ("on_default", "on_blocking", "elsewhere")
     ordered = interop.load(legacy, "".join(f"cudaError_t {name}({PARAMETERS});" for name in names))
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,24 @@ def build(text: str, library: Path, *options: str | Path, language: str = "c") -
     source.write_text(text)
     subprocess.run([*compiler.split(), "-shared", "-fPIC", source, "-o", fresh, *options], check=True)
     return fresh.replace(library)
+
+
+def nvcc() -> str | None:
+    """Return CUDA's compiler, of a toolkit or of PyPI's wheels."""
+    wheels = (Path(folder, "nvidia/cu13/bin/nvcc") for folder in sys.path)
+    return shutil.which("nvcc") or next((str(path) for path in wheels if path.is_file()), None)
+
+
+def build_cuda(folder: Path, name: str, source: str, *options: str | Path) -> Path:
+    """Compile CUDA C++ to a shared library for this machine's GPU and return its path; skip where there is no nvcc."""
+    compiler = nvcc()
+    if compiler is None:
+        pytest.skip("no nvcc")
+    (folder / f"{name}.cu").write_text(source)
+    wheels = Path(compiler).resolve().parents[1] / "lib"
+    command = [compiler, "-shared", "-Xcompiler", "-fPIC", "-arch=native", "-cudart", "static", f"-L{wheels}", *options]
+    subprocess.run([*command, folder / f"{name}.cu", "-o", folder / f"{name}.so"], check=True)
+    return folder / f"{name}.so"
 
 
 _SOURCE = r"""

@@ -24,6 +24,7 @@ REQUIREMENTS = {  # name -> module
     "matplotlib": "matplotlib",
     "nvrtc": "cuda.bindings.nvrtc",
     "cuvec": "cuvec",
+    "headers": "cxxheaderparser",
     "cuda": None,
 }
 

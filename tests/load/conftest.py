@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from helpers import c_functions
 from helpers.c_functions import DECLARATIONS
+from helpers.cxx_declarations import PREAMBLE
 
 import interop
 
@@ -25,3 +28,15 @@ def build(tmp_path):
         return c_functions.build(text, tmp_path / name, *options)
 
     return build
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Compile all these functions, each of which returns its number, to one library."""
+    folder, count = tmp_path_factory.mktemp("names"), itertools.count()
+
+    def compiled(functions, preamble=PREAMBLE):
+        source = preamble + "\n" + "\n".join(function.definition(i) for i, function in enumerate(functions))
+        return c_functions.build(source, folder / f"lib{next(count)}.so", "-O0", language="c++")
+
+    return compiled

@@ -41,7 +41,7 @@ import interop
         ("void sum(device int n);", "the type of 'n' is 'device int'"),
         ("void sum(struct pair p);", "the type of 'p' is 'struct pair'"),
         ("void sum(host wchar_t* p);", "the elements of 'p' are 'host wchar_t'"),
-        ("float* sum(int n);", "a declaration is not understood"),
+        ("float* sum(int n);", "the result is float*, of which nothing says how long it is, and whose; accepted: void"),
         ("struct pair sum(int n);", "the result is struct pair; accepted: void"),
         ("void sum(int n, int n);", "the parameter 'n' has the name of another"),
         ("void sum(int stream);", "the parameter 'stream' has the name of another, or of a keyword"),

@@ -2,6 +2,8 @@
 #include <cxxabi.h>
 #include <interop/call.h>
 #include <interop/cuda/driver.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -9,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -16,6 +19,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/functions/checked_reads.h"
+#include "bindings/functions/registers.h"
 #include "bindings/functions/results.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
@@ -25,79 +29,15 @@
 namespace interop::bindings {
 namespace {
 
-// ---- the machine's calling convention ----
-
-using Word = uint64_t;
-
-// Integers and floating-point numbers have registers of their own, in the order of the parameters among their kind; a
-// parameter without a register takes 8 bytes of the stack. So one call with all registers filled serves every
-// signature. libffi does the same, but takes four times as long.
-#if defined(__linux__) && defined(__x86_64__)
-constexpr int kIntegerRegisters = 6;  // System V AMD64
-#define INTEROP_INTEGER_REGISTERS(r) r[0], r[1], r[2], r[3], r[4], r[5]
-#define INTEROP_INTEGER_TYPES Word, Word, Word, Word, Word, Word
-#elif defined(__linux__) && defined(__aarch64__)
-constexpr int kIntegerRegisters = 8;  // AAPCS64
-#define INTEROP_INTEGER_REGISTERS(r) r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]
-#define INTEROP_INTEGER_TYPES Word, Word, Word, Word, Word, Word, Word, Word
-#else
-constexpr int kIntegerRegisters = 0;  // not known here
-#define INTEROP_INTEGER_REGISTERS(r) r[0]
-#define INTEROP_INTEGER_TYPES Word
-#endif
-constexpr int kFloatRegisters = 8;
-constexpr int kStackWords = 16;
-
-/// The arguments of one call, where the convention puts them.
-class Registers {
- public:
-  void add_integer(Word value) {
-    if (integer_count_ < kIntegerRegisters) {
-      integers_[integer_count_++] = value;
-    } else {
-      stack_[stack_count_++] = value;
-    }
-  }
-  void add_float(Word bits) {
-    if (float_count_ < kFloatRegisters) {
-      std::memcpy(&floats_[float_count_++], &bits, sizeof bits);  // a float is in the low half
-    } else {
-      stack_[stack_count_++] = bits;
-    }
-  }
-
-  template <class Returned>
-  Returned call(void* symbol) const {
-    const auto& r = integers_;
-    const auto& f = floats_;
-    const auto& s = stack_;
-    if (stack_count_ == 0) {
-      using Function =
-          Returned (*)(INTEROP_INTEGER_TYPES, double, double, double, double, double, double, double, double);
-      return reinterpret_cast<Function>(symbol)(INTEROP_INTEGER_REGISTERS(r), f[0], f[1], f[2], f[3], f[4], f[5], f[6],
-                                                f[7]);
-    }
-    using Function =
-        Returned (*)(INTEROP_INTEGER_TYPES, double, double, double, double, double, double, double, double, Word, Word,
-                     Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
-    return reinterpret_cast<Function>(symbol)(INTEROP_INTEGER_REGISTERS(r), f[0], f[1], f[2], f[3], f[4], f[5], f[6],
-                                              f[7], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10],
-                                              s[11], s[12], s[13], s[14], s[15]);
-  }
-
- private:
-  Word integers_[8] = {};
-  double floats_[kFloatRegisters] = {};
-  Word stack_[kStackWords] = {};
-  int integer_count_ = 0, float_count_ = 0, stack_count_ = 0;
-};
-
 // ---- declarations ----
 
 enum class Kind { device, host, scalar, stream };
 
 /// (kind, name, dtype, is written to): the dtype is "" for void*.
 using Declared = std::tuple<std::string, std::string, std::string, bool>;
+
+/// (type, value of success, names of values, is CUDA's): of a status that is no `cudaError_t`.
+using Status = std::tuple<std::string, int64_t, std::map<int64_t, std::string>, bool>;
 
 struct Parameter {
   Kind kind;
@@ -125,12 +65,14 @@ enum class Streams {
 /// A C function and its declaration, which interop/_load.py has parsed.
 struct CFunction {
   CFunction(std::string function_label, uintptr_t address, const std::vector<Declared>& declared, std::string returned,
-            bool has_own_streams, std::vector<int> checked_places, bool works_on_gpu)
+            bool has_own_streams, std::vector<int> checked_places, bool works_on_gpu,
+            std::optional<Status> returned_status)
       : label(std::move(function_label)),
         symbol(reinterpret_cast<void*>(address)),
         result(std::move(returned)),
         checked(std::move(checked_places)),
-        needs_gpu(works_on_gpu) {
+        needs_gpu(works_on_gpu),
+        status(std::move(returned_status)) {
     if (kIntegerRegisters == 0) {
       throw std::runtime_error("interop.load: C functions are called on Linux, on x86-64 and 64-bit ARM");
     }
@@ -158,8 +100,9 @@ struct CFunction {
   void* symbol;
   std::string result;  // "", "status" (a cudaError_t), or the dtype of a scalar
   std::vector<Parameter> parameters;
-  std::vector<int> checked;  // places of the parameters that `reads=` names, where INTEROP_CHECKED=1
-  bool needs_gpu;            // it may end the process without one
+  std::vector<int> checked;      // places of the parameters that `reads=` names, where INTEROP_CHECKED=1
+  bool needs_gpu;                // it may end the process without one
+  std::optional<Status> status;  // of an integer `result`
   Streams streams = Streams::given;
 };
 
@@ -248,19 +191,35 @@ Returned call_symbol(const CFunction& function, const Registers& registers) {
   return returned;
 }
 
+/// An integer in 64 bits: in the register, its high bits are anything.
+Word extended(DLDataType dtype, Word word) {
+  const int unused = 64 - dtype.bits;
+  if (dtype.code == kDLInt) return static_cast<Word>(static_cast<int64_t>(word << unused) >> unused);
+  return word << unused >> unused;
+}
+
 nb::object to_python(const CFunction& function, const Returned& returned) {
-  if (function.result.empty() || function.result == "status") return nb::none();
+  if (function.result.empty() || function.result == "status" || function.status) return nb::none();
   const DLDataType dtype = dtype_called(function.result);
   if (dtype.code == kDLFloat) return nb::float_(returned.number);
-  const int unused = 64 - dtype.bits;  // the high bits are anything
   if (dtype.code == kDLBool) return nb::bool_((returned.integer & 0xff) != 0);
-  if (dtype.code == kDLInt) return nb::int_(static_cast<int64_t>(returned.integer << unused) >> unused);
-  return nb::int_(returned.integer << unused >> unused);
+  const Word integer = extended(dtype, returned.integer);
+  return dtype.code == kDLInt ? nb::int_(static_cast<int64_t>(integer)) : nb::int_(integer);
 }
 
 void check_status(const CFunction& function, const Returned& returned) {
   const int status = static_cast<int>(returned.integer);
   if (function.result == "status" && status != 0) cuda::throw_status(status, function.label.c_str());
+  if (!function.status) return;
+  const auto& [type, success, names, is_of_cuda] = *function.status;
+  const auto value = static_cast<int64_t>(extended(dtype_called(function.result), returned.integer));
+  if (value == success) return;
+  const auto name = names.find(value);
+  const std::string what = function.label + " returned " + std::to_string(value) +
+                           (name == names.end() ? "" : " (" + name->second + ")") + ", a " + type +
+                           ", of which success is " + std::to_string(success);
+  if (is_of_cuda) throw CudaError(what);
+  throw std::runtime_error(what);
 }
 
 /// The results that the calls have made, in the order of the parameters.
@@ -459,9 +418,10 @@ nb::list demangled(const std::vector<std::string>& symbols) {
 
 void bind_load(nb::module_& m) {
   nb::class_<CFunction>(m, "CFunction", "A C function and its declaration.")
-      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool, std::vector<int>, bool>(),
+      .def(nb::init<std::string, uintptr_t, std::vector<Declared>, std::string, bool, std::vector<int>, bool,
+                    std::optional<Status>>(),
            nb::arg("label"), nb::arg("address"), nb::arg("parameters"), nb::arg("result"), nb::arg("has_own_streams"),
-           nb::arg("checked"), nb::arg("needs_gpu"))
+           nb::arg("checked"), nb::arg("needs_gpu"), nb::arg("status").none())
       .def("call", &call_by_name, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "

@@ -1,0 +1,277 @@
+"""The functions and types that a header declares."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from interop._functions.c_types import Alias, CType, Names, Struct
+from interop._functions.enums import enum_of
+from interop._functions.parameters import Declared, Stated
+from interop._functions.preprocessed import Piece, import_reader, pieces_of, without_attributes
+
+__all__ = ["Header", "read_header"]
+
+_TYPES = re.compile(r"(?:typedef|struct|class|union|enum|using)\b")
+#: Attributes that change what a type is, or how a function is called.
+_CHANGING = re.compile(r"vector_size|\b(?:__)?mode(?:__)?\b|packed|ms_abi|regparm|sysv_abi|\basm\b|\b__asm(?:__)?\b")
+_OF_CUDA = re.compile(r"\b(?:__host__|__device__|__forceinline__|__noinline__)\b")
+_CLASS_KEYS = ("struct", "class", "union")
+_CALLED = re.compile(r"(?P<name>(?:~|\boperator\b[^\w(]*|[A-Za-z_:])[\w:]*)\s*\(")
+
+
+class Header(NamedTuple):
+    """What a header declares: functions, and why others are none that could be called, by their names."""
+
+    functions: list[Stated]
+    refused: dict[str, str]
+
+
+def read_header(path: str | os.PathLike[str], include_path: Sequence[str | os.PathLike[str]], names: Names) -> Header:
+    """Read a header; into `names` go the types that it and the files that it includes define."""
+    header = Path(path).absolute()
+    source = pieces_of(header, [Path(folder).absolute() for folder in include_path])
+    own = {str(header), *_repeated(source.pieces)}
+    names.missing += source.missing
+    reader = _Reader(names)
+    for piece in source.pieces:
+        if piece.file in own or _TYPES.match(piece.text):
+            reader.read(piece, piece.file in own)
+    if not reader.header.functions and not reader.header.refused:
+        others = dict.fromkeys(Path(x.file).name for x in source.pieces if x.file not in own and x.text.endswith(");"))
+        what = f"; those of what it includes do not count: {', '.join(others)}" if others else ""
+        raise ValueError(f"interop.load: header is {str(header)!r}, which declares no function{what}")
+    return reader.header
+
+
+def _repeated(pieces: Sequence[Piece]) -> set[str]:
+    """Return the files that are parts of the header, as their text is included again and again, each time as another.
+
+    Those of math.h are so.
+    """
+    last: Counter[str] = Counter()
+    found = set()
+    for piece in pieces:
+        if piece.line < last[piece.file]:
+            found.add(piece.file)
+        last[piece.file] = piece.line
+    return found
+
+
+class _Reader:
+    def __init__(self, names: Names) -> None:
+        self.header = Header([], {})
+        self._names = names
+        self._values: dict[str, int] = {}  # of all enums
+        self._parse = import_reader()[1].parse_string
+
+    def read(self, piece: Piece, is_own: bool) -> None:
+        """Take what one declaration declares; `is_own`: functions, too."""
+        text = _OF_CUDA.sub("", piece.text) if is_own else piece.text
+        plain, attributes = without_attributes(text)
+        stated = Stated(" ".join(plain.split()).removesuffix(" ;").removesuffix(";"), _name_in(plain), CType(""), [])
+        stated = stated._replace(place=piece.place, spaces=piece.scope, name="::".join([*piece.scope, stated.name]))
+        if is_own and not _TYPES.match(piece.text) and (why := _not_of_host(piece.text)):
+            self._refuse(stated, why)
+            return
+        try:
+            found = self._parse(plain).namespace
+        except Exception as error:  # cxxheaderparser's own, and what it raises of text that it does not expect
+            if is_own and "(" in plain and not plain.startswith("typedef"):
+                self._refuse(
+                    stated, f"the declaration is not understood ({str(error).partition('error ')[2] or error})"
+                )
+            return
+        is_changed = bool(_CHANGING.search(attributes))
+        self._define(found, piece, is_own, is_changed)
+        if is_own:
+            for function in found.functions:
+                self._take(function, stated, piece, is_changed)
+            for scope in found.classes:
+                self._refuse_members(scope, stated, piece)
+
+    # ---- functions ----
+
+    def _take(self, function: Any, stated: Stated, piece: Piece, is_changed: bool) -> None:
+        name = "::".join([*piece.scope, _name_of(function.name)])
+        stated = stated._replace(name=name)
+        if why := _why_not(function, is_changed):
+            self._refuse(stated, why)
+            return
+        parameters = []
+        for place, parameter in enumerate(function.parameters):
+            label = parameter.name or f"arg{place}"
+            label += "_" * (label in ("stream", "execution"))  # which are keywords of the call
+            type_ = _type_of(parameter.type, decays=True)
+            parameters.append(Declared(label, type_, str(type_)))
+        is_c = piece.is_c or function.extern == '"C"' or function.extern == "C"
+        self.header.functions.append(
+            stated._replace(
+                name=_name_of(function.name) if is_c else name,
+                result=_type_of(function.return_type),
+                parameters=parameters,
+                is_c=is_c,
+            )
+        )
+
+    def _refuse_members(self, scope: Any, stated: Stated, piece: Piece) -> None:
+        owner = "::".join([*piece.scope, _name_of(scope.class_decl.typename)])
+        for method in scope.methods:
+            why = "it is a member of a class, which is called with an object; accepted: a function that is no member"
+            self._refuse(stated._replace(name=f"{owner}::{_name_of(method.name)}", text=f"class {owner}"), why)
+
+    def _refuse(self, stated: Stated, why: str) -> None:
+        if stated.name:
+            self.header.refused.setdefault(stated.name, str(stated.refuse(why)).removeprefix("interop.load: "))
+
+    # ---- types ----
+
+    def _define(self, found: Any, piece: Piece, is_own: bool, is_changed: bool) -> None:
+        def define(name: str, definition: Any) -> None:
+            self._names.define("::".join([*piece.scope, name]), definition, is_own=is_own)
+
+        unnamed: dict[int, Any] = {}
+        for scope in found.classes:
+            self._take_struct(scope.class_decl, define, piece, unnamed)
+        for declared in found.forward_decls:
+            if declared.enum_base is None and declared.template is None:
+                name = _name_of(declared.typename)
+                define(name, Struct("::".join([*piece.scope, name]), False))
+            elif declared.enum_base is not None:
+                self._take_enum(declared.typename, (), declared.enum_base, define, piece, unnamed, is_changed)
+        for enum in found.enums:
+            self._take_enum(enum.typename, enum.values, enum.base, define, piece, unnamed, is_changed)
+        for typedef in found.typedefs:
+            self._take_alias(typedef.name, typedef.type, define, piece, unnamed, is_changed)
+        for alias in found.using_alias:
+            if alias.template is None:
+                self._take_alias(alias.alias, alias.type, define, piece, unnamed, is_changed)
+
+    def _take_struct(self, declared: Any, define: Any, piece: Piece, unnamed: dict[int, Any]) -> None:
+        segment = declared.typename.segments[-1]
+        if declared.template is not None:
+            return
+        if hasattr(segment, "id"):
+            unnamed[segment.id] = Struct("", True)
+            return
+        name = _name_of(declared.typename)
+        define(name, Struct("::".join([*piece.scope, name]), True))
+
+    def _take_enum(
+        self,
+        typename: Any,
+        values: Sequence[Any],
+        base: Any,
+        define: Any,
+        piece: Piece,
+        unnamed: dict[int, Any],
+        is_changed: bool,
+    ) -> None:
+        segment = typename.segments[-1]
+        pairs = [(x.name, x.value and " ".join(token.value for token in x.value.tokens)) for x in values]
+        type_name = self._names.resolve(CType(_name_of(base)), piece.scope).name if base is not None else ""
+        is_class = " " in (typename.classkey or "")
+        name = "" if hasattr(segment, "id") else _name_of(typename)
+        enum = enum_of("::".join([*piece.scope, name]), pairs, type_name or "int" * is_class, self._values)
+        if is_changed:
+            enum = enum._replace(unusable="an attribute changes the type")
+        if not is_class:
+            self._values |= {label: value for value, label in enum.values.items()}
+        if name:
+            define(name, enum)
+        else:
+            unnamed[segment.id] = enum
+
+    def _take_alias(
+        self, name: str, type_: Any, define: Any, piece: Piece, unnamed: dict[int, Any], is_changed: bool
+    ) -> None:
+        declared = _type_of(type_)
+        base = type_
+        while hasattr(base, "ptr_to"):
+            base = base.ptr_to
+        typename = getattr(base, "typename", None)
+        segment: Any = typename.segments[-1] if typename is not None else None
+        if hasattr(segment, "id"):
+            whole = "::".join([*piece.scope, name])
+            definition = unnamed.get(segment.id)
+            if definition is not None and not declared.stars and not declared.unusable:
+                unnamed[segment.id] = definition._replace(name=whole)  # its name to the linker, too
+                define(name, unnamed[segment.id])
+            else:
+                define(name, Alias(declared._replace(unusable="a type without a name"), piece.scope))
+            return
+        self._names.resolve(declared, piece.scope)  # a struct is declared by this, too
+        if is_changed:
+            declared = declared._replace(unusable="a type that an attribute changes")
+        define(name, Alias(declared, piece.scope))
+
+
+def _why_not(function: Any, is_changed: bool) -> str:
+    """Say why a function cannot be called, whatever its types are; "" if nothing is known."""
+    reasons = (
+        (
+            function.template is not None,
+            "it is a template, which has no function of its own; accepted: one that calls it",
+        ),
+        (function.operator is not None, "it is an operator; accepted: a function with a name"),
+        (function.static, "it is static, and has no symbol outside its file; accepted: one that is not static"),
+        (function.deleted, "it is deleted"),
+        (function.vararg, "it takes any number of arguments (...); accepted: a function with all its parameters"),
+        (is_changed, "an attribute or asm changes how it is called"),
+        (function.return_type is None, "it has no result; accepted: a function"),
+        (any(x.param_pack for x in function.parameters), "it takes a pack of parameters; accepted: one for each"),
+    )
+    return next((why for is_so, why in reasons if is_so), "")
+
+
+def _not_of_host(text: str) -> str:
+    if re.search(r"\b__global__\b", text):
+        return "it is a kernel; accepted: a function that launches it, or its source in interop.kernel"
+    if re.search(r"\b__device__\b", text) and not re.search(r"\b__host__\b", text) and "(" in text:
+        return "it is a function of the GPU (__device__); accepted: a function of the host"
+    return ""
+
+
+def _name_in(text: str) -> str:
+    """Return what is likely the name of a function whose declaration is not understood."""
+    found = [x["name"] for x in _CALLED.finditer(text) if x["name"] not in ("decltype", "noexcept", "alignas", "throw")]
+    return found[0] if found else ""
+
+
+def _name_of(name: Any) -> str:
+    return "::".join(segment.format() for segment in name.segments)
+
+
+def _type_of(type_: Any, decays: bool = False) -> CType:
+    """Return a type of cxxheaderparser; `decays`: that of a parameter, where an array is a pointer."""
+    kind = type(type_).__name__
+    if kind == "Array" and decays:
+        return _pointer_to(type_.array_of)
+    if kind == "Pointer":
+        return _pointer_to(type_.ptr_to)
+    if kind == "Type":
+        key = f"{type_.typename.classkey} " if type_.typename.classkey in _CLASS_KEYS else ""
+        return CType(key + _name_of(type_.typename), 0, type_.const)
+    unusable = {
+        "Array": "an array",
+        "FunctionType": "a function",
+        "Reference": "a reference",
+        "MoveReference": "a reference",
+        "MemberPointer": "a pointer to a member",
+    }
+    return CType("", unusable=unusable.get(kind, f"a type that is not understood ({kind})"))
+
+
+def _pointer_to(type_: Any) -> CType:
+    target = _type_of(type_)
+    if target.unusable == "a function":
+        return target._replace(unusable="a function pointer")
+    if target.unusable == "an array":
+        return target._replace(unusable="an array of arrays")
+    if getattr(type_, "volatile", False):
+        return target._replace(unusable="a pointer to what is volatile")
+    return target._replace(stars=target.stars + 1)
