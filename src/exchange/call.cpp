@@ -93,6 +93,7 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
           ": execution is given, and stream is being captured into a CUDA graph; accepted: a call outside " +
           "the capture, or device arrays");
     }
+    staging_ = std::make_unique<Staging>(device_, stream_);
     if (!only_looks_) stage();
   }
 }

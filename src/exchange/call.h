@@ -148,7 +148,7 @@ class Call {
   int result_count_ = 0;
   std::vector<nanobind::object> workspaces_;
   std::vector<Strided> strided_;
-  std::unique_ptr<Staging> staging_;  // of a staged call that does more than look
+  std::unique_ptr<Staging> staging_;  // of a staged call
 };
 
 }  // namespace interop::exchange

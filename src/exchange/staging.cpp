@@ -1,7 +1,6 @@
 /// Host arrays, computed on the GPU because `execution=` asks for it: their way there and back.
 #include "exchange/staging.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "exchange/array/array.h"
@@ -105,7 +104,6 @@ void Staging::finish() {
 // ---- the arrays of a call ----
 
 void Call::stage() {
-  staging_ = std::make_unique<Staging>(device_, stream_);
   for (int i = 0; i < argument_count_; ++i) {
     Operand& operand = operands_[i];
     if (is_dense(operand.tensor)) continue;
