@@ -318,6 +318,34 @@ def test_kernels_that_do_not_share_are_not_ordered(queued):
     assert told[-3:] == ["launch on 6", "6 waits for 'copy from the host on 5'", "launch on 6"]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "message"),
+    [
+        (
+            ".param .u64 a, .param .u64 b, .param .u64 c",
+            "x, x, 3",
+            "3 parameters are declared, and the compiled kernel has 2",
+        ),
+        (
+            ".param .u64 a, .param .u32 b",
+            "x, 3",
+            "b is declared with 4 bytes, and is 8 bytes in the compiled kernel; acc",
+        ),
+    ],
+)
+def test_parameters_that_the_driver_knows_otherwise(queued, parameters, arguments, message):
+    signature = "float* a, unsigned b" if "u32" in parameters else "float* a, float* b, long long n"
+    told = queued(f"""
+        text = {PTX!r}.replace(".param .u64 a, .param .u64 b", {parameters!r})
+        other = interop.kernel(text, "run", grid=1, signature={signature!r})
+        for _ in range(2):
+            try: other({arguments}, stream=3)
+            except ValueError as error: print(error)
+    """)
+    assert [line for line in told if "launch" in line] == []
+    assert [line.startswith(f"interop.kernel('run'): {message}") for line in told if "declared" in line] == [True, True]
+
+
 def test_the_values_are_those_of_now(queued):
     told = queued("""
         values = np.arange(9, dtype="float32")

@@ -176,7 +176,8 @@ def test_it_runs_on_the_device_of_the_arrays(add, cupy, two_cuda_devices):
 # ---- tensor cores ----
 
 
-def test_tensor_cores_by_their_header(cupy, _cuda_headers):
+@pytest.mark.usefixtures("_cuda_headers")
+def test_tensor_cores_by_their_header(cupy):
     source = """
     #include <mma.h>
     using namespace nvcuda;
