@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import drivers, machine
+from helpers.kernels import UnloadedLibrary
 
 import interop
 from interop import _program
@@ -107,16 +108,6 @@ def test_a_traced_array_is_refused(run):
 # ---- which kernels share ----
 
 
-class Library:
-    """A library that is not loaded."""
-
-    def __init__(self, image, has_variables):
-        self.has_variables = has_variables
-
-    def kernel(self, symbol):
-        return self, symbol
-
-
 @pytest.fixture
 def library_of(nvrtc, monkeypatch, tmp_path):
     """The library that a kernel is in, for a device that is not there."""
@@ -124,9 +115,7 @@ def library_of(nvrtc, monkeypatch, tmp_path):
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kept, "_libraries", {})
     monkeypatch.setattr(_program, "_modules_of_files", {})
-    monkeypatch.setattr(
-        interop._core.LoadedLibrary, "load", lambda image, _, has_variables: Library(image, has_variables)
-    )
+    monkeypatch.setattr(interop._core.LoadedLibrary, "load", UnloadedLibrary)
 
     def find(kernel):
         (library, _), label = kernel._load("sm_90"), kernel._label
