@@ -65,6 +65,7 @@ from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
 from interop._register import register
+from interop._variables import Globals, Variable
 
 Array.__module__ = CudaError.__module__ = "interop"
 _atexit.register(_core.close, 0.8)
@@ -76,9 +77,11 @@ __all__ = [  # not "jax": a star import would load JAX
     "Explanation",
     "Expression",
     "Function",
+    "Globals",
     "Kernel",
     "Library",
     "Opaque",
+    "Variable",
     "__version__",
     "abs",
     "add",

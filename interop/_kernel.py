@@ -13,9 +13,9 @@ from interop._arguments import named, shown, type_name
 from interop._core import CudaError
 from interop._cuda import images, nvcc
 from interop._functions.array_function import ArrayFunction, ShapeRule
-from interop._functions.declarations import Parameter
 from interop._functions.image_declaration import check_bytes, signature_of
 from interop._functions.kernel_declaration import NAME, parameters_of
+from interop._functions.parameters import Parameter
 from interop._functions.reads import checked, described, names_of, with_reads
 from interop._program import Program, Source, one_of, program_of, read_source
 from interop._streams import StreamLike
@@ -48,13 +48,15 @@ def kernel(
 
     Parameters
     ----------
-    source : str or path
-        The text, or a path object of a file that has it.
+    source : str, path or bytes
+        CUDA C++: the text, or a path object of a file that has it. Or a cubin, PTX or a fatbin: a path object or the
+        bytes, for PTX the text as well; the content says which it is.
     name : str
         The kernel's, with its namespace if it has one; of a template with its arguments: ``"scale<float>"``.
     signature : str, optional
         The kernel's parameters as in C++, ``"const float* x, float* y, int n"``, where they cannot be read from the
-        source: for a kernel that a macro or a header declares, or types that have other names there.
+        source: for a kernel that a macro or a header declares, or types that have other names there; or of an
+        ``extern "C"`` kernel that is compiled already. The parameters of another one are called ``arg0``, ``arg1``, ...
     grid : int, tuple of up to three, or callable, optional
         The blocks along x, y, z, of all clusters together. A callable is called with the arguments of the call, in the
         declared order.
@@ -82,7 +84,8 @@ def kernel(
     Returns
     -------
     Kernel
-        To be called with an argument for each parameter. It compiles at its first call on a device.
+        To be called with an argument for each parameter. It compiles at its first call on a device. Its ``globals``
+        are the variables of its code.
 
     Raises
     ------
@@ -90,17 +93,20 @@ def kernel(
         `source`, `name`, `options` or `reads` is of another type. In a call: an argument is no array or no number where
         it must be one, of another dtype, read-only where it is written, or in host memory.
     ValueError
-        The source is a str that names a file, or declares no such kernel; its parameters are not understood; a launch
-        option is none; a name in `reads` is no parameter, no pointer, one to ``const`` already, or a view. In a call:
-        the array of a pointer is not C-contiguous, or that of a view has other dimensions; an array for a result of
-        `returning` has another shape than that; the launch is larger than the device or the kernel allows.
+        The source is a str that names a file, or declares no such kernel; its parameters are not understood, or have
+        other sizes than in what is compiled; a cubin, PTX or a fatbin is truncated or not linked, or `options` or
+        `compiler` is given with it; a launch option is none; a name in `reads` is no parameter, no pointer, one to
+        ``const`` already, or a view. In a call: the array of a pointer is not C-contiguous, or that of a view has other
+        dimensions; an array for a result of `returning` has another shape than that; the launch is larger than the
+        device or the kernel allows.
     OSError
         The file `source` cannot be read.
     OverflowError
         In a call: a number does not fit its parameter, or would become infinite in it.
     CudaError
         In a call: the kernel does not compile, in the compiler's words; `cuda.core` or the compiler is missing, which
-        the message says how to install; the file has changed since it was read; CUDA fails.
+        the message says how to install; the file has changed since it was read; the driver does not take the cubin,
+        PTX or fatbin; CUDA fails.
 
     Notes
     -----

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import elements
+from helpers.kernels import UnloadedLibrary
 from helpers.scalars import Choice, Integer, Real
 
 import interop
-from interop import _program
 from interop._cuda import kept
 
 SCALE = """
@@ -416,23 +416,18 @@ def test_a_function_of_the_arguments_is_called_with_them():
 # ---- the compiler ----
 
 
-class Library:
-    """A library that is not loaded: the kernels in it are the image and their symbols."""
-
-    def __init__(self, image):
-        self.image = image
-
-    def kernel(self, symbol):
-        return self.image, symbol
-
-
 @pytest.fixture
 def compiled(nvrtc, monkeypatch, tmp_path):
     """The image of a kernel for a device that is not there, by way of the cache."""
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kept, "_libraries", {})
-    monkeypatch.setattr(interop._core.LoadedLibrary, "load", lambda image, origin, _: Library(image))
-    return lambda made, architecture="sm_90": made._load(architecture)
+    monkeypatch.setattr(interop._core.LoadedLibrary, "load", UnloadedLibrary)
+
+    def load(made, architecture="sm_90"):
+        library, symbol = made._load(architecture)
+        return library.image, symbol
+
+    return load
 
 
 VIEWS = """
@@ -484,13 +479,6 @@ def test_headers_are_found_and_a_change_in_one_compiles_anew(compiled, tmp_path)
         (image, _) = compiled(interop.kernel(tmp_path / "kernel.cu", "f"))
         assert image in [library.image for library in kept._libraries.values()]
     assert len(kept._libraries) == 2
-
-
-def test_cudas_own_headers_are_found(compiled):
-    if not _program.cuda_headers():
-        pytest.skip("no headers of CUDA")
-    source = "#include <cuda_fp16.h>\n__global__ void f(__half* x, __half by) { *x = __hmul(*x, by); }"
-    compiled(interop.kernel(source, "f"))
 
 
 def test_a_header_that_is_missing_is_named(compiled):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import drivers, machine
+from helpers.kernels import UnloadedLibrary
 
 import interop
 from interop import _program
@@ -107,16 +108,6 @@ def test_a_traced_array_is_refused(run):
 # ---- which kernels share ----
 
 
-class Library:
-    """A library that is not loaded."""
-
-    def __init__(self, image, has_variables):
-        self.has_variables = has_variables
-
-    def kernel(self, symbol):
-        return self, symbol
-
-
 @pytest.fixture
 def library_of(nvrtc, monkeypatch, tmp_path):
     """The library that a kernel is in, for a device that is not there."""
@@ -124,9 +115,7 @@ def library_of(nvrtc, monkeypatch, tmp_path):
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kept, "_libraries", {})
     monkeypatch.setattr(_program, "_modules_of_files", {})
-    monkeypatch.setattr(
-        interop._core.LoadedLibrary, "load", lambda image, _, has_variables: Library(image, has_variables)
-    )
+    monkeypatch.setattr(interop._core.LoadedLibrary, "load", UnloadedLibrary)
 
     def find(kernel):
         (library, _), label = kernel._load("sm_90"), kernel._label
@@ -316,6 +305,34 @@ def test_kernels_that_do_not_share_are_not_ordered(queued):
     assert "5 waits for 'launch on 3'" in told
     assert "5 waits for 'launch on 4'" not in told
     assert told[-3:] == ["launch on 6", "6 waits for 'copy from the host on 5'", "launch on 6"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "message"),
+    [
+        (
+            ".param .u64 a, .param .u64 b, .param .u64 c",
+            "x, x, 3",
+            "3 parameters are declared, and the compiled kernel has 2",
+        ),
+        (
+            ".param .u64 a, .param .u32 b",
+            "x, 3",
+            "b is declared with 4 bytes, and is 8 bytes in the compiled kernel; acc",
+        ),
+    ],
+)
+def test_parameters_that_the_driver_knows_otherwise(queued, parameters, arguments, message):
+    signature = "float* a, unsigned b" if "u32" in parameters else "float* a, float* b, long long n"
+    told = queued(f"""
+        text = {PTX!r}.replace(".param .u64 a, .param .u64 b", {parameters!r})
+        other = interop.kernel(text, "run", grid=1, signature={signature!r})
+        for _ in range(2):
+            try: other({arguments}, stream=3)
+            except ValueError as error: print(error)
+    """)
+    assert [line for line in told if "launch" in line] == []
+    assert [line.startswith(f"interop.kernel('run'): {message}") for line in told if "declared" in line] == [True, True]
 
 
 def test_the_values_are_those_of_now(queued):

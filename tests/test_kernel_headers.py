@@ -47,6 +47,15 @@ def test_a_standard_header_that_is_the_hosts():
         compiler.compile_source("a test", source, ["k"], options, "sm_80")
 
 
+def test_cudas_own_headers_are_found():
+    machine.need("nvrtc")
+    machine.need("cuda_core")
+    if not _program.cuda_headers():
+        pytest.skip("CUDA's own headers are not installed")
+    source = "#include <cuda_fp16.h>\n__global__ void k(__half* x, __half by) { *x = __hmul(*x, by); }"
+    compiler.compile_source("a test", source, ["k"], _program.compiler_options(None, "k", {}), "sm_80")
+
+
 WMMA = """
 #include <mma.h>
 #include <cuda_fp16.h>

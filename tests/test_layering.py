@@ -214,7 +214,7 @@ def test_the_package_imports_little():
         node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module.startswith("interop")
     }
     names = ("_convert", "_elementwise", "_explain", "_expression", "_kernel", "_load", "_matmul", "_paths")
-    names += ("_autotune", "_core", "_register", "_version")
+    names += ("_autotune", "_core", "_register", "_variables", "_version")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 

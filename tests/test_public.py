@@ -35,8 +35,10 @@ CLASSES = [
     "Explanation",
     "Expression",
     "Function",
+    "Globals",
     "Kernel",
     "Library",
+    "Variable",
     "autotune",
 ]
 PATHS = ["get_cmake_dir", "get_include"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from interop._cuda import images
-from interop._functions.declarations import ELEMENTS, Parameter
+from interop._functions.c_types import ELEMENTS
 from interop._functions.kernel_declaration import split_at_commas
+from interop._functions.parameters import Parameter, Refuse
 
 __all__ = ["check_bytes", "signature_of"]
-
-Refuse = Callable[[str], ValueError]
 
 _SIGNATURE = "accepted: signature='const float* x, float* y, int n', of its own parameters"
 

@@ -32,7 +32,7 @@ void* raw_new(void) { return malloc(8); }
 void* twice_new(void) { return malloc(8); }
 int same(const void* a, const void* b) { return a == b; }
 int twice_use(void* t) { return t != NULL; }
-const char* named(int i) { return i == 0 ? "caf\xc3\xa9" : i == 1 ? "\xff" : i == 2 ? "" : NULL; }
+const char* named(int i) { return i == 0 ? "calf\xc3\xa9" : i == 1 ? "\xff" : i == 2 ? "" : NULL; }
 int length(const char* text) { return (int)strlen(text); }
 int weigh(const char* text, const float* x, float* y, void* p, struct counter* c) {
   y[0] = x[0] + (float)strlen(text);
