@@ -37,6 +37,7 @@ CLASSES = [
     "Function",
     "Kernel",
     "Library",
+    "Opaque",
     "autotune",
 ]
 PATHS = ["get_cmake_dir", "get_include"]

@@ -269,6 +269,16 @@ def test_what_is_refused_cannot_be_changed(lib):
         lib.refused["x"] = "y"
 
 
+def test_more_parameters_than_are_passed_are_a_reason(load):
+    many = ", ".join(["int"] * 40)
+    lib = load(
+        f"int f({many}) {{ return 0; }} const char* g({many}) {{ return 0; }}",
+        f"int f({many});\nconst char* g({many});",
+    )
+    assert re.search(r"libown.f has 40 parameters; accepted: up to .*own.h:1\)$", lib.refused["f"])
+    assert re.search(r"libown.g has 40 parameters; accepted: up to .*own.h:2\)$", lib.refused["g"])
+
+
 def test_overloads_of_which_one_is_refused(load):
     source = "int f(int) { return 1; } int f(float) { return 2; }"
     lib = load(source, "int f(int);\nint f(float);\nint f(foo);\nint f(bar);")
@@ -416,7 +426,7 @@ def test_places_are_said_by_name(load):
     lib.f(np.ones(1, "float32"), b, 2)
     assert b[0] == 3
     assert re.search(
-        r"the pointer 'a' says not once .* nor do host= or device= name it, in 'void g\(.*own.h:2\)$",
+        r"the pointer 'a' says not once .* such as host=\{'g': \('a',\)\}, in 'void g\(.*own.h:2\)$",
         lib.refused["g"],
     )
     mixed = load(POINTERS_SOURCE, POINTERS, memory="device", host={"f": ["a"]})
