@@ -73,9 +73,11 @@ def load(
         Where files that the header includes are looked for, before its own folder. One that is not found is left out.
     memory : "device" or "host", optional
         The memory of all pointers of which neither a word, nor `host` nor `device` says it.
-    host, device : mapping, optional
-        By the name of a function, with its namespaces, the names of its pointers to memory of the CPU or the GPU:
-        ``host={"scale": ("alpha",)}``.
+    host : mapping, optional
+        By the name of a function, with its namespaces, the names of its pointers to memory of the CPU:
+        ``{"scale": ("alpha",)}``.
+    device : mapping, optional
+        The same for memory of the GPU.
     streams : "default" or "own", optional
         Where functions with ``device`` pointers and no ``cudaStream_t`` put their work on the GPU. "default": on CUDA's
         default streams (legacy or per thread), or on streams of ``cudaStreamCreate``; the call's stream and they wait
@@ -281,12 +283,15 @@ class Library:
         for declaration in declared:
             try:
                 address = _address_of(library, names, declaration, different.count(declaration.name) > 1)
-            except AttributeError as error:
-                if not declaration.stated.place:
+                function = Function(self, declaration, address, {})
+            except (AttributeError, ValueError) as error:  # the latter, of more parameters than are passed
+                is_of_option = isinstance(error, ValueError) and declaration.name in made_of.reads
+                if not declaration.stated.place or is_of_option:
                     raise
-                _refuse(self._refused, declaration.name, str(error))
+                where = "" if isinstance(error, AttributeError) else f", {declaration.stated.where}"
+                _refuse(self._refused, declaration.name, f"{error}{where}")
                 continue
-            self._functions[declaration.function] = Function(self, declaration, address, {})
+            self._functions[declaration.function] = function
             self._by_name.setdefault(declaration.plain_name, []).append(declaration.function)
 
     @property
@@ -305,7 +310,7 @@ class Library:
             raise TypeError(f"{self!r}: the name of a function is {type(name).__name__}; accepted: a string")
         plain, parenthesis, rest = name.partition("(")
         plain = plain.strip().removeprefix("::")
-        types = self._types_of(name, plain.split("::")[:-1], rest.strip().removesuffix(")")) if parenthesis else ""
+        types = self._types_of(name, plain, rest.strip().removesuffix(")")) if parenthesis else ""
         found = [
             function
             for function in self._functions
@@ -317,14 +322,14 @@ class Library:
             raise KeyError(self._refuse_name(name, found))
         return self._functions[found[0]]
 
-    def _types_of(self, name: str, scope: Sequence[str], parameters: str) -> str:
+    def _types_of(self, name: str, plain: str, parameters: str) -> str:
         def refuse(what: str) -> ValueError:
             return ValueError(f"{self!r}[{name!r}]: {what}")
 
-        rules, types = self._rules._replace(memory="host"), []
+        rules, types = self._rules._replace(memory="host", places={}), []
         for declared in parameters_in(without_std(parameters), refuse):
-            found = rules.names.resolve(declared.type, scope)
-            parameter_of(declared, found, "", rules, refuse)
+            found = rules.names.resolve(declared.type, plain.split("::")[:-1])
+            parameter_of(declared, found, plain, rules, refuse)
             types.append(found.symbol)
         return f"({', '.join(types)})"
 

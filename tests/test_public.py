@@ -38,6 +38,7 @@ CLASSES = [
     "Globals",
     "Kernel",
     "Library",
+    "Opaque",
     "Variable",
     "autotune",
 ]

@@ -87,7 +87,7 @@ class WithPointers:
     ) -> None:
         """`make` returns the `_core.CFunction` of which the parameters at these places are addresses."""
         self._label, self._parameters, self._result, self._make = label, parameters, result, make
-        self._made: dict[frozenset[int], Any] = {}
+        self._made = {frozenset[int](): make(frozenset())}
 
     def call(
         self,

@@ -170,9 +170,11 @@ def returned_of(results: Sequence[Resolved]) -> frozenset[str]:
     return frozenset(x.handle if x.name == "void" else x.name for x in results if x.stars)
 
 
-def parameter_of(declared: Declared, found: Resolved, said: str, rules: Rules, refuse: Refuse) -> Parameter:
-    """Return a parameter of a function that runs on the host; `said` is where `host=` or `device=` say it points."""
-    name, place = declared.name, declared.place or said
+def parameter_of(declared: Declared, found: Resolved, function: str, rules: Rules, refuse: Refuse) -> Parameter:
+    """Return a parameter of a function that runs on the host."""
+    name = declared.name
+    said = rules.places.get(function, {}).get(name, "")  # by host= or device=
+    place = declared.place or said
     if said and place != said:
         raise refuse(f"the pointer {name!r} is said to be {said!r} and {place!r}; accepted: one of both")
     if found.unusable:
@@ -205,7 +207,7 @@ def parameter_of(declared: Declared, found: Resolved, said: str, rules: Rules, r
     if not kind:
         raise refuse(
             f"the pointer {name!r} says not once 'device' or 'host' before its type, nor does memory=, nor do "
-            "host= or device= name it"
+            f"host= or device= name it; accepted: one of these, such as host={{{function!r}: ({name!r},)}}"
         )
     if kind == "host" and (is_text or found.name == "void"):
         return array._replace(takes="text" if is_text else handle)
@@ -214,10 +216,10 @@ def parameter_of(declared: Declared, found: Resolved, said: str, rules: Rules, r
 
 def declaration_of(stated: Stated, rules: Rules) -> Declaration:
     """Return a function as it is called; RefusedError, if it cannot be."""
-    refuse, said = stated.refuse, rules.places.get(stated.name, {})
+    refuse = stated.refuse
     found = [rules.names.resolve(declared.type, stated.scope) for declared in stated.parameters]
     parameters = [
-        parameter_of(declared, type_, said.get(declared.name, ""), rules, refuse)
+        parameter_of(declared, type_, stated.name, rules, refuse)
         for declared, type_ in zip(stated.parameters, found, strict=True)
     ]
     result = _result_of(stated.result, stated.scope, rules, refuse)

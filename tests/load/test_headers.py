@@ -98,6 +98,7 @@ int of_include(int);
 """
 TYPES = """
 typedef unsigned int my_uint;
+struct other* of_the_include(int);
 int only_in_the_include(int);
 enum Mode { OFF, ON = 7, BOTH = ON | 8 };
 """
@@ -256,7 +257,7 @@ def test_a_reason_names_what_is_wrong_and_where(lib, name, folder):
 
 def test_only_this_file_declares_functions(lib):
     names = {function.partition("(")[0] for function in lib._functions} | set(lib.refused)
-    assert not names & {"only_in_the_include", "for_nvcc", "for_c", "in_a_comment", "number"}
+    assert not names & {"only_in_the_include", "of_the_include", "for_nvcc", "for_c", "in_a_comment", "number"}
     with pytest.raises(
         AttributeError, match="has no declared function 'only_in_the_include'; declared: ew::add, ew::op"
     ):
@@ -266,6 +267,16 @@ def test_only_this_file_declares_functions(lib):
 def test_what_is_refused_cannot_be_changed(lib):
     with pytest.raises(TypeError):
         lib.refused["x"] = "y"
+
+
+def test_more_parameters_than_are_passed_are_a_reason(load):
+    many = ", ".join(["int"] * 40)
+    lib = load(
+        f"int f({many}) {{ return 0; }} const char* g({many}) {{ return 0; }}",
+        f"int f({many});\nconst char* g({many});",
+    )
+    assert re.search(r"libown.f has 40 parameters; accepted: up to .*own.h:1\)$", lib.refused["f"])
+    assert re.search(r"libown.g has 40 parameters; accepted: up to .*own.h:2\)$", lib.refused["g"])
 
 
 def test_overloads_of_which_one_is_refused(load):
@@ -378,6 +389,23 @@ def test_attributes_that_change_a_type_are_not_passed_over(load):
     assert "an attribute or asm changes how it is called" in lib.refused["h"]
 
 
+def test_an_enum_whose_size_an_attribute_changes_is_refused(load):
+    lib = load("int f(int) { return 0; }", "enum E { A } __attribute__((packed));\nint f(E);")
+    assert "'E' is an enum of which an attribute changes the type" in lib.refused["f"]
+
+
+def test_words_of_cuda_are_known_whatever_its_files_make_of_them(load):
+    """As CUDA's own do, where nvcc does not read them."""
+    words = "".join(f"#define {word}\n" for word in ("__global__", "__device__", "__host__", "__launch_bounds__(n)"))
+    text = '#include "defines.h"\n__global__ void f(int);\n__device__ int g(int);\n__host__ __device__ int h(int);'
+    lib = load(
+        "int f(int x) { return x; } int g(int x) { return x; } int h(int x) { return x; }", text, {"defines.h": words}
+    )
+    assert lib.h(3) == 3
+    assert "it is a kernel" in lib.refused["f"]
+    assert "it is a function of the GPU" in lib.refused["g"]
+
+
 def test_typedefs_that_go_round_end(load):
     lib = load(
         "int f(int) { return 0; }",
@@ -398,7 +426,7 @@ def test_places_are_said_by_name(load):
     lib.f(np.ones(1, "float32"), b, 2)
     assert b[0] == 3
     assert re.search(
-        r"the pointer 'a' says not once .* nor do host= or device= name it, in 'void g\(.*own.h:2\)$",
+        r"the pointer 'a' says not once .* such as host=\{'g': \('a',\)\}, in 'void g\(.*own.h:2\)$",
         lib.refused["g"],
     )
     mixed = load(POINTERS_SOURCE, POINTERS, memory="device", host={"f": ["a"]})
