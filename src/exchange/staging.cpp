@@ -14,17 +14,16 @@ namespace {
 const Lookup kAscontiguousarray("numpy", "ascontiguousarray");
 const Lookup kCopyto("numpy", "copyto");
 
-constexpr std::size_t kMostKept = std::size_t{1} << 20;  // of an array in the block
+constexpr std::size_t kKiB = 1024;
+constexpr std::size_t kMostKept = 1024 * kKiB;  // of an array in the block
+// What is sooner by way of page-locked memory, as measured on three hosts with an H200. Smaller arrays the driver
+// writes into its commands; of larger ones it copies one part on the host while the device copies the part before.
+constexpr std::size_t kLeastSentByHost = 96 * kKiB + 1, kMostSentByHost = 384 * kKiB;
+constexpr std::size_t kMostFetchedByHost = 512 * kKiB;
 
-/// The sizes of arrays that are sooner there by way of page-locked memory.
-struct Sizes {
-  std::size_t above, most;
-  bool have(std::size_t bytes) const { return bytes > above && bytes <= most; }
-};
-// Measured with an H200. The driver writes what is smaller into its commands, or reads it from the device directly;
-// what is larger it copies on the host while the device copies what came before.
-constexpr Sizes kSentByHost{std::size_t{64} << 10, std::size_t{256} << 10};
-constexpr Sizes kFetchedByHost{std::size_t{8} << 10, std::size_t{512} << 10};
+/// Larger arrays always get pages that nobody has used, which the operating system must make first.
+constexpr std::size_t kMostReused = 32 * 1024 * kKiB;
+constexpr std::size_t kPage = 4 * kKiB;
 
 constexpr std::size_t kAlignment = 256;  // as the driver's own allocations have
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -80,16 +79,17 @@ char* Staging::beside(const void* device) const {
 
 void Staging::send(void* device, const void* host, std::size_t bytes) {
   if (bytes == 0) return;
-  char* const staged = kSentByHost.have(bytes) ? beside(device) : nullptr;
+  char* const staged = bytes >= kLeastSentByHost && bytes <= kMostSentByHost ? beside(device) : nullptr;
   if (staged) std::memcpy(staged, host, bytes);
   cuda::copy_to_device(device, staged ? staged : host, bytes, stream_);
 }
 
 void Staging::finish() {
-  // Several wait once, and are written once all have come.
-  const auto staged = [&](const Fetched& f) {
-    return fetched_.size() > 1 || kFetchedByHost.have(f.bytes) ? beside(f.device) : nullptr;
-  };
+  for (const Fetched& f : fetched_) {  // makes the pages while the device works
+    if (!f.is_new || f.bytes <= kMostReused) continue;
+    for (std::size_t at = 0; at < f.bytes; at += kPage) static_cast<volatile char*>(f.host)[at] = 0;
+  }
+  const auto staged = [&](const Fetched& f) { return f.bytes <= kMostFetchedByHost ? beside(f.device) : nullptr; };
   for (const Fetched& f : fetched_) {
     char* const to = staged(f);
     cuda::copy_to_host(to ? to : f.host, f.device, f.bytes, stream_);
@@ -123,7 +123,7 @@ void Call::stage(Operand& operand) {
   const uintptr_t offset = reinterpret_cast<uintptr_t>(operand.tensor.data) - range.begin;
   char* const copy = static_cast<char*>(staging_->place(bytes));
   if (operand.is_read) staging_->send(copy, reinterpret_cast<const void*>(range.begin), bytes);
-  if (operand.is_output) staging_->fetch(reinterpret_cast<void*>(range.begin), copy, bytes);
+  if (operand.is_output) staging_->fetch(reinterpret_cast<void*>(range.begin), copy, bytes, false);
   operand.tensor.data = copy ? copy + offset : nullptr;
   operand.tensor.device = {kDLCUDA, device_};
 }
@@ -137,7 +137,7 @@ void Call::unstage() {
       target = nb::cast<Array&>(compact).data;
       strided_.push_back({numpy_output(i), std::move(compact)});
     }
-    staging_->fetch(target, made.output.data, byte_count(made.output));
+    staging_->fetch(target, made.output.data, byte_count(made.output), made.object.is_valid());
   }
   {
     const nb::gil_scoped_release no_gil;

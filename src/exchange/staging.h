@@ -25,9 +25,9 @@ class Staging {
   void* place(std::size_t bytes);
   /// Queues a copy to memory of `place`. Page-locked memory of the caller's is read until `finish` has returned.
   void send(void* device, const void* host, std::size_t bytes);
-  /// Makes `finish` copy from memory of `place`.
-  void fetch(void* host, const void* device, std::size_t bytes) {
-    if (bytes > 0) fetched_.push_back({host, device, bytes});
+  /// Makes `finish` copy from memory of `place`. `is_new`: nobody has written to `host` yet.
+  void fetch(void* host, const void* device, std::size_t bytes, bool is_new) {
+    if (bytes > 0) fetched_.push_back({host, device, bytes, is_new});
   }
   /// Waits for the work, and for the copies that were asked for.
   void finish();
@@ -37,6 +37,7 @@ class Staging {
     void* host;
     const void* device;
     std::size_t bytes;
+    bool is_new;
   };
 
   /// The page-locked memory beside this device memory; null for what does not lie in the block.

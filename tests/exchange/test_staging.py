@@ -78,13 +78,11 @@ ALLOCATED = ["cuMemAllocAsync {bytes}"]
 @pytest.mark.parametrize(
     ("size", "calls"),
     [
-        (4, SENT + FETCHED),
-        (8 * K, SENT + FETCHED),
-        (8 * K + 4, SENT + FETCHED_BY_HOST),
-        (64 * K, SENT + FETCHED_BY_HOST),
-        (64 * K + 4, SENT_BY_HOST + FETCHED_BY_HOST),
-        (256 * K, SENT_BY_HOST + FETCHED_BY_HOST),
-        (256 * K + 4, SENT + FETCHED_BY_HOST),
+        (4, SENT + FETCHED_BY_HOST),
+        (96 * K, SENT + FETCHED_BY_HOST),
+        (96 * K + 4, SENT_BY_HOST + FETCHED_BY_HOST),
+        (384 * K, SENT_BY_HOST + FETCHED_BY_HOST),
+        (384 * K + 4, SENT + FETCHED_BY_HOST),
         (512 * K, SENT + FETCHED_BY_HOST),
         (512 * K + 4, SENT + FETCHED),
         (K * K, SENT + FETCHED),
@@ -121,7 +119,7 @@ assert (c == 2).all() and (d == 2).all()
 def test_arrays_of_every_size_are_right(play):
     """Round what is small, and beyond what there is room for at once."""
     play(f"""
-for count in (0, 1, 63, 64, 65, 2048, 2049, 16384, 16385, 65536, 65537, 131072, 131073, {MOST}, {MOST} + 1, 3 * {MOST}):
+for count in (0, 1, 63, 64, 65, 2048, 24576, 24577, 98304, 98305, 131072, 131073, {MOST}, {MOST} + 1, 9 << 20):
     for other in (count, min(count, 65)):
         x, y = np.arange(count, dtype="float32"), np.full(count, 2, "float32")
         c, d = np.zeros(count, "float32"), np.ones(other, "float32")
