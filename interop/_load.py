@@ -180,7 +180,7 @@ def load(
         os.fspath(path),
         declarations,
         None if header is None else str(Path(header).absolute()),
-        tuple(map(str, include_path)),
+        tuple(str(Path(folder).absolute()) for folder in include_path),
         memory,
         by_name["host"],
         by_name["device"],
@@ -205,8 +205,8 @@ def _decided(
         try:
             made = declaration_of(x, rules)
         except RefusedError as refusal:
-            if not x.place:
-                raise
+            if not x.place:  # of the text
+                raise ValueError(str(refusal)) from None
             _refuse(refused, x.name, str(refusal))
             continue
         declared.setdefault(made.function, made)  # the text goes first, and C and C++ allow to say it again

@@ -82,9 +82,10 @@ class _Reader:
             found = self._parse(plain).namespace
         except Exception as error:  # cxxheaderparser's own, and what it raises of text that it does not expect
             if is_own and "(" in plain and not plain.startswith("typedef"):
-                self._refuse(
-                    stated, f"the declaration is not understood ({str(error).partition('error ')[2] or error})"
-                )
+                why = f"the declaration is not understood ({str(error).partition('error ')[2] or error})"
+                if "::" in _name_in(plain):
+                    why = "it is a member of a class, or of a namespace that is not opened around it"
+                self._refuse(stated, why)
             return
         is_changed = bool(_CHANGING.search(attributes))
         self._define(found, piece, is_own, is_changed)
@@ -93,6 +94,8 @@ class _Reader:
                 self._take(function, stated, piece, is_changed)
             for scope in found.classes:
                 self._refuse_members(scope, stated, piece)
+            if any(_may_be_a_function(variable, plain) for variable in found.variables):
+                self._refuse(stated, "the declaration is not understood: it may be one of a variable")
 
     # ---- functions ----
 
@@ -234,6 +237,12 @@ def _not_of_host(text: str) -> str:
     if re.search(r"\b__device__\b", text) and not re.search(r"\b__host__\b", text) and "(" in text:
         return "it is a function of the GPU (__device__); accepted: a function of the host"
     return ""
+
+
+def _may_be_a_function(variable: Any, text: str) -> bool:
+    """Is there something in parentheses behind the name, or is it alone behind what may be a macro?"""
+    name = re.escape(_name_of(variable.name))
+    return bool(re.search(rf"\b{name}\s*\(", text) or re.fullmatch(rf"\w+\s*\(\s*{name}\s*\)\s*;", text))
 
 
 def _name_in(text: str) -> str:

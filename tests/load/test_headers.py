@@ -76,6 +76,7 @@ int rows(float x[][3]);
 int function_pointer(int (*f)(int));
 template <class T> T any(T);
 class Matrix { public: Matrix(); int member(int); static int of_class(); private: int n; };
+inline int Matrix::outside() { return 1; }
 __global__ void __launch_bounds__(256) kernel(float*);
 template <int N> __global__ void kernel_template(float*);
 __device__ float of_gpu(float);
@@ -188,6 +189,39 @@ def test_functions_are_called_as_they_stand(lib):
     assert repr(lib.op) == "<C function libew.ew::op: int op(Op o, ::Mode m, my_uint)>"
 
 
+def test_a_header_of_c(tmp_path):
+    """Without extern "C", and with words that C++ has not."""
+    text = """
+    #include <stdbool.h>
+    struct state { int n; };
+    typedef enum color { RED, GREEN = 3 } color;
+    extern struct state *state_new(void);
+    __extension__ extern inline int state_next(struct state *restrict s, const float *__restrict x)
+        __attribute__((nonnull(1)));
+    _Bool is_green(enum color c);
+    int apply(register const int n, signed const long m, float const x[const static 2]);
+    int no_parameters();
+    UNKNOWN_MACRO(makes_a_function);
+    extern int (*callback)(int), other, several[3];
+    """
+    source = """
+    #include <stdbool.h>
+    enum color { RED, GREEN = 3 }; struct state { int n; } it;
+    struct state *state_new(void) { return &it; }
+    int state_next(struct state *s, const float *x) { return s->n += (int)*x; }
+    bool is_green(enum color c) { return c == GREEN; }
+    int no_parameters() { return 4; }
+    """
+    (tmp_path / "own.h").write_text(text)
+    lib = interop.load(c_functions.build(source, tmp_path / "libown.so"), header=tmp_path / "own.h", memory="host")
+    state = lib.state_new()
+    assert lib.state_next(state, np.ones(1, "float32")) == 1
+    assert lib.state_next(s=state, x=np.ones(1, "float32")) == 2
+    assert (lib.is_green(3), lib.is_green(0), lib.no_parameters()) == (True, False, 4)
+    assert lib.refused.keys() == {"apply", "UNKNOWN_MACRO"}  # neither is C++
+    assert "in 'UNKNOWN_MACRO(makes_a_function)'" in lib.refused["UNKNOWN_MACRO"]
+
+
 def test_values_of_an_enum_have_its_size(lib):
     with pytest.raises(OverflowError, match="libew.ew::op: o is 256, which uint8 cannot hold"):
         lib.op(256, 0, 0)
@@ -217,6 +251,7 @@ REFUSED = {
     "no::Matrix::member": "it is a member of a class",
     "no::Matrix::of_class": "it is a member of a class",
     "no::Matrix::Matrix": "it is a member of a class",
+    "no::Matrix::outside": "it is a member of a class",
     "OnGpu::get": "it is a member of a class",
     "no::kernel": "it is a kernel; accepted: a function that launches it, or its source in interop.kernel",
     "no::kernel_template": "it is a kernel",
@@ -561,8 +596,9 @@ def test_text_goes_first_and_uses_the_types_of_the_header(load):
     lib = interop.load(path, "int f(host int* x); int g(E e); int h(int);", header=header)
     assert not lib.refused
     assert (lib.f(np.array([3], "int32")), lib.g(4), lib.h(0)) == (3, 4, 8)
-    with pytest.raises(ValueError, match="the type of 'x' is 'foo'"):  # in the text it is an error, as without a header
+    with pytest.raises(ValueError, match="the type of 'x' is 'foo'") as caught:  # of text it is an error, as ever
         interop.load(path, "int f(foo x);", header=header)
+    assert type(caught.value) is ValueError
 
 
 def test_a_library_is_pickled_with_its_header(folder, lib):
@@ -574,6 +610,7 @@ def test_a_library_is_pickled_with_its_header(folder, lib):
     lib = interop.load(folder / "libew.so", header=str(folder / "elemwise.h"), **options)
     again = pickle.loads(pickle.dumps(lib))
     assert again.__reduce__() == lib.__reduce__()
+    assert lib.__reduce__()[1][3] == (str(folder),)
     a = np.ones(1, "float32")
     assert again.add.returning(c="a")(a, a, 1, 1) == 2
 
