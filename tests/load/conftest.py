@@ -40,3 +40,17 @@ def compiled(tmp_path_factory):
         return c_functions.build(source, folder / f"lib{next(count)}.so", "-O0", language="c++")
 
     return compiled
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load functions of C++ with the header in `text`, beside which are the files in `others`."""
+
+    def load(source, text, others=None, **options):
+        for name, content in {**(others or {}), "own.h": text}.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(content)
+        path = c_functions.build(source, tmp_path / "libown.so", language="c++")
+        return interop.load(path, header=tmp_path / "own.h", **options)
+
+    return load

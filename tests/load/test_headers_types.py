@@ -1,0 +1,201 @@
+"""`interop.load(header=)`: the types that a header defines, and its statuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import machine
+
+import interop
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _reader():
+    machine.need("headers")
+
+
+def test_definitions_of_the_header_go_before_those_of_cuda(load):
+    """A name that is CUDA's is what the text says it is; a file that is only included may not make it a struct."""
+    source = "int f(float x) { return x; } struct __half; int g(const __half*) { return 2; }"
+    lib = load(source, "typedef float half;\nint f(half x);")
+    assert lib.f(3.0) == 3
+    lib = load(
+        source,
+        '#include "h.h"\nint g(const half* x);',
+        {"h.h": "struct __half { short x; };\ntypedef __half half;"},
+        memory="host",
+    )
+    assert lib.g(np.zeros(2, "float16")) == 2
+    lib = load(source, "struct half { float x; };\nint f(half x);")
+    assert "'half' is a struct, which is not passed by value" in lib.refused["f"]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ("A, B", "uint32"),
+        ("A = -1", "int32"),
+        ("A = 1u << 31", "uint32"),
+        ("A = 0x100000000", "uint64"),
+        ("A = -1, B = 0x7fffffffffffffff", "int64"),
+        ("A = 'x', B, C = (A | B) << 2", "uint32"),
+        ("A = OTHER + 1", "uint32"),
+        ("A = 1 << 4 >> 2", "uint32"),
+        ("A = 010, B = 0b11, C = ~0", "int32"),
+    ],
+)
+def test_enums_have_the_size_that_compilers_choose(load, values, dtype):
+    text = f"enum Before {{ OTHER = 5 }};\nenum E {{ {values} }};\nint f(E* x, E y);"
+    source = (
+        "#include <type_traits>\n" + text.rpartition("\n")[0] + "\nint f(E*, E) { return sizeof(E); }"
+        "bool is_signed(E) { return std::is_signed<std::underlying_type<E>::type>::value; }"
+    )
+    text += "\nbool is_signed(E);"
+    lib = load(source, text, memory="host")
+    assert lib.f(np.zeros(1, dtype), 0) == np.dtype(dtype).itemsize
+    assert lib.is_signed(0) == (dtype[0] == "i")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "sizeof(int)",
+        "UNKNOWN",
+        "-1u",
+        "1 << 99",
+        "9 ** 9",
+        "1 ? 2 : 3",
+        "__LINE__ + f()",
+        "1.5",
+        "99999999999999999999",
+    ],
+)
+def test_an_enum_of_unknown_size_is_refused(load, value):
+    lib = load(
+        "int f(int) { return 0; }",
+        f"enum E {{ A = {value} }};\nenum Fixed : int {{ C = {value} }};\nint f(E);\nint f(Fixed);",
+    )
+    assert "'E' is an enum of which the value" in lib.refused["f"]
+
+
+def test_typedefs_of_typedefs(load):
+    source = """
+    typedef struct { int v; } thing; thing it; int f(const thing* x) { return x->v; }
+    thing* g() { it.v = 4; return &it; }
+    int h(unsigned char* x) { return x[0]; } int i(const float* x) { return x[1]; }
+    """
+    lib = load(
+        source,
+        """
+    typedef unsigned char Byte; typedef Byte Bytes; using Pointer = Bytes*; typedef float row[3];
+    typedef const float cf;
+    typedef struct { int v; } thing; typedef thing other; typedef other* handle;
+    int f(const other* x); handle g(); int h(Pointer const x); int i(cf* x); int j(row x);
+    typedef int around; typedef struct loop loop;
+    """,
+        memory="host",
+    )
+    assert lib.f(lib.g()) == 4
+    assert lib.h(np.array([7], "uint8")) == 7
+    assert lib.i(np.array([1, 2], "float32")) == 2
+    assert "'x' is an array" in lib.refused["j"]
+
+
+def test_attributes_that_change_a_type_are_not_passed_over(load):
+    lib = load(
+        "int f(float) { return 0; } int g(int) { return 0; }",
+        """
+    typedef float v4 __attribute__((vector_size(16))); typedef int wide __attribute__((__mode__(__DI__)));
+    int f(v4 x); int g(wide x); __attribute__((ms_abi)) int h(int);
+    """,
+    )
+    assert "'x' is a type that an attribute changes" in lib.refused["f"]
+    assert "'x' is a type that an attribute changes" in lib.refused["g"]
+    assert "an attribute or asm changes how it is called" in lib.refused["h"]
+
+
+def test_an_enum_whose_size_an_attribute_changes_is_refused(load):
+    lib = load("int f(int) { return 0; }", "enum E { A } __attribute__((packed));\nint f(E);")
+    assert "'E' is an enum of which an attribute changes the type" in lib.refused["f"]
+
+
+def test_words_of_cuda_are_known_whatever_its_files_make_of_them(load):
+    """As CUDA's own do, where nvcc does not read them."""
+    words = "".join(f"#define {word}\n" for word in ("__global__", "__device__", "__host__", "__launch_bounds__(n)"))
+    text = '#include "defines.h"\n__global__ void f(int);\n__device__ int g(int);\n__host__ __device__ int h(int);'
+    lib = load(
+        "int f(int x) { return x; } int g(int x) { return x; } int h(int x) { return x; }", text, {"defines.h": words}
+    )
+    assert lib.h(3) == 3
+    assert "it is a kernel" in lib.refused["f"]
+    assert "it is a function of the GPU" in lib.refused["g"]
+
+
+def test_typedefs_that_go_round_end(load):
+    lib = load(
+        "int f(int) { return 0; }",
+        "typedef b a; typedef a b; typedef half __half; typedef __half half;\nint f(a);\nint g(half);",
+    )
+    assert set(lib.refused) == {"f", "g"}
+
+
+# ---- statuses ----
+
+
+def test_a_status_is_raised(load):
+    text = """
+    typedef enum { MY_OK = 2, MY_BAD = -3 } my_status; my_status f(int x); int g(int x);
+    my_status h(const int*, int* y);
+    """
+    source = """
+    typedef enum { MY_OK = 2, MY_BAD = -3 } my_status; my_status f(int x) { return (my_status)x; }
+    int g(int x) { return x; }
+    my_status h(const int* x, int* y) { *y = *x + 1; return MY_OK; }
+    """
+    lib = load(source, text, status={"my_status": 2}, memory="host")
+    assert lib.f(2) is None
+    with pytest.raises(
+        RuntimeError, match=r"^libown.f returned -3 \(MY_BAD\), a my_status, of which success is 2$"
+    ) as caught:
+        lib.f(-3)
+    assert not isinstance(caught.value, interop.CudaError)
+    with pytest.raises(RuntimeError, match="^libown.f returned 9, a my_status"):
+        lib.f(9)
+    assert lib.h.returning(y="arg0")(np.array([4], "int32")).tolist() == [5]
+    assert lib.g(1) == 1
+    assert load(source, text).f(-3) == -3  # nothing says that it is a status
+    of_numbers = load(source, text, status={"int": 0})
+    assert of_numbers.g(0) is None
+    with pytest.raises(RuntimeError, match="returned 1, a int"):
+        of_numbers.g(1)
+
+
+def test_statuses_of_cuda_are_known(load):
+    text = "cudaError_t f(int);\ncublasStatus_t g(int);\nCUresult h(int);\nint i(cudaError_t);"
+    source = "".join(f'extern "C" int {name}(int x) {{ return x; }}\n' for name in "fghi")
+    lib = load(source, text)
+    assert (lib.f(0), lib.g(0), lib.h(0)) == (None, None, None)
+    for name in "fgh":
+        with pytest.raises(interop.CudaError):
+            getattr(lib, name)(13)
+    with pytest.raises(interop.CudaError, match="libown.g returned 13, a cublasStatus_t, of which success is 0"):
+        lib.g(13)
+    assert lib.i(3) == 3
+    lib = load(
+        source, '#include "blas.h"\n' + text, {"blas.h": "typedef enum { CUBLAS_STATUS_FAILED = 13 } cublasStatus_t;"}
+    )
+    with pytest.raises(interop.CudaError, match=r"returned 13 \(CUBLAS_STATUS_FAILED\), a cublasStatus_t"):
+        lib.g(13)
+
+
+def test_a_status_of_any_size(load):
+    text = "enum class S : unsigned char { ok, bad = 200 };\nenum U { OK, BAD = 0x80000001 };\nS f(int);\nU g(int);"
+    lib = load(
+        text.replace("S f(int);\nU g(int);", "") + "S f(int x) { return (S)x; } U g(int x) { return x ? BAD : OK; }",
+        text,
+        status={"S": 0, "U": 0},
+    )
+    with pytest.raises(RuntimeError, match=r"returned 200 \(bad\)"):
+        lib.f(200)
+    with pytest.raises(RuntimeError, match=r"returned 2147483649 \(BAD\)"):
+        lib.g(1)
