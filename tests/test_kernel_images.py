@@ -9,6 +9,7 @@ import contextlib
 import os
 import pickle
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -294,6 +295,20 @@ except ValueError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert "only the driver can list the kernels of " in done.stdout
     assert "accepted: signature='const float* x, float* y, int n'" in done.stdout
+
+
+def test_a_fatbin_whose_parts_do_not_fit_in_it(by_nvcc):
+    """The driver would read beyond it."""
+    file = by_nvcc("a.fatbin", "-fatbin", "-gencode=arch=compute_80,code=[sm_80,compute_80]")
+    whole = file.read_bytes()
+    interop.kernel(whole, "plain", signature="float* y, int n")
+    sizes = struct.unpack_from("<4x IQ", whole, 16)
+    second = 16 + sum(sizes)
+    for place, value in ((20, 16), (24, len(whole)), (second + 8, 1 << 62), (second + 8, 0), (second + 4, 1 << 31)):
+        damaged = bytearray(whole)
+        struct.pack_into("<Q" if value != 16 and value != 1 << 31 else "<I", damaged, place, value)
+        with pytest.raises(ValueError, match=r"a damaged fatbin, whose entry at byte \d+ does not fit in it"):
+            interop.kernel(bytes(damaged), "plain", signature="float* y, int n")
 
 
 # ---- what a driver refuses, as one that is not there ----

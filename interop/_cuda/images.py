@@ -140,6 +140,8 @@ def _truncated(kind: str, data: bytes, end: int) -> str:
 # ---- fatbins, which hold cubins and PTX, mostly compressed ----
 
 _FATBIN = b"\x50\xed\x55\xba"
+_ENTRY_OF_FATBIN = struct.Struct("<4x IQ")  # behind its kind: bytes of the entry's header, and of what is behind that
+_LEAST_HEADER = 64
 
 
 def _read_fatbin(data: bytes, refuse: Refuse) -> Image:
@@ -149,6 +151,13 @@ def _read_fatbin(data: bytes, refuse: Refuse) -> Image:
         end = header + length
     if end > len(data):
         raise refuse(_truncated("fatbin", data, end))
+    # The driver believes these sizes, and reads beyond the image where they are wrong.
+    place = header
+    while place < end:
+        sizes = _ENTRY_OF_FATBIN.unpack_from(data, place) if end - place >= _LEAST_HEADER else (0, 0)
+        if sizes[0] < _LEAST_HEADER or sum(sizes) > end - place:
+            raise refuse(f"a damaged fatbin, whose entry at byte {place} does not fit in it; accepted: a whole one")
+        place += sum(sizes)
     return Image("fatbin", data, "", None, None)
 
 

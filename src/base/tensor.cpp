@@ -145,6 +145,12 @@ bool may_overlap_itself(const DLTensor& tensor) {
   return false;
 }
 
+bool is_dense(const DLTensor& tensor) {
+  const ByteRange range = byte_range(tensor);
+  const auto bytes = static_cast<uintptr_t>(element_count(tensor) * item_bytes(tensor.dtype));
+  return range.end - range.begin == bytes && !may_overlap_itself(tensor);
+}
+
 bool is_integral(DLDataType dtype) { return dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool; }
 
 bool is_float(DLDataType dtype) { return dtype.code == kDLFloat || dtype.code == kDLBfloat; }

@@ -81,14 +81,18 @@ void Call::check(int i, const InteropConstraint& wanted) const {
   const Operand& operand = operands_[i];
   const DLTensor& tensor = operand.tensor;
   if (wanted.dtype.bits && tensor.dtype != wanted.dtype) refuse<TypeError>(operand, wanted);
-  // A call on a GPU can use the memory of all its arguments there, pinned memory, too: a host call that of none.
-  const bool usable_there = !on_host() && tensor.device.device_type != kDLCPU;
+  // A call on a GPU can use the memory of all its arguments there, pinned memory, too: a host call that of none. A call
+  // that only looks has copied nothing there, which it would have.
+  const bool would_be_copied = staged_ && only_looks_;
+  const bool usable_there = !on_host() && (would_be_copied || tensor.device.device_type != kDLCPU);
   const bool fits = wanted.device_type == kDLCUDA ? usable_there
                     : wanted.device_type == kDLCPU
-                        ? tensor.device.device_type == kDLCPU
+                        ? tensor.device.device_type == kDLCPU && !would_be_copied
                         : !wanted.device_type || tensor.device.device_type == wanted.device_type;
   if (!fits) refuse<TypeError>(operand, wanted);
-  if (!has_shape(tensor, wanted) || !has_order(tensor, wanted.order)) refuse<ValueError>(operand, wanted);
+  // The copy of an array with gaps has none, see Call::stage.
+  const bool in_order = would_be_copied && !is_dense(tensor) ? wanted.order != 'F' : has_order(tensor, wanted.order);
+  if (!has_shape(tensor, wanted) || !in_order) refuse<ValueError>(operand, wanted);
   if (wanted.dtype.bits && on_host()) check_host_alignment(operand);
   if (wanted.writable && !operand.is_output) {
     throw std::logic_error(operand.label() +

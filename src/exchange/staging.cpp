@@ -32,12 +32,6 @@ std::size_t byte_count(const DLTensor& tensor) {
   return static_cast<std::size_t>(element_count(tensor) * item_bytes(tensor.dtype));
 }
 
-/// Does the tensor fill its byte range without holes, in some order of its dimensions?
-bool is_dense(const DLTensor& tensor) {
-  const ByteRange range = byte_range(tensor);
-  return range.end - range.begin == byte_count(tensor) && !may_overlap_itself(tensor);
-}
-
 }  // namespace
 
 // ---- device memory and copies ----

@@ -106,6 +106,39 @@ print(said)
     assert eval(said) == [line.format(bytes=size) for line in calls]
 
 
+def test_what_would_be_copied_is_explained(play):
+    """The C function takes device pointers, which the arrays are not yet; the copy of one with gaps has none."""
+    said = play("""
+x = np.ones((4, 4), "float32")
+for a in (x, x[:, 1], x[::2]):
+    add(a, a, a.size, execution="cuda")
+    log()
+    plan = interop.explain(add, a, a, a.size, execution="cuda")
+    assert not any("Memcpy" in line for line in log())
+    print(*plan.copies, sep="; ")
+try:
+    interop.explain(add, x.T, x.T, 16, execution="cuda")
+except ValueError as error:
+    print(error)
+host = interop.load(FOLDER / "libplayed.so", "void look(host const float* a, int n, device float* b);")
+for call in (host.look, functools.partial(interop.explain, host.look)):
+    try:
+        call(x, 16, x.copy(), execution="cuda")
+    except TypeError as error:
+        print(error)
+""")
+    *copies, turned, called, looked = said.splitlines()
+    assert copies == [
+        "; ".join(f"{name}: {way} cuda:0, {size} bytes, as execution= asks" for name, way in
+                  (("a", "to"), ("b", "to"), ("the result", "from")))
+        for size in (64, 16, 32)
+    ]
+    assert "a is float32 of shape (4, 4), strides (1, 4)" in turned
+    assert "a is" in called
+    assert called.partition(":")[0] == looked.partition(":")[0]
+    assert looked.endswith(called[-20:])
+
+
 def test_several_results_are_waited_for_once(play):
     said = play("""
 x, c, d = np.ones(8, "float32"), np.zeros(8, "float32"), np.zeros(8, "float32")

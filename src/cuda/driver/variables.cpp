@@ -16,7 +16,10 @@ constexpr std::size_t kMostPoints = 64;  // of captures: the oldest go, whose ca
 
 const char* const kDoing = "ordering a kernel with its variables";
 
-std::uint64_t stream_id(cudaStream_t stream) {
+/// What tells the stream from others, destroyed ones too, whose handle it may have. The driver says it outside captures
+/// alone; in a capture handles do, as no stream of one can be destroyed.
+std::uint64_t stream_id(cudaStream_t stream, std::uint64_t capture) {
+  if (capture != 0) return reinterpret_cast<std::uintptr_t>(stream);
   unsigned long long id = 0;
   check(driver().cuStreamGetId(stream, &id), kDoing);
   return id;
@@ -33,8 +36,8 @@ VariableOrder::Step::Step(VariableOrder& order, Kind kind, cudaStream_t stream, 
       stream_(stream),
       everywhere_(everywhere),
       context_(current_context_id(kDoing)),
-      stream_id_(stream_id(stream)),
-      capture_(capture_id(stream)) {
+      capture_(capture_id(stream)),
+      stream_id_(stream_id(stream, capture_)) {
   const DriverApi& api = driver();
   std::uint64_t seen = 0;
   for (const Point& launch : order.launches_) {

@@ -36,7 +36,7 @@ class VariableOrder {
     Kind kind_;
     cudaStream_t stream_;
     bool everywhere_;
-    std::uint64_t context_, stream_id_, capture_;
+    std::uint64_t context_, capture_, stream_id_;
   };
 
  private:

@@ -348,7 +348,7 @@ def test_kernels_of_a_text_do_not_share(cupy):
 
 
 @pytest.mark.multi_gpu
-def test_each_device_has_its_own(cupy):
+def test_each_device_has_its_own(two_cuda_devices, cupy):
     kernel = make()
     kernel.globals["filter"].set(NEW, device=1)
     kernel.globals["filter"].set(2 * NEW)
@@ -379,7 +379,8 @@ def test_each_device_has_its_own(cupy):
 )
 def test_what_is_refused(cupy, name, values, error, message):
     kernel = make()
-    for given in (values, cupy.asarray(values)) if isinstance(values, np.ndarray) and values.ndim == 1 else (values,):
+    on_device = cupy.zeros((3, 2), "float32")[:, 0] if message == "contiguous" else cupy.asarray(values)
+    for given in (values, on_device) if isinstance(values, np.ndarray) else (values,):
         with pytest.raises(error, match=message):
             kernel.globals[name] = given
     assert kernel.globals["filter"].get("float32").tolist() == [1, 2, 3]
