@@ -132,6 +132,8 @@ class Program:
         """`modules` are those that it shares with other programs; without them, it has its own."""
         self.source = source
         self._modules = {} if modules is None else modules  # by all that they depend on
+        #: By name and architecture. They stay as they were found, although the file, or a header, may change.
+        self._found: dict[tuple[str, str], tuple[_Module, str]] = {}
 
     def kernel(self, label: str, name: str, architecture: str) -> _core.LoadedKernel:
         """Return the kernel, ready to be launched on devices of one architecture, such as "sm_90"."""
@@ -160,6 +162,11 @@ class Program:
             _variable_of(self.source.image, label, variable)
 
     def _find(self, label: str, name: str, architecture: str) -> tuple[_Module, str]:
+        if (name, architecture) not in self._found:
+            self._found[name, architecture] = self._look_for(label, name, architecture)
+        return self._found[name, architecture]
+
+    def _look_for(self, label: str, name: str, architecture: str) -> tuple[_Module, str]:
         source = self.source
         if source.image is not None:
             module = self._module(label, "", "")

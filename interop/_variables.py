@@ -10,6 +10,7 @@ import numpy as np
 
 from interop import _core
 from interop._arguments import shown, type_name
+from interop._convert import asarray
 from interop._program import Program
 from interop._streams import StreamLike
 
@@ -129,7 +130,11 @@ class Variable:
         On a GPU, ``weights.set(numpy.array([0.25, 0.5, 0.25], "float32"))`` is for the launches after it.
         """
         number = None if device is None else self._device(device)
-        self._variable.write(np.asarray(array) if isinstance(array, np.generic) else array, number, stream)
+        if isinstance(array, np.generic):
+            array = np.asarray(array)
+        elif type(array).__name__ == "PyCapsule":  # which is used up by the first look at it
+            array = asarray(array)
+        self._variable.write(array, number, stream)
 
     def get(
         self,

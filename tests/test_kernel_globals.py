@@ -147,6 +147,8 @@ def test_kernels_of_one_file_share(library_of, tmp_path):
     file.write_text(TEXT + "// changed")
     assert library_of(interop.kernel(file, "blur")) is not library_of(blur)
     assert library_of(sharpen) is library_of(blur)
+    file.unlink()
+    assert library_of(sharpen) is library_of(blur)  # and so its variables are, which `library_of` looks up
     other = tmp_path / "y.cu"
     other.write_text(TEXT)
     assert library_of(interop.kernel(other, "blur")) is not library_of(blur)
@@ -341,11 +343,14 @@ def test_the_values_are_those_of_now(queued):
         filter.set(values)
         values[:] = 0
         print(filter.get("float32").tolist(), filter.nbytes)
+        filter.set(np.full(9, 5, "float32").__dlpack__(), stream=3)
+        print(filter.get("float32").tolist())
         kernel.globals["filter"] = np.full((3, 3), 7, "int32")
         print(filter.get("int32", (3, 3)).tolist())
     """)
     assert "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0] 36" in told
     assert "[[7, 7, 7], [7, 7, 7], [7, 7, 7]]" in told
+    assert str([5.0] * 9) in told
 
 
 def test_refusals_that_need_a_driver(queued):

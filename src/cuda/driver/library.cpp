@@ -4,6 +4,8 @@
 #include <interop/cuda/driver.h>
 #include <interop/error.h>
 
+#include <memory>
+
 #include "cuda/driver/kernel.h"
 #include "cuda/driver/variables.h"
 
@@ -14,29 +16,20 @@ const char* const kOldDriver = "CUDA 12.4";  // which made kernels and their par
 
 bool is_elf(const std::string& image) { return image.compare(0, 4, "\177ELF") == 0; }
 
-/// The options by which the driver writes its words to `log`.
-struct LogOptions {
-  CUjit_option names[2] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-  void* values[2];
-
-  LogOptions(char* log, unsigned bytes) : values{log, reinterpret_cast<void*>(static_cast<std::uintptr_t>(bytes))} {}
-};
-
 /// What the driver's compiler or linker says of the image. Where kernels are loaded on first use it says so only to one
 /// who compiles the image at once, which needs a context.
 std::string log_of(const Library& library) {
-  std::string log(library.log.get());
+  std::string log(library.log.text);
   CUcontext context = nullptr;
   const DriverApi& api = driver();
   if (log.empty() && !library.image.empty() && api.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context) {
     RelaxedCapture relaxed(api);
-    std::string buffer(Library::kLogBytes, '\0');
-    LogOptions options(buffer.data(), Library::kLogBytes - 1);
+    const auto said = std::make_unique<CompilerLog>();
     CUmodule module = nullptr;
-    if (api.cuModuleLoadDataEx(&module, library.image.c_str(), 2, options.names, options.values) == CUDA_SUCCESS) {
+    if (api.cuModuleLoadDataEx(&module, library.image.c_str(), 2, said->names, said->values) == CUDA_SUCCESS) {
       api.cuModuleUnload(module);
     }
-    log = buffer.c_str();
+    log = said->text;
   }
   log.erase(log.find_last_not_of(" \n\r\t") + 1);
   return log;
@@ -99,10 +92,10 @@ Library& load_library(const std::string& image, const std::string& origin, bool 
   library->origin = origin;
   if (has_variables) library->order = new VariableOrder;  // as long as the library
   if (!is_elf(image)) library->image = image;
-  LogOptions options(library->log.get(), Library::kLogBytes - 1);
+  CompilerLog& log = library->log;
   RelaxedCapture relaxed(api);
   const CUresult status =
-      api.cuLibraryLoadData(&library->handle, image.c_str(), options.names, options.values, 2, nullptr, nullptr, 0);
+      api.cuLibraryLoadData(&library->handle, image.c_str(), log.names, log.values, 2, nullptr, nullptr, 0);
   if (status != CUDA_SUCCESS) throw_image_status(status, *library);
   return *library.release();  // for the life of the process
 }

@@ -3,7 +3,7 @@
 
 #include <interop/cuda/kernel.h>
 
-#include <memory>
+#include <cstdint>
 #include <string>
 
 #include "cuda/driver/driver_api.h"
@@ -12,14 +12,22 @@ namespace interop::cuda {
 
 class VariableOrder;
 
-struct Library {
-  static constexpr unsigned kLogBytes = 8 << 10;
+/// The options by which the driver's compiler writes what it has to say, and where: it may do so as long as the library
+/// lives, as it compiles on first use.
+struct CompilerLog {
+  static constexpr unsigned kBytes = 8 << 10;
 
+  CUjit_option names[2] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[2] = {text, reinterpret_cast<void*>(std::uintptr_t{kBytes - 1})};
+  char text[kBytes] = {};
+};
+
+struct Library {
   CUlibrary handle = nullptr;
   std::string origin;              // what messages call it
   std::string image;               // PTX and fatbins alone: what the driver compiles again to say what is wrong
   VariableOrder* order = nullptr;  // of an image that has variables, or may have some
-  std::unique_ptr<char[]> log{new char[kLogBytes]()};  // that the driver may write to as long as the library lives
+  CompilerLog log;
 };
 
 /// Throws the CudaError of an image, or a kernel in it, that the driver refused: what it is, and what is accepted. For
