@@ -120,23 +120,16 @@ try:
     interop.explain(add, x.T, x.T, 16, execution="cuda")
 except ValueError as error:
     print(error)
-host = interop.load(FOLDER / "libplayed.so", "void look(host const float* a, int n, device float* b);")
-for call in (host.look, functools.partial(interop.explain, host.look)):
-    try:
-        call(x, 16, x.copy(), execution="cuda")
-    except TypeError as error:
-        print(error)
 """)
-    *copies, turned, called, looked = said.splitlines()
+    *copies, turned = said.splitlines()
     assert copies == [
-        "; ".join(f"{name}: {way} cuda:0, {size} bytes, as execution= asks" for name, way in
-                  (("a", "to"), ("b", "to"), ("the result", "from")))
+        "; ".join(
+            f"{name}: {way} cuda:0, {size} bytes, as execution= asks"
+            for name, way in (("a", "to"), ("b", "to"), ("the result", "from"))
+        )
         for size in (64, 16, 32)
     ]
     assert "a is float32 of shape (4, 4), strides (1, 4)" in turned
-    assert "a is" in called
-    assert called.partition(":")[0] == looked.partition(":")[0]
-    assert looked.endswith(called[-20:])
 
 
 def test_several_results_are_waited_for_once(play):
