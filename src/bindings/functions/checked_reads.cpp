@@ -30,7 +30,6 @@ std::vector<unsigned char> CheckedReads::bytes_of(const DLTensor& tensor) const 
     return bytes;
   }
   on_gpu_->launch([&](cudaStream_t stream) {
-    const cuda::DeviceGuard guard(on_gpu_->device());  // a C function may have made another device current
     cuda::copy_to_host(bytes.data(), tensor.data, count, stream);
     cuda::synchronize(stream);
   });

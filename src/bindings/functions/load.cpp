@@ -155,9 +155,7 @@ void run_in_order(const CFunction& function, const Call& call, Run&& run) {
   const bool joins = function.streams == Streams::default_stream && stream != cuda::kLegacyStream;
   if (joins) cuda::wait_stream(cuda::kLegacyStream, stream);
   run();
-  if (!joins) return;
-  const cuda::DeviceGuard guard(call.device());  // the function may have made another device current
-  cuda::wait_stream(stream, cuda::kLegacyStream);
+  if (joins) cuda::wait_stream(stream, cuda::kLegacyStream);
 }
 
 /// The same in words.
@@ -267,10 +265,12 @@ class Decision {
 
   nb::object run() {
     Returned returned;
+    std::optional<cuda::DeviceGuard> guard;
     const auto run = [&] {
       std::optional<exchange::Unwaited> may_take_long;
       if (!device().call) may_take_long.emplace();  // else it is inside CUDA
       returned = call_symbol(function_, registers_);
+      if (device().call) guard.emplace(device().call->device());  // it may have made another device current
     };
     if (checked_) checked_->copy();
     {
