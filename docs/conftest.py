@@ -36,7 +36,10 @@ def _load_machine() -> ModuleType:
 
 
 machine = _load_machine()
-collect_ignore = ["template"]  # tests of its own, which tests/build/test_template.py runs
+collect_ignore = [
+    "template",  # tests of its own, which tests/build/test_template.py runs
+    "coming-from",  # files that its page uses
+]
 
 FENCE = re.compile(r"^```(?P<info>python|pycon|\{include\})(?P<words>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
 PYTHON_FENCE = re.compile(r"^[ \t>]*(?:```+|~~~+)[ \t]*\{?py", re.MULTILINE)  # in whatever form Markdown allows

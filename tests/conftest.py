@@ -32,7 +32,8 @@ _make_helpers_importable()
 
 from helpers import libraries, machine, products  # noqa: E402
 
-collect_ignore = ["array_api/plugin.py"]  # a plugin of another run, which alone can import it
+# Both are for other processes, which alone can import them: a plugin, and a module on a driver that is played.
+collect_ignore = ["array_api/plugin.py", "helpers/played_gpu.py"]
 
 # ---- --require ----
 
