@@ -193,7 +193,7 @@ FITTING = {
     "get_cmake_dir": (),
     "get_include": (),
     "kernel": ("", ""),
-    "load": ("", ""),
+    "load": ("",),
     "matmul": (X, X),
     "register": (Float,),
     "autotune": (None,),

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import comparisons, elements, expressions
+from helpers.kernels import UnloadedLibrary
 
 import interop
 from interop._cuda import kept
@@ -207,11 +208,13 @@ def loader(nvrtc, monkeypatch, tmp_path):
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compiler, "compile_source", counting)
     monkeypatch.setattr(kept, "_loaded", {})
-    monkeypatch.setattr(interop._core.LoadedKernel, "load", lambda image, names: [(image, name) for name in names])
+    monkeypatch.setattr(kept, "_libraries", {})
+    monkeypatch.setattr(interop._core.LoadedLibrary, "load", UnloadedLibrary)
 
     def load(source="__global__ void f() {}", names=("f",), architecture=ARCHITECTURE, forget=True, **options):
         if forget:
             kept._loaded.clear()  # as in another process
+            kept._libraries.clear()
         return compiler.load("f", source, names, options, architecture)
 
     load.counts = counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numpy as np
 
 N = 1000
@@ -30,11 +31,13 @@ __global__ void twice(const float* a, float* c, int n) {
 """
 
 
+@dataclasses.dataclass(frozen=True)
 class UnloadedLibrary:
     """For `_core.LoadedLibrary.load`: a library without a driver, whose kernels are itself and their symbols."""
 
-    def __init__(self, image: bytes, origin: str, has_variables: bool) -> None:
-        self.image, self.origin, self.has_variables = image, origin, has_variables
+    image: bytes
+    origin: str
+    has_variables: bool
 
     def kernel(self, symbol: str) -> tuple[UnloadedLibrary, str]:
         return self, symbol
