@@ -1,8 +1,9 @@
-"""The recipe for cuvec of docs/libraries.md, word for word, on a library of cuvec's kind: `helpers.cuvec`."""
+"""The recipe for cuvec of docs/libraries.md, and its use, word for word, on a library of cuvec's kind: `helpers.cuvec`."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -134,3 +135,17 @@ def test_a_vector_is_kept_until_the_gpu_is_done_with_it(taught, cuda_device):
     del v, w
     cuvec.dev_sync()
     assert (total == 1).all()
+
+
+@pytest.mark.gpu
+def test_what_coming_from_cuvec_needs(taught, cuda_device, tmp_path, monkeypatch):
+    page = PAGE.with_name("coming-from.md")
+    code = page.read_text(encoding="utf-8")
+    first = re.search(r"^```python\n(.*?)^```$", code, re.MULTILINE | re.DOTALL)[1]
+    blocks = re.findall(r"^```python cuvec cuda\n(.*?)^```$", code, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    shutil.copytree(page.with_suffix(""), tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for block in (first, *blocks):
+        exec(block, names)
