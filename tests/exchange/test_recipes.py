@@ -1,4 +1,4 @@
-"""The recipe for cuvec of docs/libraries.md, and its use, word for word, on a library of cuvec's kind: `helpers.cuvec`."""
+"""The recipe for cuvec of docs/libraries.md, and its use, as they stand, on a library of its kind: `helpers.cuvec`."""
 
 from __future__ import annotations
 
