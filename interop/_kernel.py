@@ -328,7 +328,7 @@ class Kernel(ArrayFunction):
 
     @property
     def globals(self) -> Globals:
-        """The variables of the code that the kernel is in: `Globals`."""
+        """The variables of the code that the kernel is in, by their names."""
         return Globals(self._program, self._label, self.__name__)
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:

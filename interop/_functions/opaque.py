@@ -40,7 +40,7 @@ class Opaque:
 
     @property
     def type(self) -> str:
-        """Its type, by its name in the declarations: "gzFile", "struct_name*", or "void*"."""
+        """The name of its type in the declarations, such as "gzFile", "struct_name*", or "void*"."""
         return self._type
 
     def __eq__(self, other: object) -> bool:
