@@ -287,6 +287,40 @@ def test_in_a_capture_the_host_waits_for_what_was_outside(queued):
     ]  # fmt: skip
 
 
+def test_a_launch_that_cannot_be_noted_is_not_queued_or_over(queued):
+    """What is queued and not noted would not be waited for."""
+    told = story(
+        queued("""
+        import ctypes
+        environment = ctypes.CDLL(None)
+        launch(9)
+        for name, stream in ((b"NO_EVENTS", 3), (b"NO_RECORDS", 9)):
+            environment.setenv(name, b"1", 1)
+            try:
+                launch(stream)
+            except interop.CudaError as error:
+                print("refused", flush=True)
+            environment.unsetenv(name)
+        write(5)
+    """)
+    )
+    assert told == [
+        "load", "launch on 9", "refused", "launch on 9", "synchronize stream 9", "refused",
+        "5 waits for 'launch on 9'", "copy from the host on 5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "launches",
+    ["for k in range(70): launch(4096 + k)", "launch(4096); [launch(4096 * k) for k in range(2, 70)]"],
+    ids=["of one capture", "of many"],
+)
+def test_a_captured_write_waits_for_all_launches_of_its_capture(queued, launches):
+    told = story(queued(f"{launches}\nwrite(4096 + 100)"))
+    waits = [line for line in told if line.startswith("4196 waits for 'launch")]
+    assert len(waits) == (70 if "range(70)" in launches else 1)
+
+
 def test_a_graph_keeps_the_values_of_the_host(queued):
     assert queued("write(4096)").count("the graph keeps it") == 1
     assert queued("write(3)").count("the graph keeps it") == 0

@@ -145,6 +145,11 @@ bool may_overlap_itself(const DLTensor& tensor) {
   return false;
 }
 
+bool is_same(const DLTensor& x, const DLTensor& y) {
+  return x.data == y.data && x.dtype == y.dtype && x.ndim == y.ndim && std::equal(x.shape, x.shape + x.ndim, y.shape) &&
+         std::equal(x.strides, x.strides + x.ndim, y.strides);
+}
+
 bool is_dense(const DLTensor& tensor) {
   const ByteRange range = byte_range(tensor);
   const auto bytes = static_cast<uintptr_t>(element_count(tensor) * item_bytes(tensor.dtype));

@@ -59,10 +59,6 @@ int execution_device(nb::handle execution, const char* function) {
 }
 
 /// Is it the same array, element for element?
-bool is_same(const DLTensor& x, const DLTensor& y) {
-  return x.data == y.data && x.dtype == y.dtype && x.ndim == y.ndim && std::equal(x.shape, x.shape + x.ndim, y.shape) &&
-         std::equal(x.strides, x.strides + x.ndim, y.strides);
-}
 
 }  // namespace
 
@@ -87,6 +83,7 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
   acquire();
   if (staged_) {
     if (has_out_ && !may_overlap_) check_overlap(operands_[argument_count_]);  // of the host arrays themselves
+    if (may_overlap_) check_copies();
     if (stream_given_ && cuda::is_capturing(stream_)) {  // the host would wait for the copies, which are not run
       throw ValueError(
           std::string(function_) +
@@ -356,6 +353,20 @@ void Call::check_overlap(const Operand& written) const {
     if (share_memory(written.tensor, other.tensor)) {
       throw ValueError(written.label() + " shares memory with " + other.name +
                        ", which the result would overwrite while it is read; accepted: an array of its own");
+    }
+  }
+}
+
+void Call::check_copies() const {
+  for (int i = 0; i < argument_count_; ++i) {
+    for (int j = 0; j < argument_count_; ++j) {
+      const Operand& written = operands_[i];
+      const Operand& other = operands_[j];
+      if (i == j || !written.is_output || is_same(written.tensor, other.tensor)) continue;
+      if (!share_memory(written.tensor, other.tensor)) continue;
+      throw ValueError(written.label() + " shares memory with " + other.name +
+                       ", and execution= would copy each by itself; accepted: one array for both, or arrays that share "
+                       "no memory");
     }
   }
 }

@@ -118,9 +118,16 @@ class Call {
   void join(cudaStream_t other);
   const Operand* find_device_operand();
   void join_host_operand(Operand& operand, const Operand& on_device);
+  /// The copy of an argument on the device.
+  struct Copied {
+    int of = 0;  // the first argument that is the same array
+    bool is_sent = false;
+    bool is_fetched = false;
+  };
   void stage();  // those of staged calls: staging.cpp
-  void stage(Operand& operand);
+  void stage(Operand& operand, const Copied& copied);
   void unstage();
+  void check_copies() const;
   bool is_out(int i) const { return has_out_ && i == 0; }
   const Result& result(int i) const { return i == 0 ? first_ : *others_[i - 1]; }
   void check_out(const Shape& shape, DLDataType dtype);

@@ -37,8 +37,7 @@ std::size_t byte_count(const DLTensor& tensor) {
 // ---- device memory and copies ----
 
 Staging::~Staging() {
-  if (!block_) return;
-  if (!has_finished_) {  // an error came between: work may still be queued on the block
+  if (!has_finished_ && (block_ || !large_.empty())) {  // an error came between: work and copies may still be queued
     try {
       const nb::gil_scoped_release no_gil;
       cuda::synchronize(stream_);
@@ -46,7 +45,7 @@ Staging::~Staging() {
       return;  // the context can run nothing more, and the block is not used again
     }
   }
-  cuda::give_staging_block(block_);
+  if (block_) cuda::give_staging_block(block_);
 }
 
 void* Staging::place(std::size_t bytes) {
@@ -97,27 +96,48 @@ void Staging::finish() {
 
 // ---- the arrays of a call ----
 
+/// The copies are decided first: a tensor that has been copied says no more where it was.
 void Call::stage() {
+  std::vector<Copied> copies(static_cast<size_t>(argument_count_));
+  for (int i = 0; i < argument_count_; ++i) {
+    copies[i].of = i;
+    for (int j = 0; j < i && copies[i].of == i; ++j) {
+      if (is_same(operands_[i].tensor, operands_[j].tensor)) copies[i].of = copies[j].of;
+    }
+    Copied& copied = copies[copies[i].of];
+    copied.is_sent = copied.is_sent || operands_[i].is_read;
+    copied.is_fetched = copied.is_fetched || operands_[i].is_output;
+  }
+  for (int i = 0; i < argument_count_; ++i) {  // one array that is given twice, and written, is one on the device, too
+    if (!copies[copies[i].of].is_fetched) copies[i].of = i;
+    if (copies[i].of == i) copies[i].is_sent = copies[i].is_sent || operands_[i].is_read;
+  }
   for (int i = 0; i < argument_count_; ++i) {
     Operand& operand = operands_[i];
-    if (is_dense(operand.tensor)) continue;
+    if (copies[i].of != i || is_dense(operand.tensor)) continue;
     nb::object array = numpy(i);
     operand.resolved = kAscontiguousarray.get()(array);
     read_buffer(operand, operand.resolved);
-    if (operand.is_output) strided_.push_back({std::move(array), operand.resolved});
+    if (copies[i].is_fetched) strided_.push_back({std::move(array), operand.resolved});
   }
   const nb::gil_scoped_release no_gil;
-  for (int i = 0; i < argument_count_; ++i) stage(operands_[i]);
+  for (int i = 0; i < argument_count_; ++i) {
+    if (copies[i].of == i) {
+      stage(operands_[i], copies[i]);
+    } else {
+      operands_[i].tensor = operands_[copies[i].of].tensor;
+    }
+  }
 }
 
-void Call::stage(Operand& operand) {
+void Call::stage(Operand& operand, const Copied& copied) {
   // A dense array is copied as it lies, so that a transposed one stays transposed.
   const ByteRange range = byte_range(operand.tensor);
   const size_t bytes = byte_count(operand.tensor);
   const uintptr_t offset = reinterpret_cast<uintptr_t>(operand.tensor.data) - range.begin;
   char* const copy = static_cast<char*>(staging_->place(bytes));
-  if (operand.is_read) staging_->send(copy, reinterpret_cast<const void*>(range.begin), bytes);
-  if (operand.is_output) staging_->fetch(reinterpret_cast<void*>(range.begin), copy, bytes, false);
+  if (copied.is_sent) staging_->send(copy, reinterpret_cast<const void*>(range.begin), bytes);
+  if (copied.is_fetched) staging_->fetch(reinterpret_cast<void*>(range.begin), copy, bytes, false);
   operand.tensor.data = copy ? copy + offset : nullptr;
   operand.tensor.device = {kDLCUDA, device_};
 }

@@ -33,6 +33,25 @@ int add_and_collect(const float* a, const float* b, float* c, float* d, int n, i
   stand_in_queue(stream, run_sum, &sum, sizeof sum);
   return status;
 }
+
+struct Pair { const float* a; float* b; int n; };
+static void run_scan(void* arguments) {
+  struct Pair* pair = arguments;
+  for (int i = 1; i < pair->n; ++i) pair->b[i] = pair->a[i - 1] + 1;
+}
+void scan(const float* a, float* b, int n, void* stream) {
+  struct Pair pair = {a, b, n};
+  stand_in_queue(stream, run_scan, &pair, sizeof pair);
+}
+static void run_both(void* arguments) {
+  struct Pair* pair = arguments;
+  for (int i = 0; i < pair->n; ++i) ((float*)pair->a)[i] += 1;
+  for (int i = 0; i < pair->n; ++i) pair->b[i] += 10;
+}
+void both(float* a, float* b, int n, void* stream) {
+  struct Pair pair = {a, b, n};
+  stand_in_queue(stream, run_both, &pair, sizeof pair);
+}
 void look(const float* a, int n, void* stream) { (void)a, (void)n, (void)stream; }
 
 /* Comes back once as many threads are inside as were said. */
@@ -130,6 +149,55 @@ except ValueError as error:
         for size in (64, 16, 32)
     ]
     assert "a is float32 of shape (4, 4), strides (1, 4)" in turned
+
+
+def test_arrays_that_share_memory_share_it_on_the_device(play):
+    said = play("""
+lib = interop.load(FOLDER / "libplayed.so",
+                   "void scan(device const float* a, device float* b, int n, cudaStream_t stream);"
+                   "void both(device float* a, device float* b, int n, cudaStream_t stream);")
+for x in (np.zeros(5, "float32"), np.zeros(10, "float32")[::2]):
+    lib.scan(x, x, 5, execution="cuda")
+    print(x.tolist())
+    x[:] = 0
+    lib.both(x, x, 5, execution="cuda")
+    print(x.tolist())
+x = np.zeros(6, "float32")
+for call in (lambda: lib.both(x[:4], x[2:], 4, execution="cuda"), lambda: lib.scan(x[1:], x[:5], 5, execution="cuda")):
+    try:
+        call()
+    except ValueError as error:
+        print(error)
+print(x.tolist())
+""")
+    *values, first, second, untouched = said.splitlines()
+    assert values == ["[0.0, 1.0, 2.0, 3.0, 4.0]", "[11.0, 11.0, 11.0, 11.0, 11.0]"] * 2
+    assert first.startswith(
+        "libplayed.both: a shares memory with b, and execution= would copy each by itself; accepted: "
+    )
+    assert second.startswith("libplayed.scan: b shares memory with a, and execution=")
+    assert untouched == str([0.0] * 6)
+
+
+def test_an_error_waits_for_copies_of_large_arrays(play):
+    """The first result's memory is page-locked: a copy to it that is queued still runs after the call."""
+    assert play("""
+n = 400_000
+small = np.ones(4, "float32")
+add(small, small, 4, execution="cuda")
+driver.cuMemHostAlloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+pinned = ctypes.c_void_p()
+assert driver.cuMemHostAlloc(ctypes.byref(pinned), 4 * n, 0) == 0
+c = np.frombuffer((ctypes.c_float * n).from_address(pinned.value), "float32")
+d, x = np.full(n, 7, "float32"), np.ones(n, "float32")
+fail("cuMemcpyDtoHAsync", 2, 1)
+try:
+    lib.add_and_collect(x, x, c, d, n, 0, execution="cuda")
+except interop.CudaError:
+    c[:] = 5
+add(small, small, 4, execution="cuda")
+print(c.min(), c.max())
+""").split() == ["5.0", "5.0"]
 
 
 def test_several_results_are_waited_for_once(play):

@@ -35,9 +35,11 @@ int cuStreamGetCaptureInfo_v2(u64 stream, int* status, u64* id, void** graph, vo
   if (graph) *graph = (void*)1;
   return 0;
 }
-int cuEventCreate(u64* event, unsigned flags) { *event = next_event++; return 0; }
+int cuEventCreate(u64* event, unsigned flags) { *event = next_event++; return getenv("NO_EVENTS") ? 2 : 0; }
 int cuEventDestroy_v2(u64 event) { return 0; }
-int cuEventRecord(u64 event, u64 stream) { return TELL("record %llu on %llu", event, stream); }
+int cuEventRecord(u64 event, u64 stream) {
+  return getenv("NO_RECORDS") ? 2 : TELL("record %llu on %llu", event, stream);
+}
 int cuEventQuery(u64 event) { return 600; }
 int cuEventSynchronize(u64 event) { return TELL("the host waits for %llu", event); }
 int cuLibraryLoadData(void** library, const void* code, void* a, void* b, unsigned c, void* d, void* e, unsigned f) {

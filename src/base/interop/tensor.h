@@ -83,6 +83,9 @@ inline bool ranges_meet(ByteRange x, ByteRange y) { return x.begin < y.end && y.
 /// true for exotic ones that it cannot tell.
 bool may_overlap_itself(const DLTensor& tensor);
 
+/// Are they one array: the same memory, in the same form?
+bool is_same(const DLTensor& x, const DLTensor& y);
+
 /// Does the tensor fill its byte range without holes, in some order of its dimensions?
 bool is_dense(const DLTensor& tensor);
 

@@ -90,14 +90,14 @@ Library& load_library(const std::string& image, const std::string& origin, bool 
   const DriverApi& api = driver();
   auto library = std::make_unique<Library>();
   library->origin = origin;
-  if (has_variables) library->order = new VariableOrder;  // as long as the library
   if (!is_elf(image)) library->image = image;
   CompilerLog& log = library->log;
   RelaxedCapture relaxed(api);
   const CUresult status =
       api.cuLibraryLoadData(&library->handle, image.c_str(), log.names, log.values, 2, nullptr, nullptr, 0);
   if (status != CUDA_SUCCESS) throw_image_status(status, *library);
-  return *library.release();  // for the life of the process
+  if (has_variables) library->order = new VariableOrder;
+  return *library.release();  // both for the life of the process
 }
 
 Kernel& find_kernel(Library& library, const std::string& symbol) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "cuda/driver/driver_api.h"
@@ -40,8 +41,8 @@ StagingBlock* take_free(std::uint64_t context_id, bool& may_make) {
   const auto count = std::count(blocks.made.begin(), blocks.made.end(), context_id);
   may_make = count < kMostBlocks;
   if (may_make) {
+    blocks.free.reserve(blocks.made.size() + 1);  // so that giving back needs no memory
     blocks.made.push_back(context_id);
-    blocks.free.reserve(blocks.made.size());  // so that giving back needs no memory
   }
   return nullptr;
 }
@@ -50,7 +51,8 @@ StagingBlock* take_free(std::uint64_t context_id, bool& may_make) {
 StagingBlock* make_block(std::uint64_t context_id, CUstream stream) {
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
-  auto block = std::make_unique<StagingBlock>();
+  std::unique_ptr<StagingBlock> block(new (std::nothrow) StagingBlock);
+  if (!block) return nullptr;
   CUdeviceptr device = 0;
   void* host = nullptr;
   if (api.cuMemAllocAsync(&device, StagingBlock::kBytes, stream) != CUDA_SUCCESS) return nullptr;

@@ -12,7 +12,7 @@
 namespace interop::cuda {
 namespace {
 
-constexpr std::size_t kMostPoints = 64;  // of captures: the oldest go, whose captures have long ended
+constexpr std::ptrdiff_t kMostPoints = 1024;  // of other captures: the oldest go, whose captures have long ended
 
 const char* const kDoing = "ordering a kernel with its variables";
 
@@ -44,6 +44,7 @@ VariableOrder::Step::Step(VariableOrder& order, Kind kind, cudaStream_t stream, 
     if (launch.context == context_ && launch.stream == stream_id_ && launch.capture == capture_) seen = launch.sees;
   }
   const auto wait_for = [&](const Point& point) {
+    if (!point.is_recorded) return;  // what should have been queued there was not
     if (point.context != context_ && !point.everywhere && !everywhere_) return;  // another device's variables
     if (point.capture == capture_) {
       if (point.stream == stream_id_ && point.context == context_) return;
@@ -56,42 +57,53 @@ VariableOrder::Step::Step(VariableOrder& order, Kind kind, cudaStream_t stream, 
   for (const Point& write : order.writes_) {
     if (write.number > seen) wait_for(write);
   }
-  if (kind_ == Kind::launch) return;
-  for (const Point& launch : order.launches_) wait_for(launch);
+  if (kind_ != Kind::launch) {
+    for (const Point& launch : order.launches_) wait_for(launch);
+  }
+  if (kind_ != Kind::read) point_ = point();  // for a read the host waits
 }
 
-void VariableOrder::Step::queued() {
-  if (kind_ == Kind::read) return;  // the host waits for it
-  const DriverApi& api = driver();
+/// The point where this is noted. It is made before anything is queued, as it may fail.
+VariableOrder::Point* VariableOrder::Step::point() {
   const auto is_of = [&](const Point& point) {
     return point.context == context_ && point.capture == capture_ &&
            (kind_ == Kind::write ? point.everywhere == everywhere_ : point.stream == stream_id_);
   };
   std::vector<Point>& points = kind_ == Kind::write ? order_.writes_ : order_.launches_;
-  auto known = std::find_if(points.begin(), points.end(), is_of);
-  if (known == points.end()) {
-    order_.forget_done();
-    points.push_back({context_, stream_id_, capture_, everywhere_, 0, 0, new_event(api)});
-    known = points.end() - 1;
-  }
-  check(api.cuEventRecord(known->event, stream_), kDoing);
-  if (kind_ == Kind::write) ++order_.count_;
-  known->stream = stream_id_;
-  known->sees = known->number = order_.count_;
-  if (kind_ == Kind::write) {
-    // What comes later waits for the write, which comes behind these.
-    const auto is_behind = [&](const Point& launch) {
-      const bool has = launch.capture == capture_ && (launch.context == context_ || everywhere_);
-      if (has) destroy(launch.event);
-      return has;
-    };
-    std::vector<Point>& launches = order_.launches_;
-    launches.erase(std::remove_if(launches.begin(), launches.end(), is_behind), launches.end());
-  }
+  const auto known = std::find_if(points.begin(), points.end(), is_of);
+  if (known != points.end()) return &*known;
+  order_.forget_done(capture_);
+  points.reserve(points.size() + 1);
+  points.push_back({context_, stream_id_, capture_, everywhere_, new_event(driver())});
+  return &points.back();
 }
 
-/// Drops launches that are done, and the points of captures that have ended, as far as that can be told.
-void VariableOrder::forget_done() {
+void VariableOrder::Step::queued() {
+  if (!point_) return;
+  const DriverApi& api = driver();
+  const CUresult recorded = api.cuEventRecord(point_->event, stream_);
+  if (recorded != CUDA_SUCCESS && capture_ == 0) {  // nothing can wait for what is queued: so it ends now
+    RelaxedCapture relaxed(api);
+    api.cuStreamSynchronize(stream_);
+  }
+  check(recorded, kDoing);
+  if (kind_ == Kind::write) ++order_.count_;
+  point_->is_recorded = true;
+  point_->stream = stream_id_;
+  point_->sees = point_->number = order_.count_;
+  if (kind_ == Kind::launch) return;
+  // What comes later waits for the write, which comes behind these.
+  const auto is_behind = [&](const Point& launch) {
+    const bool has = launch.capture == capture_ && (launch.context == context_ || everywhere_);
+    if (has) destroy(launch.event);
+    return has;
+  };
+  std::vector<Point>& launches = order_.launches_;
+  launches.erase(std::remove_if(launches.begin(), launches.end(), is_behind), launches.end());
+}
+
+/// Drops launches that are done, and the points of other captures that have ended, as far as that can be told.
+void VariableOrder::forget_done(std::uint64_t capture) {
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
   const auto is_done = [&](const Point& point) {
@@ -101,9 +113,9 @@ void VariableOrder::forget_done() {
   };
   launches_.erase(std::remove_if(launches_.begin(), launches_.end(), is_done), launches_.end());
   for (std::vector<Point>* points : {&launches_, &writes_}) {
-    const auto is_captured = [](const Point& point) { return point.capture != 0; };
-    if (std::count_if(points->begin(), points->end(), is_captured) < static_cast<std::ptrdiff_t>(kMostPoints)) continue;
-    const auto oldest = std::find_if(points->begin(), points->end(), is_captured);
+    const auto is_other = [&](const Point& point) { return point.capture != 0 && point.capture != capture; };
+    if (std::count_if(points->begin(), points->end(), is_other) < kMostPoints) continue;
+    const auto oldest = std::find_if(points->begin(), points->end(), is_other);
     destroy(oldest->event);
     points->erase(oldest);
   }

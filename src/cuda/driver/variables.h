@@ -19,6 +19,18 @@ namespace interop::cuda {
 /// does is ordered by where it is launched. For what was queued outside before, a captured launch or write has the host
 /// wait, as a graph cannot.
 class VariableOrder {
+  /// A point in a stream.
+  struct Point {
+    std::uint64_t context;
+    std::uint64_t stream;   // an id, which no later stream has
+    std::uint64_t capture;  // an id, too; 0 outside
+    bool everywhere;
+    CUevent event;
+    std::uint64_t sees = 0;  // the last write that a launch comes behind
+    std::uint64_t number = 0;
+    bool is_recorded = false;
+  };
+
  public:
   /// One launch, write or read on a stream of the current context, from before it is queued until `queued`. No other
   /// one of this library comes between.
@@ -31,27 +43,19 @@ class VariableOrder {
     void queued();
 
    private:
+    Point* point();
+
     std::lock_guard<std::mutex> lock_;
     VariableOrder& order_;
     Kind kind_;
     cudaStream_t stream_;
     bool everywhere_;
     std::uint64_t context_, capture_, stream_id_;
+    Point* point_ = nullptr;  // of a launch or a write
   };
 
  private:
-  /// A point in a stream.
-  struct Point {
-    std::uint64_t context;
-    std::uint64_t stream;   // an id, which no later stream has
-    std::uint64_t capture;  // an id, too; 0 outside
-    bool everywhere;
-    std::uint64_t sees;  // the last write that a launch comes behind
-    std::uint64_t number;
-    CUevent event;
-  };
-
-  void forget_done();
+  void forget_done(std::uint64_t capture);
 
   std::mutex mutex_;
   std::vector<Point> launches_;  // of each stream the last one since the last write
