@@ -18,7 +18,10 @@ __all__ = ["Header", "read_header"]
 
 _TYPES = re.compile(r"(?:typedef|struct|class|union|enum|using)\b")
 #: Attributes that change what a type is, or how a function is called.
-_CHANGING = re.compile(r"vector_size|\b(?:__)?mode(?:__)?\b|packed|ms_abi|regparm|sysv_abi|\basm\b|\b__asm(?:__)?\b")
+_CHANGING = re.compile(
+    r"vector_size|vector_type|\b(?:__)?mode(?:__)?\b|packed|ms_abi|regparm|sysv_abi|vectorcall|regcall|swiftcall|preserve_"
+    r"|\b(?:__)?(?:aarch64_vector_)?pcs(?:__)?\b|\basm\b|\b__asm(?:__)?\b"
+)
 _OF_CUDA = re.compile(r"\b(?:__host__|__device__|__forceinline__|__noinline__)\b")
 _CLASS_KEYS = ("struct", "class", "union")
 _CALLED = re.compile(r"(?P<name>(?:~|\boperator\b[^\w(]*|[A-Za-z_:])[\w:]*)\s*\(")

@@ -42,6 +42,7 @@ _DEFINED = (
 _KEPT = {"__global__", "__device__", "__host__", "__forceinline__", "__noinline__", "__launch_bounds__"}
 _MOST_FILES_DEEP = 100
 _SCOPE = re.compile(r'(?P<c>extern "C")|(?P<cxx>extern "C\+\+")|(?:inline )?namespace(?P<names>[\w: ]*)')
+_ATTRIBUTE_OF_CXX = re.compile(r"\[\s*\[.*?\]\s*\]", re.DOTALL)
 _ATTRIBUTE = re.compile(r"\b(?:__attribute__|__attribute|__declspec|__asm__|__asm|asm|__launch_bounds__)\s*\(")
 _TYPE = re.compile(r"(?:typedef|struct|class|union|enum)\b")
 _OPENING, _CLOSING = {"(": 1, "[": 1, "{": 1}, {")", "]", "}"}
@@ -168,7 +169,7 @@ def _split(tokens: Iterable[Any], spaces: Sequence[str]) -> Iterator[Piece]:
                 continue
             place = os.path.abspath(token.source), token.lineno  # noqa: PTH100
         if word == "{" and not depth:
-            opened = _SCOPE.fullmatch(_joined(without_attributes(re.sub(r"\[\[.*?\]\]", "", "".join(words)))[0]))
+            opened = _SCOPE.fullmatch(_joined(without_attributes("".join(words))[0]))
             if opened:
                 names = [x.strip() for x in (opened["names"] or "").replace("inline ", "").split("::") if x.strip()]
                 is_c = bool(opened["c"]) or (scopes[-1].is_c and not opened["cxx"])
@@ -201,7 +202,8 @@ def _continues(text: str) -> bool:
 
 def without_attributes(text: str) -> tuple[str, str]:
     """Return a declaration without its attributes and asm, and those."""
-    taken = []
+    taken = _ATTRIBUTE_OF_CXX.findall(text)
+    text = _ATTRIBUTE_OF_CXX.sub(" ", text)
     while found := _ATTRIBUTE.search(text):
         depth, end = 1, found.end()
         while depth and end < len(text):

@@ -114,8 +114,45 @@ def test_attributes_that_change_a_type_are_not_passed_over(load):
     assert "an attribute or asm changes how it is called" in lib.refused["h"]
 
 
-def test_an_enum_whose_size_an_attribute_changes_is_refused(load):
-    lib = load("int f(int) { return 0; }", "enum E { A } __attribute__((packed));\nint f(E);")
+@pytest.mark.parametrize(
+    ("types", "parameter"),
+    [
+        ("typedef float v4 [[gnu::vector_size(16)]];", "v4"),
+        ("using v4 [[ gnu::vector_size(16) ]] = float;", "v4"),
+        ("typedef int wide [[using gnu: mode(DI)]];", "wide"),
+        ("typedef float v4 __attribute__((ext_vector_type(4)));", "v4"),
+        ("typedef __attribute__((neon_vector_type(4))) float v4;", "v4"),
+    ],
+)
+def test_attributes_of_every_spelling_that_change_a_type_are_seen(load, types, parameter):
+    lib = load("int f(float) { return 0; }", f"{types}\nint f({parameter} x);")
+    assert "'x' is a type that an attribute changes" in lib.refused["f"]
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "[[gnu::ms_abi]]",
+        "[ [gnu::ms_abi] ]",
+        *(f"__attribute__(({x}))" for x in ("vectorcall", "regcall", "swiftcall", "preserve_most", 'pcs("aapcs")')),
+    ],
+)
+def test_attributes_of_every_spelling_that_change_a_call_are_seen(load, attribute):
+    lib = load("int f(int) { return 0; }", f"{attribute} int f(int);")
+    assert "an attribute or asm changes how it is called" in lib.refused["f"]
+
+
+def test_attributes_that_change_nothing_are_passed_over(load):
+    lib = load(
+        "int f(int x) { return x; } int g(int x) { return x + 1; }",
+        "[[nodiscard, gnu::cold]] int f [[gnu::noinline]] (int x);\nint g([[maybe_unused]] int x) [[gnu::pure]];",
+    )
+    assert (lib.f(2), lib.g(2)) == (2, 3)
+
+
+@pytest.mark.parametrize("enum", ["enum E { A } __attribute__((packed));", "enum [[gnu::packed]] E { A };"])
+def test_an_enum_whose_size_an_attribute_changes_is_refused(load, enum):
+    lib = load("int f(int) { return 0; }", f"{enum}\nint f(E);")
     assert "'E' is an enum of which an attribute changes the type" in lib.refused["f"]
 
 
