@@ -168,6 +168,52 @@ def test_words_of_cuda_are_known_whatever_its_files_make_of_them(load):
     assert "it is a function of the GPU" in lib.refused["g"]
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "UINT_MAX == 0xffffffffUL",
+        "LONG_MAX > 2147483647L && ULONG_MAX == 0xffffffffffffffffull",
+        "INT_MIN < 0 && SIZE_MAX > UINT32_MAX && CHAR_BIT == 8 && CHAR_MAX == 127",
+        "__SIZEOF_LONG__ == 8 && __SIZEOF_INT__ == 4 && __SIZEOF_LONG_DOUBLE__ > 8",
+        "__INT_MAX__ == 0x7fffffff && __LONG_LONG_WIDTH__ == 64 && __UINT64_MAX__ > 0 && !defined(__UINT_MAX__)",
+        "defined(__STDC__) && __WORDSIZE == 64",
+        "true && !false",
+        "(1ull<<40) > 5",
+        "MILLION == 1000000 && 0x1'0 == 16 && 0b1'1 == 3 && 010 == 8",
+        "'1' == 49 && -1 < 0LL && -1 > 0llu",
+    ],
+)
+@pytest.mark.parametrize("found", [False, True])
+def test_conditions_are_those_of_the_compiler(load, condition, found):
+    """Whether the files of the compiler are found, or not."""
+    text = f"#define MILLION 1'000'000\n#if {condition}\ntypedef int t;\n#else\ntypedef short t;\n#endif\n"
+    check = 'static_assert(sizeof(t) == sizeof(int), "");\n'
+    files = "#include <limits.h>\n#include <stdint.h>\n"
+    lib = load(
+        f"{files}{text}{check}int f(t x) {{ return x; }}",
+        f"{files}{text}int f(t x);",
+        include_path=["/usr/include"] if found else [],
+    )
+    assert lib.f(70000) == 70000
+
+
+@pytest.mark.parametrize("is_included", [False, True])
+def test_a_file_may_begin_with_a_mark_of_unicode(load, is_included):
+    types = "\ufeff#define T int\ntypedef T number;\n"
+    text = '\ufeff#include "types.h"\n' if is_included else types
+    lib = load("int f(int x) { return x; }", f"{text}int f(number x);", {"types.h": types})
+    assert lib.f(3) == 3
+
+
+def test_words_of_c_that_say_nothing_here_are_passed_over(load):
+    lib = load(
+        'extern "C" int f(int x) { return x; } extern "C" void g(int) {}',
+        'extern "C" { int f(register int x); _Noreturn void g(register int); }',
+    )
+    assert lib.f(3) == 3
+    assert not lib.refused
+
+
 def test_typedefs_that_go_round_end(load):
     lib = load(
         "int f(int) { return 0; }",
