@@ -198,8 +198,10 @@ class Names:
         known = self._known.get(name)
         if known and isinstance(definition, Struct) and (not definition.is_complete or isinstance(known[0], Alias)):
             return  # declared again; or "typedef struct a a;"
-        if isinstance(definition, Alias) and definition.type == CType(name):
-            return
+        if isinstance(definition, Alias) and definition.type[1:] == CType("")[1:]:
+            plain = _CLASS_KEY.fullmatch(definition.type.name)[2]  # type: ignore[index]
+            if name in _candidates(plain, definition.scope):
+                return  # "typedef struct a a;" before or behind the struct, or of one outside
         self._known[name] = definition, is_own
 
     def find(self, name: str, scope: Sequence[str]) -> tuple[Definition, bool] | None:

@@ -214,6 +214,43 @@ def test_words_of_c_that_say_nothing_here_are_passed_over(load):
     assert not lib.refused
 
 
+@pytest.mark.parametrize(
+    "types",
+    [
+        "typedef struct pool pool;",
+        "struct pool; typedef struct pool pool;",
+        "typedef struct pool pool; struct pool { int v; };",
+        "typedef struct pool { int v; } pool;",
+        "struct pool; typedef struct ::pool pool;",
+        "typedef struct pool pool; typedef pool pool;",
+        "typedef struct pool pool; namespace n { typedef pool pool; }",
+    ],
+)
+def test_a_typedef_may_have_the_name_of_its_struct(load, types):
+    source = "struct pool { int v; }; static pool p{5}; pool* made() { return &p; } int value(const pool* x) "
+    lib = load(source + "{ return x->v; }", f"{types}\npool* made(); int value(const pool* x);")
+    assert lib.value(lib.made()) == 5
+
+
+def test_typedefs_of_one_name_in_two_namespaces(load):
+    header = """
+    struct pool; namespace n { struct pool; typedef struct pool pool; pool* made(); int value(pool*); }
+    typedef int I; namespace n { typedef I I; I twice(I); }
+    namespace m { typedef struct color { int v; } color; typedef ::I J; J thrice(J); }
+    int of_outer(pool*);
+    """
+    source = """
+    struct pool { int v; }; namespace n { struct pool { int v; }; static pool p{5}; pool* made() { return &p; }
+    int value(pool* x) { return x->v; } int twice(int x) { return 2 * x; } }
+    namespace m { int thrice(int x) { return 3 * x; } } int of_outer(pool*) { return 0; }
+    """
+    lib = load(source, header)
+    assert not lib.refused
+    assert (lib.value(lib.made()), lib.twice(2), lib.thrice(2)) == (5, 4, 6)
+    with pytest.raises(TypeError, match="pool"):
+        lib.of_outer(lib.made())
+
+
 def test_typedefs_that_go_round_end(load):
     lib = load(
         "int f(int) { return 0; }",
