@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from interop._functions.c_types import Alias, CType, Names, Struct
+from interop._functions.c_types import Alias, CType, Names, Struct, ends_type
 from interop._functions.enums import enum_of
 from interop._functions.parameters import Declared, Stated
 from interop._functions.preprocessed import Piece, import_reader, pieces_of, without_attributes
@@ -105,7 +105,10 @@ class _Reader:
     def _take(self, function: Any, stated: Stated, piece: Piece, is_changed: bool) -> None:
         name = "::".join([*piece.scope, _name_of(function.name)])
         stated = stated._replace(name=name)
-        if why := _why_not(function, is_changed):
+        why = _why_not(function, is_changed)
+        if piece.is_hidden:
+            why = "it is in a namespace without a name, and has no symbol outside its file; accepted: one that is not"
+        if why:
             self._refuse(stated, why)
             return
         parameters = []
@@ -113,6 +116,8 @@ class _Reader:
             label = parameter.name or f"arg{place}"
             label += "_" * (label in ("stream", "execution"))  # which are keywords of the call
             type_ = _type_of(parameter.type, decays=True)
+            if type(parameter.type).__name__ != "Pointer" and ends_type(label, type_.name):
+                label, type_ = f"arg{place}", type_._replace(name=f"{type_.name} {label}")
             parameters.append(Declared(label, type_, str(type_)))
         is_c = piece.is_c or function.extern == '"C"' or function.extern == "C"
         self.header.functions.append(

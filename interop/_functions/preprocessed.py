@@ -95,6 +95,7 @@ class Piece(NamedTuple):
     line: int
     scope: tuple[str, ...]
     is_c: bool
+    is_hidden: bool  # in a namespace without a name
 
     @property
     def place(self) -> str:
@@ -222,11 +223,12 @@ def _plain_numbers(tokens: Iterable[Any]) -> str:
 class _Scope(NamedTuple):
     names: tuple[str, ...]
     is_c: bool
+    is_hidden: bool
 
 
 def _split(tokens: Iterable[Any], spaces: Sequence[str]) -> Iterator[Piece]:
     """Cut a file at the end of each declaration outside all brackets, and open its namespaces."""
-    scopes = [_Scope((), False)]
+    scopes = [_Scope((), False, False)]
     words: list[str] = []
     place: tuple[str, int] | None = None
     depth = body = 0  # of brackets; the place in `words` where a body began
@@ -247,7 +249,8 @@ def _split(tokens: Iterable[Any], spaces: Sequence[str]) -> Iterator[Piece]:
             if opened:
                 names = [x.strip() for x in (opened["names"] or "").replace("inline ", "").split("::") if x.strip()]
                 is_c = bool(opened["c"]) or (scopes[-1].is_c and not opened["cxx"])
-                scopes.append(_Scope((*scopes[-1].names, *names), is_c))
+                is_hidden = scopes[-1].is_hidden or (opened["names"] is not None and not names)
+                scopes.append(_Scope((*scopes[-1].names, *names), is_c, is_hidden))
                 words, place = [], None
                 continue
             body = len(words)
@@ -261,7 +264,8 @@ def _split(tokens: Iterable[Any], spaces: Sequence[str]) -> Iterator[Piece]:
         if is_function:
             words = [*words[:body], ";"]
         assert place is not None
-        yield Piece(_joined(words), *place, *scopes[-1])
+        file, line = place
+        yield Piece(_joined(words), file, line, *scopes[-1])
         words, place, depth = [], None, 0
 
 

@@ -251,6 +251,47 @@ def test_typedefs_of_one_name_in_two_namespaces(load):
         lib.of_outer(lib.made())
 
 
+@pytest.mark.parametrize(
+    "type_name",
+    [
+        *("double complex", "long double complex", "double _Complex", "float imaginary", "double complex[3]"),
+        *("int _Atomic", "unsigned __int128"),
+    ],
+)
+def test_words_of_types_are_no_names(load, type_name):
+    """As a number of another kind would be passed in another way."""
+    lib = load('extern "C" int f(double) { return 0; }', f'extern "C" int f({type_name});')
+    assert f"'{type_name.removesuffix('[3]')}" in lib.refused["f"]
+    if "[" not in type_name:
+        with pytest.raises(ValueError, match=f"the type of 'arg0' is '{type_name}'"):
+            interop.load(lib._library.path, f'extern "C" int f({type_name});')
+        with pytest.raises(ValueError, match=f"the result is {type_name};"):
+            interop.load(lib._library.path, f'extern "C" {type_name} f(double);')
+
+
+def test_words_of_types_behind_others_are_names(load):
+    source = (
+        "typedef int my_int; int f(my_int complex) { return complex; } int g(const float* complex) { return *complex; }"
+    )
+    lib = load(source, "typedef int my_int; int f(my_int complex); int g(const float* complex);", memory="host")
+    assert (lib.f(complex=3), lib.g(complex=np.ones(1, "float32"))) == (3, 1)
+
+
+def test_functions_of_namespaces_without_names_are_refused(load):
+    """Their symbols are those of each file that includes them, and one of the namespace outside may be another."""
+    header = """
+    namespace n { namespace { enum E { A }; int f(int); extern "C" int g(int); namespace deep { int h(int); } } }
+    namespace n { int i(E); }
+    """
+    source = """
+    namespace n { int f(int) { return 1; } namespace deep { int h(int) { return 1; } } }
+    extern "C" int g(int) { return 1; }
+    """
+    lib = load(source, header)
+    for name in ("n::f", "n::g", "n::deep::h"):
+        assert "it is in a namespace without a name, and has no symbol outside its file" in lib.refused[name]
+
+
 def test_typedefs_that_go_round_end(load):
     lib = load(
         "int f(int) { return 0; }",
