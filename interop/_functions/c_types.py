@@ -21,6 +21,7 @@ __all__ = [
     "Names",
     "Resolved",
     "Struct",
+    "ends_type",
     "in_symbols",
     "spelled",
     "without_std",
@@ -71,7 +72,11 @@ CUDA_STATUSES = ("cudaError_t", "cudaError", "CUresult")
 STATUSES = {"cublasStatus_t": 0}
 #: What may stand behind the star of a pointer.
 QUALIFIERS = {"const", "restrict", "__restrict", "__restrict__"}
-WORDS_OF_TYPES = {word for name in SCALARS for word in name.split() if not word.endswith("_t")} | {"void", "const"}
+WORDS_OF_TYPES = {word for name in SCALARS for word in name.split() if not word.endswith("_t")} | {
+    *("void", "const", "_Complex", "_Imaginary", "_Atomic", "__int128"),
+}
+#: Words that may be names in C++, and are not behind numbers in C.
+_WORDS_OF_C = {"complex", "imaginary", "_Complex", "_Imaginary", "_Atomic"}
 
 #: The types that the symbols of C++ on 64-bit Linux know by other names.
 _IN_SYMBOLS = {
@@ -176,6 +181,11 @@ def spelled(words: str) -> str:
     return " ".join(sorted(parts, key=_ORDER.__getitem__)) if set(parts) <= _ORDER.keys() else words
 
 
+def ends_type(word: str, before: str) -> bool:
+    """Is a word a part of the type that the words before it begin, as in "double complex", and no name?"""
+    return word in _WORDS_OF_C and set(before.split()) <= WORDS_OF_TYPES
+
+
 def without_std(text: str) -> str:
     """Return C++ with the integers of namespaces as C has them."""
     return re.sub(r"(?:(?<![\w:])::)?\b(?:cuda::)?std::(u?int\d+_t|size_t|ptrdiff_t)\b", r"\1", text)
@@ -198,8 +208,10 @@ class Names:
         known = self._known.get(name)
         if known and isinstance(definition, Struct) and (not definition.is_complete or isinstance(known[0], Alias)):
             return  # declared again; or "typedef struct a a;"
-        if isinstance(definition, Alias) and definition.type == CType(name):
-            return
+        if isinstance(definition, Alias) and definition.type[1:] == CType("")[1:]:
+            plain = _CLASS_KEY.fullmatch(definition.type.name)[2]  # type: ignore[index]
+            if name in _candidates(plain, definition.scope):
+                return  # "typedef struct a a;" before or behind the struct, or of one outside
         self._known[name] = definition, is_own
 
     def find(self, name: str, scope: Sequence[str]) -> tuple[Definition, bool] | None:

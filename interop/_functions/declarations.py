@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from interop._functions.c_types import QUALIFIERS, WORDS_OF_TYPES, Alias, CType, Names, Struct, without_std
+from interop._functions.c_types import QUALIFIERS, WORDS_OF_TYPES, Alias, CType, Names, Struct, ends_type, without_std
 from interop._functions.enums import enum_of
 from interop._functions.parameters import Declared, Refuse, Stated
 
@@ -26,6 +26,7 @@ def declared_of(text: str, refuse: Refuse, unnamed: str = "", places: Sequence[s
     is_named = after[-1:] and after[-1] not in QUALIFIERS
     if not star:
         is_named = len(words) > 1 and words[-1] not in WORDS_OF_TYPES and not {*words[:-1]} <= {"const", *_CLASS_KEYS}
+        is_named = is_named and not (unnamed and ends_type(words[-1], " ".join(words[:-1])))
         words, after = (words[:-1], words[-1:]) if is_named else (words, [])
     if not is_named and unnamed:
         after.append(unnamed)

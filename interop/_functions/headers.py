@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from interop._functions.c_types import Alias, CType, Names, Struct
+from interop._functions.c_types import Alias, CType, Names, Struct, ends_type
 from interop._functions.enums import enum_of
 from interop._functions.parameters import Declared, Stated
 from interop._functions.preprocessed import Piece, import_reader, pieces_of, without_attributes
@@ -18,7 +18,10 @@ __all__ = ["Header", "read_header"]
 
 _TYPES = re.compile(r"(?:typedef|struct|class|union|enum|using)\b")
 #: Attributes that change what a type is, or how a function is called.
-_CHANGING = re.compile(r"vector_size|\b(?:__)?mode(?:__)?\b|packed|ms_abi|regparm|sysv_abi|\basm\b|\b__asm(?:__)?\b")
+_CHANGING = re.compile(
+    r"vector_size|vector_type|\b(?:__)?mode(?:__)?\b|packed|ms_abi|regparm|sysv_abi|vectorcall|regcall|swiftcall|preserve_"
+    r"|\b(?:__)?(?:aarch64_vector_)?pcs(?:__)?\b|\basm\b|\b__asm(?:__)?\b"
+)
 _OF_CUDA = re.compile(r"\b(?:__host__|__device__|__forceinline__|__noinline__)\b")
 _CLASS_KEYS = ("struct", "class", "union")
 _CALLED = re.compile(r"(?P<name>(?:~|\boperator\b[^\w(]*|[A-Za-z_:])[\w:]*)\s*\(")
@@ -102,7 +105,10 @@ class _Reader:
     def _take(self, function: Any, stated: Stated, piece: Piece, is_changed: bool) -> None:
         name = "::".join([*piece.scope, _name_of(function.name)])
         stated = stated._replace(name=name)
-        if why := _why_not(function, is_changed):
+        why = _why_not(function, is_changed)
+        if piece.is_hidden:
+            why = "it is in a namespace without a name, and has no symbol outside its file; accepted: one that is not"
+        if why:
             self._refuse(stated, why)
             return
         parameters = []
@@ -110,6 +116,8 @@ class _Reader:
             label = parameter.name or f"arg{place}"
             label += "_" * (label in ("stream", "execution"))  # which are keywords of the call
             type_ = _type_of(parameter.type, decays=True)
+            if type(parameter.type).__name__ != "Pointer" and ends_type(label, type_.name):
+                label, type_ = f"arg{place}", type_._replace(name=f"{type_.name} {label}")
             parameters.append(Declared(label, type_, str(type_)))
         is_c = piece.is_c or function.extern == '"C"' or function.extern == "C"
         self.header.functions.append(

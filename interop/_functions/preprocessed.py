@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import platform
@@ -19,6 +20,7 @@ _DEFINED = (
     "__GNUC__ 12",
     "__GNUC_MINOR__ 2",
     "_GNU_SOURCE 1",
+    "__STDC__ 1",
     "__STDC_HOSTED__ 1",
     "__linux__ 1",
     "__linux 1",
@@ -26,7 +28,7 @@ _DEFINED = (
     "__LP64__ 1",
     "_LP64 1",
     "__CHAR_BIT__ 8",
-    "__SIZEOF_POINTER__ 8",
+    "__SIZEOF_INT128__ 16",
     "__ORDER_LITTLE_ENDIAN__ 1234",
     "__BYTE_ORDER__ 1234",
     "__extension__",
@@ -37,13 +39,44 @@ _DEFINED = (
     "__signed__ signed",
     "restrict __restrict__",
     "_Bool bool",
+    "register",
+    "_Noreturn",
+)
+_SIZES: dict[str, Any] = {
+    "SHORT": ctypes.c_short,
+    "INT": ctypes.c_int,
+    "LONG": ctypes.c_long,
+    "LONG_LONG": ctypes.c_longlong,
+    "FLOAT": ctypes.c_float,
+    "DOUBLE": ctypes.c_double,
+    "LONG_DOUBLE": ctypes.c_longdouble,
+    "POINTER": ctypes.c_void_p,
+    "SIZE_T": ctypes.c_size_t,
+    "PTRDIFF_T": ctypes.c_ssize_t,
+    "WCHAR_T": ctypes.c_wchar,
+}
+_FIXED = ((8, ctypes.c_int8), (16, ctypes.c_int16), (32, ctypes.c_int32), (64, ctypes.c_int64))
+#: Integers by the names that their limits have: signed, unsigned, the type, and what ends its numbers.
+_LIMITS: tuple[tuple[str, str, Any, str], ...] = (
+    ("SCHAR", "UCHAR", ctypes.c_byte, ""),
+    ("SHRT", "USHRT", ctypes.c_short, ""),
+    ("INT", "UINT", ctypes.c_int, ""),
+    ("LONG", "ULONG", ctypes.c_long, "L"),
+    ("LLONG", "ULLONG", ctypes.c_longlong, "LL"),
+    *((f"INT{bits}", f"UINT{bits}", c_type, "L" * (bits == 64)) for bits, c_type in _FIXED),
+    ("INTMAX", "UINTMAX", ctypes.c_int64, "L"),
+    ("INTPTR", "UINTPTR", ctypes.c_ssize_t, "L"),
+    ("PTRDIFF", "SIZE", ctypes.c_ssize_t, "L"),
 )
 #: Words of CUDA that say where a function runs, whatever the files of CUDA make of them.
 _KEPT = {"__global__", "__device__", "__host__", "__forceinline__", "__noinline__", "__launch_bounds__"}
 _MOST_FILES_DEEP = 100
 _SCOPE = re.compile(r'(?P<c>extern "C")|(?P<cxx>extern "C\+\+")|(?:inline )?namespace(?P<names>[\w: ]*)')
+_ATTRIBUTE_OF_CXX = re.compile(r"\[\s*\[.*?\]\s*\]", re.DOTALL)
 _ATTRIBUTE = re.compile(r"\b(?:__attribute__|__attribute|__declspec|__asm__|__asm|asm|__launch_bounds__)\s*\(")
 _TYPE = re.compile(r"(?:typedef|struct|class|union|enum)\b")
+_NUMBER = re.compile(r"(?<![\w.'\"])(0[xX][\da-fA-F]+|0[bB][01]+|\d+)([uUlLzZ]*)(?![\w.'\"])")
+_SEPARATOR = re.compile(r"\b(\d[\da-fA-FxXbB]*)'(?=[\da-fA-F])")
 _OPENING, _CLOSING = {"(": 1, "[": 1, "{": 1}, {")", "]", "}"}
 
 
@@ -62,6 +95,7 @@ class Piece(NamedTuple):
     line: int
     scope: tuple[str, ...]
     is_c: bool
+    is_hidden: bool  # in a namespace without a name
 
     @property
     def place(self) -> str:
@@ -86,7 +120,7 @@ def pieces_of(header: Path, include_path: Sequence[Path]) -> Source:
     pcpp, _ = import_reader()
     reader = _preprocessor(pcpp, header, include_path)
     try:
-        text = header.read_bytes().decode(errors="replace")
+        text = _text_of(header)
     except OSError as error:
         raise OSError(
             f"interop.load: header is {os.fspath(header)!r}, which cannot be read: {error.strerror}"
@@ -113,7 +147,7 @@ def _preprocessor(pcpp: Any, header: Path, include_path: Sequence[Path]) -> Any:
         def on_file_open(self, is_system_include: bool, path: str) -> io.StringIO:
             if self.include_depth > _MOST_FILES_DEEP:
                 raise ValueError(f"interop.load: {path}: is included {_MOST_FILES_DEEP} files deep, perhaps by itself")
-            return io.StringIO(Path(path).read_bytes().decode(errors="replace"))
+            return io.StringIO(_text_of(Path(path)))
 
         def on_include_not_found(self, is_malformed: bool, is_system: bool, folder: str, path: str) -> None:
             if path not in self.missing:
@@ -128,13 +162,18 @@ def _preprocessor(pcpp: Any, header: Path, include_path: Sequence[Path]) -> Any:
         def on_directive_unknown(self, directive: Any, tokens: Any, if_passes: bool, before: Any) -> None:
             raise pcpp.OutputDirective(pcpp.Action.IgnoreAndRemove)  # #error, #pragma, #warning
 
+        def on_unknown_macro_in_expr(self, name: str) -> int:
+            return int(name == "true")
+
         def on_comment(self, token: Any) -> bool:
             return False
 
     made = Preprocessor()
     made.missing = []
     made.rewrite_paths = []
-    for text in (*_DEFINED, f"__{platform.machine()}__ 1"):
+    evaluator = made.evaluator
+    made.evaluator = lambda tokens, **names: evaluator(made.tokenize(_plain_numbers(tokens)), **names)
+    for text in (*_DEFINED, *_limits(), f"__{platform.machine()}__ 1"):
         made.define(text)
     beside = header.parent
     # Debian keeps what differs between machines in a folder of its own.
@@ -144,14 +183,52 @@ def _preprocessor(pcpp: Any, header: Path, include_path: Sequence[Path]) -> Any:
     return made
 
 
+def _text_of(path: Path) -> str:
+    """Return a file without its mark of Unicode, and without the quotes in numbers, which pcpp does not know."""
+    text = path.read_bytes().decode("utf-8-sig", errors="replace")
+    while (plain := _SEPARATOR.sub(r"\1", text)) != text:
+        text = plain
+    return text
+
+
+def _limits() -> Iterator[str]:
+    """Give the sizes and limits of this machine's C: also those of files of the compiler, which may not be found."""
+    for name, c_type in _SIZES.items():
+        yield f"__SIZEOF_{name}__ {ctypes.sizeof(c_type)}"
+    for signed, unsigned, c_type, end in _LIMITS:
+        bits = 8 * ctypes.sizeof(c_type)
+        most = f"{2 ** (bits - 1) - 1}{end}"
+        macro = "LONG_LONG" if signed == "LLONG" else signed
+        yield from (f"{signed}_MAX {most}", f"{signed}_MIN (-{most} - 1)")
+        yield from (f"__{macro}_MAX__ {most}", f"__{macro}_WIDTH__ {bits}")
+        most = f"{2**bits - 1}{'U' * (bits >= 32)}{end}"
+        yield f"{unsigned}_MAX {most}"
+        if signed not in ("SCHAR", "SHRT", "INT", "LONG", "LLONG"):
+            yield f"__{unsigned}_MAX__ {most}"
+    yield from ("CHAR_BIT 8", "CHAR_MAX SCHAR_MAX", "CHAR_MIN SCHAR_MIN", "__SIZE_WIDTH__ __PTRDIFF_WIDTH__")
+    yield f"__WORDSIZE {8 * ctypes.sizeof(ctypes.c_void_p)}"
+
+
+def _plain_numbers(tokens: Iterable[Any]) -> str:
+    """Return an expression of #if with its numbers as pcpp knows them: "3U" for "0b11ull"."""
+
+    def plain(found: re.Match[str]) -> str:
+        octal = re.fullmatch(r"0\d+", found[1])
+        number = int(found[1], 8 if octal else 0)
+        return f"{number}{'U' * ('u' in found[2].lower() or number >= 2**63)}"
+
+    return _NUMBER.sub(plain, "".join(token.value for token in tokens))
+
+
 class _Scope(NamedTuple):
     names: tuple[str, ...]
     is_c: bool
+    is_hidden: bool
 
 
 def _split(tokens: Iterable[Any], spaces: Sequence[str]) -> Iterator[Piece]:
     """Cut a file at the end of each declaration outside all brackets, and open its namespaces."""
-    scopes = [_Scope((), False)]
+    scopes = [_Scope((), False, False)]
     words: list[str] = []
     place: tuple[str, int] | None = None
     depth = body = 0  # of brackets; the place in `words` where a body began
@@ -168,11 +245,12 @@ def _split(tokens: Iterable[Any], spaces: Sequence[str]) -> Iterator[Piece]:
                 continue
             place = os.path.abspath(token.source), token.lineno  # noqa: PTH100
         if word == "{" and not depth:
-            opened = _SCOPE.fullmatch(_joined(without_attributes(re.sub(r"\[\[.*?\]\]", "", "".join(words)))[0]))
+            opened = _SCOPE.fullmatch(_joined(without_attributes("".join(words))[0]))
             if opened:
                 names = [x.strip() for x in (opened["names"] or "").replace("inline ", "").split("::") if x.strip()]
                 is_c = bool(opened["c"]) or (scopes[-1].is_c and not opened["cxx"])
-                scopes.append(_Scope((*scopes[-1].names, *names), is_c))
+                is_hidden = scopes[-1].is_hidden or (opened["names"] is not None and not names)
+                scopes.append(_Scope((*scopes[-1].names, *names), is_c, is_hidden))
                 words, place = [], None
                 continue
             body = len(words)
@@ -186,7 +264,8 @@ def _split(tokens: Iterable[Any], spaces: Sequence[str]) -> Iterator[Piece]:
         if is_function:
             words = [*words[:body], ";"]
         assert place is not None
-        yield Piece(_joined(words), *place, *scopes[-1])
+        file, line = place
+        yield Piece(_joined(words), file, line, *scopes[-1])
         words, place, depth = [], None, 0
 
 
@@ -201,7 +280,8 @@ def _continues(text: str) -> bool:
 
 def without_attributes(text: str) -> tuple[str, str]:
     """Return a declaration without its attributes and asm, and those."""
-    taken = []
+    taken = _ATTRIBUTE_OF_CXX.findall(text)
+    text = _ATTRIBUTE_OF_CXX.sub(" ", text)
     while found := _ATTRIBUTE.search(text):
         depth, end = 1, found.end()
         while depth and end < len(text):

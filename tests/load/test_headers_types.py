@@ -114,8 +114,45 @@ def test_attributes_that_change_a_type_are_not_passed_over(load):
     assert "an attribute or asm changes how it is called" in lib.refused["h"]
 
 
-def test_an_enum_whose_size_an_attribute_changes_is_refused(load):
-    lib = load("int f(int) { return 0; }", "enum E { A } __attribute__((packed));\nint f(E);")
+@pytest.mark.parametrize(
+    ("types", "parameter"),
+    [
+        ("typedef float v4 [[gnu::vector_size(16)]];", "v4"),
+        ("using v4 [[ gnu::vector_size(16) ]] = float;", "v4"),
+        ("typedef int wide [[using gnu: mode(DI)]];", "wide"),
+        ("typedef float v4 __attribute__((ext_vector_type(4)));", "v4"),
+        ("typedef __attribute__((neon_vector_type(4))) float v4;", "v4"),
+    ],
+)
+def test_attributes_of_every_spelling_that_change_a_type_are_seen(load, types, parameter):
+    lib = load("int f(float) { return 0; }", f"{types}\nint f({parameter} x);")
+    assert "'x' is a type that an attribute changes" in lib.refused["f"]
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "[[gnu::ms_abi]]",
+        "[ [gnu::ms_abi] ]",
+        *(f"__attribute__(({x}))" for x in ("vectorcall", "regcall", "swiftcall", "preserve_most", 'pcs("aapcs")')),
+    ],
+)
+def test_attributes_of_every_spelling_that_change_a_call_are_seen(load, attribute):
+    lib = load("int f(int) { return 0; }", f"{attribute} int f(int);")
+    assert "an attribute or asm changes how it is called" in lib.refused["f"]
+
+
+def test_attributes_that_change_nothing_are_passed_over(load):
+    lib = load(
+        "int f(int x) { return x; } int g(int x) { return x + 1; }",
+        "[[nodiscard, gnu::cold]] int f [[gnu::noinline]] (int x);\nint g([[maybe_unused]] int x) [[gnu::pure]];",
+    )
+    assert (lib.f(2), lib.g(2)) == (2, 3)
+
+
+@pytest.mark.parametrize("enum", ["enum E { A } __attribute__((packed));", "enum [[gnu::packed]] E { A };"])
+def test_an_enum_whose_size_an_attribute_changes_is_refused(load, enum):
+    lib = load("int f(int) { return 0; }", f"{enum}\nint f(E);")
     assert "'E' is an enum of which an attribute changes the type" in lib.refused["f"]
 
 
@@ -129,6 +166,130 @@ def test_words_of_cuda_are_known_whatever_its_files_make_of_them(load):
     assert lib.h(3) == 3
     assert "it is a kernel" in lib.refused["f"]
     assert "it is a function of the GPU" in lib.refused["g"]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "UINT_MAX == 0xffffffffUL",
+        "LONG_MAX > 2147483647L && ULONG_MAX == 0xffffffffffffffffull",
+        "INT_MIN < 0 && SIZE_MAX > UINT32_MAX && CHAR_BIT == 8 && CHAR_MAX == 127",
+        "__SIZEOF_LONG__ == 8 && __SIZEOF_INT__ == 4 && __SIZEOF_LONG_DOUBLE__ > 8",
+        "__INT_MAX__ == 0x7fffffff && __LONG_LONG_WIDTH__ == 64 && __UINT64_MAX__ > 0 && !defined(__UINT_MAX__)",
+        "defined(__STDC__) && __WORDSIZE == 64",
+        "true && !false",
+        "(1ull<<40) > 5",
+        "MILLION == 1000000 && 0x1'0 == 16 && 0b1'1 == 3 && 010 == 8",
+        "'1' == 49 && -1 < 0LL && -1 > 0llu",
+    ],
+)
+@pytest.mark.parametrize("found", [False, True])
+def test_conditions_are_those_of_the_compiler(load, condition, found):
+    """Whether the files of the compiler are found, or not."""
+    text = f"#define MILLION 1'000'000\n#if {condition}\ntypedef int t;\n#else\ntypedef short t;\n#endif\n"
+    check = 'static_assert(sizeof(t) == sizeof(int), "");\n'
+    files = "#include <limits.h>\n#include <stdint.h>\n"
+    lib = load(
+        f"{files}{text}{check}int f(t x) {{ return x; }}",
+        f"{files}{text}int f(t x);",
+        include_path=["/usr/include"] if found else [],
+    )
+    assert lib.f(70000) == 70000
+
+
+@pytest.mark.parametrize("is_included", [False, True])
+def test_a_file_may_begin_with_a_mark_of_unicode(load, is_included):
+    types = "\ufeff#define T int\ntypedef T number;\n"
+    text = '\ufeff#include "types.h"\n' if is_included else types
+    lib = load("int f(int x) { return x; }", f"{text}int f(number x);", {"types.h": types})
+    assert lib.f(3) == 3
+
+
+def test_words_of_c_that_say_nothing_here_are_passed_over(load):
+    lib = load(
+        'extern "C" int f(int x) { return x; } extern "C" void g(int) {}',
+        'extern "C" { int f(register int x); _Noreturn void g(register int); }',
+    )
+    assert lib.f(3) == 3
+    assert not lib.refused
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        "typedef struct pool pool;",
+        "struct pool; typedef struct pool pool;",
+        "typedef struct pool pool; struct pool { int v; };",
+        "typedef struct pool { int v; } pool;",
+        "struct pool; typedef struct ::pool pool;",
+        "typedef struct pool pool; typedef pool pool;",
+        "typedef struct pool pool; namespace n { typedef pool pool; }",
+    ],
+)
+def test_a_typedef_may_have_the_name_of_its_struct(load, types):
+    source = "struct pool { int v; }; static pool p{5}; pool* made() { return &p; } int value(const pool* x) "
+    lib = load(source + "{ return x->v; }", f"{types}\npool* made(); int value(const pool* x);")
+    assert lib.value(lib.made()) == 5
+
+
+def test_typedefs_of_one_name_in_two_namespaces(load):
+    header = """
+    struct pool; namespace n { struct pool; typedef struct pool pool; pool* made(); int value(pool*); }
+    typedef int I; namespace n { typedef I I; I twice(I); }
+    namespace m { typedef struct color { int v; } color; typedef ::I J; J thrice(J); }
+    int of_outer(pool*);
+    """
+    source = """
+    struct pool { int v; }; namespace n { struct pool { int v; }; static pool p{5}; pool* made() { return &p; }
+    int value(pool* x) { return x->v; } int twice(int x) { return 2 * x; } }
+    namespace m { int thrice(int x) { return 3 * x; } } int of_outer(pool*) { return 0; }
+    """
+    lib = load(source, header)
+    assert not lib.refused
+    assert (lib.value(lib.made()), lib.twice(2), lib.thrice(2)) == (5, 4, 6)
+    with pytest.raises(TypeError, match="pool"):
+        lib.of_outer(lib.made())
+
+
+@pytest.mark.parametrize(
+    "type_name",
+    [
+        *("double complex", "long double complex", "double _Complex", "float imaginary", "double complex[3]"),
+        *("int _Atomic", "unsigned __int128"),
+    ],
+)
+def test_words_of_types_are_no_names(load, type_name):
+    """As a number of another kind would be passed in another way."""
+    lib = load('extern "C" int f(double) { return 0; }', f'extern "C" int f({type_name});')
+    assert f"'{type_name.removesuffix('[3]')}" in lib.refused["f"]
+    if "[" not in type_name:
+        with pytest.raises(ValueError, match=f"the type of 'arg0' is '{type_name}'"):
+            interop.load(lib._library.path, f'extern "C" int f({type_name});')
+        with pytest.raises(ValueError, match=f"the result is {type_name};"):
+            interop.load(lib._library.path, f'extern "C" {type_name} f(double);')
+
+
+def test_words_of_types_behind_others_are_names(load):
+    source = (
+        "typedef int my_int; int f(my_int complex) { return complex; } int g(const float* complex) { return *complex; }"
+    )
+    lib = load(source, "typedef int my_int; int f(my_int complex); int g(const float* complex);", memory="host")
+    assert (lib.f(complex=3), lib.g(complex=np.ones(1, "float32"))) == (3, 1)
+
+
+def test_functions_of_namespaces_without_names_are_refused(load):
+    """Their symbols are those of each file that includes them, and one of the namespace outside may be another."""
+    header = """
+    namespace n { namespace { enum E { A }; int f(int); extern "C" int g(int); namespace deep { int h(int); } } }
+    namespace n { int i(E); }
+    """
+    source = """
+    namespace n { int f(int) { return 1; } namespace deep { int h(int) { return 1; } } }
+    extern "C" int g(int) { return 1; }
+    """
+    lib = load(source, header)
+    for name in ("n::f", "n::g", "n::deep::h"):
+        assert "it is in a namespace without a name, and has no symbol outside its file" in lib.refused[name]
 
 
 def test_typedefs_that_go_round_end(load):
