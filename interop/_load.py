@@ -308,6 +308,8 @@ class Library:
     def __getitem__(self, name: str) -> Function:
         if not isinstance(name, str):
             raise TypeError(f"{self!r}: the name of a function is {type(name).__name__}; accepted: a string")
+        if name in self._functions:  # as messages and pickles have it, with the names of types in symbols
+            return self._functions[name]
         plain, parenthesis, rest = name.partition("(")
         plain = plain.strip().removeprefix("::")
         types = self._types_of(name, plain, rest.strip().removesuffix(")")) if parenthesis else ""
