@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from interop._functions.c_types import Alias, CType, Names, Struct
-from interop._functions.enums import enum_of
+from interop._functions.c_types import Alias, CType, Names, Struct, without_std
+from interop._functions.enums import Constants, enum_of
 from interop._functions.parameters import Declared, Stated
 from interop._functions.preprocessed import Piece, import_reader, pieces_of, without_attributes
 
@@ -66,7 +66,8 @@ class _Reader:
     def __init__(self, names: Names) -> None:
         self.header = Header([], {})
         self._names = names
-        self._values: dict[str, int] = {}  # of all enums
+        self._constants = Constants()
+        self._opened: list[Sequence[str]] = []  # the namespaces with a using directive
         self._parse = import_reader()[1].parse_string
 
     def read(self, piece: Piece, is_own: bool) -> None:
@@ -150,9 +151,28 @@ class _Reader:
             self._take_enum(enum.typename, enum.values, enum.base, define, piece, unnamed, is_changed)
         for typedef in found.typedefs:
             self._take_alias(typedef.name, typedef.type, define, piece, unnamed, is_changed)
+        for variable in found.variables:  # which may hide an enumerator
+            self._constants.define("::".join([*piece.scope, _name_of(variable.name)]), None)
+        for using in found.using:
+            self._use(_name_of(using.typename), define, piece.scope)
+        if found.using_ns:
+            self._opened.append(piece.scope)
+            self._constants.open(piece.scope)
         for alias in found.using_alias:
             if alias.template is None:
                 self._take_alias(alias.alias, alias.type, define, piece, unnamed, is_changed)
+
+    def _use(self, used: str, define: Any, scope: Sequence[str]) -> None:
+        """Take a using declaration, of a type or an enumerator."""
+        name = used.rpartition("::")[2]
+        whole = "::".join([*scope, name])
+        try:
+            constant = self._constants.find(used, scope)
+        except KeyError:
+            constant = None
+        self._constants.define(whole, constant)
+        if whole != used.removeprefix("::") and without_std(used) == used:
+            define(name, Alias(CType(used), scope))
 
     def _take_struct(self, declared: Any, define: Any, piece: Piece, unnamed: dict[int, Any]) -> None:
         segment = declared.typename.segments[-1]
@@ -179,11 +199,9 @@ class _Reader:
         type_name = self._names.resolve(CType(_name_of(base)), piece.scope).name if base is not None else ""
         is_class = " " in (typename.classkey or "")
         name = "" if hasattr(segment, "id") else _name_of(typename)
-        enum = enum_of("::".join([*piece.scope, name]), pairs, type_name or "int" * is_class, self._values)
+        enum = enum_of("::".join([*piece.scope, name]), pairs, type_name, self._constants, is_class)
         if is_changed:
             enum = enum._replace(unusable="an attribute changes the type")
-        if not is_class:
-            self._values |= {label: value for value, label in enum.values.items()}
         if name:
             define(name, enum)
         else:

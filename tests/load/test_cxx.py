@@ -250,7 +250,7 @@ def test_functions_of_types_with_other_names_in_symbols_are_pickled(build):
     int f(float2*) { return 1; } int f(float*) { return 2; } int g(float*, CUstream_st*) { return 3; }
     """
     lib = interop.load(
-        build(source, "libown.so", "-xc++"),
+        build(source),
         "int f(host cuComplex* x); int f(host float* x); int g(device float* x, cudaStream_t s);",
     )
     with pytest.raises(AttributeError, match=re.escape('accepted: lib["f(float2*)"], lib["f(float*)"]')):

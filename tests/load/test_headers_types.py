@@ -61,8 +61,13 @@ def test_enums_have_the_size_that_compilers_choose(load, values, dtype):
     [
         "sizeof(int)",
         "UNKNOWN",
-        "-1u",
         "1 << 99",
+        "1 << 32",
+        "2 << 31",
+        "0x7fffffff + 1",
+        "2147483648u * -1L * 0x7fffffffffffffff",
+        "1ulu",
+        "18446744073709551615",
         "9 ** 9",
         "1 ? 2 : 3",
         "__LINE__ + f()",
@@ -76,6 +81,89 @@ def test_an_enum_of_unknown_size_is_refused(load, value):
         f"enum E {{ A = {value} }};\nenum Fixed : int {{ C = {value} }};\nint f(E);\nint f(Fixed);",
     )
     assert "'E' is an enum of which the value" in lib.refused["f"]
+
+
+VALUES = [
+    *("1 << 31", "~0LU", "~0xFFu", "0xFFFFFFFFu+1", "~0xF0000000", "-1u", "-1", "0x80000000, B = ~A", "1u - 2 >> 1"),
+    *("0x80000000, B", "0x7fffffff, B, C", "0xffffffff, B = A + 1", "2147483648", "-2147483648", "0xFFFFFFFFu * 2"),
+    *("-1 >> 1", "~0ull >> 4", "-1 + 0u", "-1L + 0u", "-1L + 0ul", "0xffffffffL + 1", "~0, B = A & 255"),
+    *("1 << 31 >> 31", "1L << 31", "1u << 31, B = A << 1", "'a' - 'b'", "::Before::FIVE - 6", "FIVE | 1 << 31"),
+    *("n::SIX - 7", "n :: Named :: SIX", "-1, B = 0xffffffff, C = A - 1", "BIG - 1", "7, B = E::A"),
+]
+BEFORE = """enum Before { FIVE = 5 }; enum Large { BIG = 0x80000000 }; enum { SIX = 66 };
+namespace n { enum Named { SIX = 6 }; }
+"""
+
+
+def test_enums_have_the_values_that_compilers_give_them(load):
+    """Also in text, and in arithmetic of several types."""
+    text = BEFORE + "".join(f"namespace e{i} {{ enum E {{ A = {x} }}; }}\n" for i, x in enumerate(VALUES))
+    last = [max(letter for letter in "ABC" if letter == "A" or f", {letter}" in x) for x in VALUES]
+    functions = [
+        f"e{i}::E f{i}({parameter});\nbool s{i}({parameter});\nint z{i}({parameter});\n"
+        for i in range(len(VALUES))
+        for parameter in [f"e{i}::E"]
+    ]
+    source = "#include <type_traits>\n" + text
+    for i, letter in enumerate(last):
+        source += f"""e{i}::E f{i}(e{i}::E) {{ return e{i}::{letter}; }} int z{i}(e{i}::E) {{ return sizeof(e{i}::E); }}
+        bool s{i}(e{i}::E) {{ return std::is_signed<std::underlying_type<e{i}::E>::type>::value; }}"""
+    lib = load(source, text + "".join(functions))
+    assert not lib.refused
+    for i, (x, letter) in enumerate(zip(VALUES, last, strict=True)):
+        dtype = np.dtype(f"{'' if lib[f's{i}'](0) else 'u'}int{8 * lib[f'z{i}'](0)}")
+        definition = lib._rules.names.find(f"e{i}::E", ())[0]
+        assert (definition.dtype, definition.unusable) == (dtype.name, ""), x
+        value = lib[f"f{i}"](0)
+        assert definition.values[value] in (letter, *"ABC"), x
+    names = interop.load(lib._library.path, "enum e0::E { A = 1 << 31 }; int z0(e0::E);")._rules.names
+    assert names.find("e0::E", ())[0] == ("e0::E", "int32", {-(2**31): "A"}, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "enum E { A = 5u, B = A - 6 };",
+        "enum E { A = 0ull, B = A - 1 };",
+        "enum { F = 1, G = 0x80000000 }; enum E { A = F - 2 };",
+    ],
+)
+def test_a_value_that_c_and_cxx_make_another_of_is_refused(load, text):
+    lib = load("int f(int) { return 0; }", f"{text}\nint f(E);")
+    assert "'E' is an enum of which the value" in lib.refused["f"]
+
+
+def test_values_behind_one_that_is_not_understood_are_not_counted(load):
+    text = 'enum E : int { A = 1, B = sizeof(int), C, D = 9 };\nextern "C" E f(int);'
+    lib = load('extern "C" int f(int x) { return x; }', text, status={"E": 0})
+    with pytest.raises(RuntimeError, match="returned 2, a E"):
+        lib.f(2)
+    with pytest.raises(RuntimeError, match=r"returned 9 \(D\), a E"):
+        lib.f(9)
+
+
+OPENED = "enum { N = 1 }; namespace n { namespace m { enum { N = -1 }; } USING; enum E { A = N }; } using n::E;"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("enum { N = -1 }; namespace n { enum { N = 1 }; } enum E { A = N };", "int32"),
+        ("enum { N = 1 }; namespace n { enum { N = -1 }; } enum E { A = N };", "uint32"),
+        ("enum { N = 1 }; namespace n { enum { N = -1 }; enum E { A = N }; } using n::E;", "int32"),
+        ("enum { N = 1 }; enum class S { N = -1 }; enum E { A = N };", "uint32"),
+        ("enum { N = 1 }; namespace n { enum { N = sizeof(int) }; enum E { A = N }; } using n::E;", ""),
+        ("enum { N = 1 }; namespace n { const int N = -1; enum E { A = N }; } using n::E;", ""),
+        (OPENED.replace("USING", "using m::N"), "int32"),
+        (OPENED.replace("USING", "using namespace m"), ""),
+    ],
+)
+def test_enumerators_are_looked_up_in_their_namespaces(load, text, dtype):
+    lib = load('extern "C" int f(int) { return 0; }', f'{text}\nextern "C" int f(E);')
+    if dtype:
+        assert lib.f._declaration.parameters[0].dtype == dtype
+    else:
+        assert "the value 'N' of 'A' is not understood" in lib.refused["f"]
 
 
 def test_typedefs_of_typedefs(load):
