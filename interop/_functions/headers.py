@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from interop._functions.c_types import Alias, CType, Names, Struct, without_std
+from interop._functions.c_types import Alias, CType, Enum, Names, Struct, candidates, without_std
 from interop._functions.enums import Constants, enum_of
 from interop._functions.parameters import Declared, Stated
 from interop._functions.preprocessed import Piece, import_reader, pieces_of, without_attributes
@@ -22,6 +22,10 @@ _CHANGING = re.compile(r"vector_size|\b(?:__)?mode(?:__)?\b|packed|ms_abi|regpar
 _OF_CUDA = re.compile(r"\b(?:__host__|__device__|__forceinline__|__noinline__)\b")
 _CLASS_KEYS = ("struct", "class", "union")
 _CALLED = re.compile(r"(?P<name>(?:~|\boperator\b[^\w(]*|[A-Za-z_:])[\w:]*)\s*\(")
+
+
+#: Name, stars, const, why it is unusable, the name of a handle, dtype of an enum.
+Meaning = tuple[str, int, bool, str, str, str | None]
 
 
 class Header(NamedTuple):
@@ -41,6 +45,7 @@ def read_header(path: str | os.PathLike[str], include_path: Sequence[str | os.Pa
     for piece in source.pieces:
         if piece.file in own or _TYPES.match(piece.text):
             reader.read(piece, piece.file in own)
+    reader.refuse_defined_later()
     if not reader.header.functions and not reader.header.refused:
         others = dict.fromkeys(Path(x.file).name for x in source.pieces if x.file not in own and x.text.endswith(");"))
         what = f"; those of what it includes do not count: {', '.join(others)}" if others else ""
@@ -68,6 +73,9 @@ class _Reader:
         self._names = names
         self._constants = Constants()
         self._opened: list[Sequence[str]] = []  # the namespaces with a using directive
+        #: What the types of functions and typedefs meant where they stand.
+        self._meant: list[tuple[Stated, list[Meaning]]] = []
+        self._aliases: list[tuple[str, Alias, Meaning]] = []
         self._parse = import_reader()[1].parse_string
 
     def read(self, piece: Piece, is_own: bool) -> None:
@@ -110,17 +118,48 @@ class _Reader:
         for place, parameter in enumerate(function.parameters):
             label = parameter.name or f"arg{place}"
             label += "_" * (label in ("stream", "execution"))  # which are keywords of the call
-            type_ = _type_of(parameter.type, decays=True)
+            type_ = self._unhidden(_type_of(parameter.type, decays=True), piece.scope)
             parameters.append(Declared(label, type_, str(type_)))
         is_c = piece.is_c or function.extern == '"C"' or function.extern == "C"
-        self.header.functions.append(
-            stated._replace(
-                name=_name_of(function.name) if is_c else name,
-                result=_type_of(function.return_type),
-                parameters=parameters,
-                is_c=is_c,
-            )
+        stated = stated._replace(
+            name=_name_of(function.name) if is_c else name,
+            result=self._unhidden(_type_of(function.return_type), piece.scope),
+            parameters=parameters,
+            is_c=is_c,
         )
+        self.header.functions.append(stated)
+        self._meant.append((stated, self._meanings(stated)))
+
+    def refuse_defined_later(self) -> None:
+        """Refuse functions with types that mean something else at the end of the header than where they stand."""
+        for name, alias, meaning in self._aliases:
+            if self._meaning(alias.type, alias.scope) != meaning:
+                later = alias.type._replace(unusable="a type of which a name is defined again behind it")
+                self._names.define(name, alias._replace(type=later))
+        for stated, meanings in self._meant:
+            if self._meanings(stated) != meanings:
+                self.header.functions.remove(stated)
+                self._refuse(stated, "a type's name is defined behind it, or again; accepted: types defined before")
+
+    def _meanings(self, stated: Stated) -> list[Meaning]:
+        types = (stated.result, *(parameter.type for parameter in stated.parameters))
+        return [self._meaning(type_, stated.scope) for type_ in types]
+
+    def _meaning(self, type_: CType, scope: Sequence[str]) -> Meaning:
+        found = self._names.resolve(type_, scope)
+        dtype = found.definition.dtype if isinstance(found.definition, Enum) else None
+        return found.name, found.stars, found.is_const, found.unusable, found.handle, dtype
+
+    def _unhidden(self, type_: CType, scope: Sequence[str]) -> CType:
+        """Return a type, which is unusable where a using directive may hide what its name is found to be."""
+        name = type_.name.rpartition(" ")[2]
+        found = next((x for x in candidates(name, scope) if self._names.find(f"::{x}", ()) is not None), None)
+        if found is None or not self._opened:
+            return type_
+        depth = found.count("::") - name.removeprefix("::").count("::")
+        if any(len(x) > depth and x == tuple(scope[: len(x)]) for x in self._opened):
+            return type_._replace(unusable=type_.unusable or "a type whose name a using directive may hide")
+        return type_
 
     def _refuse_members(self, scope: Any, stated: Stated, piece: Piece) -> None:
         owner = "::".join([*piece.scope, _name_of(scope.class_decl.typename)])
@@ -210,7 +249,7 @@ class _Reader:
     def _take_alias(
         self, name: str, type_: Any, define: Any, piece: Piece, unnamed: dict[int, Any], is_changed: bool
     ) -> None:
-        declared = _type_of(type_)
+        declared = self._unhidden(_type_of(type_), piece.scope)
         base = type_
         while hasattr(base, "ptr_to"):
             base = base.ptr_to
@@ -228,7 +267,8 @@ class _Reader:
         self._names.resolve(declared, piece.scope)  # a struct is declared by this, too
         if is_changed:
             declared = declared._replace(unusable="a type that an attribute changes")
-        define(name, Alias(declared, piece.scope))
+        define(name, alias := Alias(declared, piece.scope))
+        self._aliases.append(("::".join([*piece.scope, name]), alias, self._meaning(declared, piece.scope)))
 
 
 def _why_not(function: Any, is_changed: bool) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from helpers import machine
@@ -187,6 +189,55 @@ def test_typedefs_of_typedefs(load):
     assert lib.h(np.array([7], "uint8")) == 7
     assert lib.i(np.array([1, 2], "float32")) == 2
     assert "'x' is an array" in lib.refused["j"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "typedef float T; namespace n { int f(T); typedef int T; }",
+        "typedef float T; namespace n { typedef T U; typedef int T; int f(U); }",
+        "namespace n { int f(T); } typedef float T;",
+        "typedef float T; namespace n { namespace m { typedef int T; } using namespace m; int f(T); }",
+        "typedef float T; namespace n { using namespace m; typedef T U; int f(U); }",
+        "typedef float T; namespace n { namespace m { typedef int X; } using m::T; int f(T); }",
+    ],
+)
+def test_a_name_is_not_taken_for_another_of_a_namespace_around_it(load, text):
+    source = "namespace n { int f(float) { return 1; } int f(int) { return 2; } }"
+    lib = load(source, text)
+    assert set(lib.refused) == {"n::f"}
+    if "using m::T" not in text:
+        assert re.search(
+            "a type's name is defined behind it, or again|"
+            "is a type (whose name a using directive may hide|of which a name is defined again)",
+            lib.refused["n::f"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("typedef float T; namespace n { namespace m { typedef int T; } using m::T; int f(T); }", 2),
+        ("typedef int T; namespace n { typedef float T; int f(::T); }", 2),
+        ("namespace a { typedef int T; } using namespace a; namespace n { using a::T; using a::T; int f(T); }", 2),
+        ("typedef float T; using ::T; namespace n { namespace a {} using namespace a; using ::T; int f(T); }", 1),
+        ("namespace n { using std::int32_t; namespace a {} using namespace a; int f(int32_t); }", 2),
+        ("namespace n { typedef float T; int f(T); } typedef int T;", 1),
+        ("typedef float T; namespace m { using namespace n; } namespace n { int f(T); }", 1),
+    ],
+)
+def test_names_of_using_declarations_are_known(load, text, result):
+    lib = load("namespace n { int f(float) { return 1; } int f(int) { return 2; } }", text)
+    assert (lib.f(0), dict(lib.refused)) == (result, {})
+
+
+def test_a_struct_may_be_defined_behind_its_functions(load):
+    text = "struct S; typedef struct R* R_p; S* f(); int g(S*); R_p h(); struct S { int x; }; struct R { int x; };"
+    lib = load(
+        f"{text} S s; S* f() {{ return &s; }} int g(S* x) {{ return x == &s; }} R r; R_p h() {{ return &r; }}", text
+    )
+    assert lib.g(lib.f()) == 1
+    assert lib.h().type == "R*"
 
 
 def test_attributes_that_change_a_type_are_not_passed_over(load):
