@@ -338,3 +338,18 @@ def test_a_status_of_any_size(load):
         lib.f(200)
     with pytest.raises(RuntimeError, match=r"returned 2147483649 \(BAD\)"):
         lib.g(1)
+
+
+@pytest.mark.parametrize("success", [2**64 - 1, 0])
+def test_a_status_beyond_int64(load, success):
+    text = "enum S { NO = 0, OK = ~0ull, BAD = 0x8000000000000000 };\nS f(S);"
+    lib = load(text.replace("S f(S);", "S f(S x) { return x; }"), text, status={"S": success})
+    assert lib.f(success) is None
+    with pytest.raises(RuntimeError, match=r"\(BAD\), a S, of which success is "):
+        lib.f(2**63)
+
+
+@pytest.mark.parametrize(("type_", "success"), [("int", 2**31), ("unsigned char", -1), ("long", 2**63), ("int", 2**70)])
+def test_a_success_that_no_status_is(load, type_, success):
+    lib = load("int f() { return 0; }", f"typedef {type_} S;\nS f();", status={"S": success})
+    assert f"the success of 'S' is {success}; accepted: a value of " in lib.refused["f"]
