@@ -103,8 +103,8 @@ class _Reader:
                 self._take(function, stated, piece, is_changed)
             for scope in found.classes:
                 self._refuse_members(scope, stated, piece)
-            if any(_may_be_a_function(variable, plain) for variable in found.variables):
-                self._refuse(stated, "the declaration is not understood: it may be one of a variable")
+            for variable in found.variables:
+                self._refuse_variable(variable, stated, piece)
 
     # ---- functions ----
 
@@ -166,6 +166,17 @@ class _Reader:
         for method in scope.methods:
             why = "it is a member of a class, which is called with an object; accepted: a function that is no member"
             self._refuse(stated._replace(name=f"{owner}::{_name_of(method.name)}", text=f"class {owner}"), why)
+
+    def _refuse_variable(self, variable: Any, stated: Stated, piece: Piece) -> None:
+        """Refuse what may be a function, or is one of the type of a typedef."""
+        if _may_be_a_function(variable, stated.text + ";"):
+            self._refuse(stated, "the declaration is not understood: it may be one of a variable")
+            return
+        found = self._names.resolve(_type_of(variable.type), piece.scope)
+        if found.unusable == "a function" and not found.stars:
+            name = "::".join([*piece.scope, _name_of(variable.name)])
+            why = "its parameters are those of a typedef; accepted: a declaration with its parameters"
+            self._refuse(stated._replace(name=name), why)
 
     def _refuse(self, stated: Stated, why: str) -> None:
         if stated.name:
