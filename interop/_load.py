@@ -162,7 +162,8 @@ def load(
     _check_option("streams", streams, ("default", "own"))
     if not isinstance(needs_gpu, bool):
         raise TypeError(f"interop.load: needs_gpu is {type(needs_gpu).__name__}; accepted: True or False")
-    if isinstance(include_path, str | os.PathLike) or not all(isinstance(x, str | os.PathLike) for x in include_path):
+    is_sequence = isinstance(include_path, Sequence) and not isinstance(include_path, str)
+    if not is_sequence or not all(isinstance(x, str | os.PathLike) for x in include_path):
         raise TypeError("interop.load: include_path is no list of folders; accepted: a list or tuple of paths")
     names = Names()
     of_header = Header([], {}) if header is None else read_header(header, include_path, names)
@@ -198,7 +199,8 @@ def _decided(
     of_text: list[Stated], of_header: Header, rules: Rules, made_of: _MadeOf
 ) -> tuple[list[Declaration], dict[str, str]]:
     """Return the functions as they are called, and why others of the header are not."""
-    stated = [*of_text, *of_header.functions]
+    in_c = {x.name for x in of_text if x.is_c or [y.name for y in of_text].count(x.name) == 1}
+    stated = [*of_text, *(x for x in of_header.functions if not (x.is_c and x.name in in_c))]
     declared: dict[str, Declaration] = {}
     refused = dict(of_header.refused)
     for x in stated:
@@ -261,7 +263,8 @@ def _check_option(name: str, x: object, known: tuple[str | None, ...]) -> None:
 class Library:
     """The declared functions of a shared library, each a `Function`. `interop.load` makes it.
 
-    They are attributes, by their names without namespaces: ``lib.add``. Where several were declared by one name,
+    They are attributes, by their names without namespaces: ``lib.add``. One that is called ``refused``, as an attribute
+    of this class, is ``lib["refused"]``. Where several were declared by one name,
     ``lib["pipcudemo::add"]`` or ``lib["add(int, const float*)"]`` says which, by its namespaces, or the types of its
     parameters, or both.
     """
@@ -280,11 +283,15 @@ class Library:
         self._refused = dict(refused)
         names = CxxNames(library.file)
         different = [declaration.name for declaration in declared]
+        of_text = [declaration.name for declaration in declared if not declaration.stated.place]
         for declaration in declared:
+            others = different if declaration.stated.place else of_text
             try:
-                address = _address_of(library, names, declaration, different.count(declaration.name) > 1)
+                address = _address_of(library, names, declaration, others.count(declaration.name) > 1)
                 function = Function(self, declaration, address, {})
             except (AttributeError, ValueError) as error:  # the latter, of more parameters than are passed
+                if declaration.stated.place and declaration.name in of_text:
+                    continue  # it is called as the text has it
                 is_of_option = isinstance(error, ValueError) and declaration.name in made_of.reads
                 if not declaration.stated.place or is_of_option:
                     raise
@@ -308,6 +315,8 @@ class Library:
     def __getitem__(self, name: str) -> Function:
         if not isinstance(name, str):
             raise TypeError(f"{self!r}: the name of a function is {type(name).__name__}; accepted: a string")
+        if name in self._functions:  # as messages and pickles have it, with the names of types in symbols
+            return self._functions[name]
         plain, parenthesis, rest = name.partition("(")
         plain = plain.strip().removeprefix("::")
         types = self._types_of(name, plain, rest.strip().removesuffix(")")) if parenthesis else ""

@@ -21,6 +21,7 @@ __all__ = [
     "Names",
     "Resolved",
     "Struct",
+    "candidates",
     "ends_type",
     "in_symbols",
     "spelled",
@@ -216,7 +217,7 @@ class Names:
 
     def find(self, name: str, scope: Sequence[str]) -> tuple[Definition, bool] | None:
         """Return what a name stands for in a namespace, and whether the text itself says so."""
-        return next((self._known[x] for x in _candidates(name, scope) if x in self._known), None)
+        return next((self._known[x] for x in candidates(name, scope) if x in self._known), None)
 
     def resolve(self, declared: CType, scope: Sequence[str] = ()) -> Resolved:
         """Return a type without its typedefs."""
@@ -252,7 +253,7 @@ def _is_number(definition: Definition) -> bool:
     return isinstance(definition, Alias) and not definition.type.stars and spelled(definition.type.name) in SCALARS
 
 
-def _candidates(name: str, scope: Sequence[str]) -> Iterator[str]:
+def candidates(name: str, scope: Sequence[str]) -> Iterator[str]:
     """Give the names that C++ looks for, from the inside out."""
     if name.startswith("::"):
         yield name[2:]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from interop._functions.c_types import QUALIFIERS, WORDS_OF_TYPES, Alias, CType, Names, Struct, ends_type, without_std
-from interop._functions.enums import enum_of
+from interop._functions.enums import Constants, enum_of
 from interop._functions.parameters import Declared, Refuse, Stated
 
 __all__ = ["declared_of", "functions_in", "parameters_in", "without_comments"]
@@ -61,7 +61,7 @@ _STRUCT = re.compile(rf"(?:struct|class|union) (?P<name>{_NAME})")
 
 def functions_in(declarations: str, names: Names) -> list[Stated]:
     """Return the functions of a text; into `names` go the enums, structs and typedefs that it defines."""
-    known: dict[str, int] = {}
+    known = Constants()
     statements = _statements(declarations)
     return [_function_in(text) for text in statements if not _define(without_std(text), names, known)]
 
@@ -84,7 +84,7 @@ def _statements(declarations: str) -> list[str]:
     return [statement for statement in statements if statement]
 
 
-def _define(text: str, names: Names, known: dict[str, int]) -> bool:
+def _define(text: str, names: Names, known: Constants) -> bool:
     """Take the definition of a type; return whether it is one."""
     if struct := _STRUCT.fullmatch(text):
         names.define(struct["name"].removeprefix("::"), Struct(struct["name"].removeprefix("::"), False))
@@ -93,10 +93,9 @@ def _define(text: str, names: Names, known: dict[str, int]) -> bool:
     if enum and (enum["values"] is not None or enum["base"]):
         label = (enum["name"] or enum["alias"] or "").removeprefix("::")
         pairs = [pair.partition("=") for pair in (enum["values"] or "").split(",") if pair.strip()]
-        definition = enum_of(
-            label, [(x.strip(), y.strip() if eq else None) for x, eq, y in pairs], enum["base"] or "", known
-        )
-        known |= {value: number for number, value in definition.values.items()}
+        values = [(x.strip(), y.strip() if eq else None) for x, eq, y in pairs]
+        is_class = text.startswith(("enum class ", "enum struct "))
+        definition = enum_of(label, values, enum["base"] or "", known, is_class)
         for name in (enum["name"], enum["alias"]):
             if name:
                 names.define(name.removeprefix("::"), definition)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from interop._functions.c_types import Alias, CType, Names, Struct, ends_type
-from interop._functions.enums import enum_of
+from interop._functions.c_types import Alias, CType, Enum, Names, Struct, candidates, ends_type, without_std
+from interop._functions.enums import Constants, enum_of
 from interop._functions.parameters import Declared, Stated
 from interop._functions.preprocessed import Piece, import_reader, pieces_of, without_attributes
 
@@ -25,6 +25,10 @@ _CHANGING = re.compile(
 _OF_CUDA = re.compile(r"\b(?:__host__|__device__|__forceinline__|__noinline__)\b")
 _CLASS_KEYS = ("struct", "class", "union")
 _CALLED = re.compile(r"(?P<name>(?:~|\boperator\b[^\w(]*|[A-Za-z_:])[\w:]*)\s*\(")
+
+
+#: Name, stars, const, why it is unusable, the name of a handle, dtype of an enum.
+Meaning = tuple[str, int, bool, str, str, str | None]
 
 
 class Header(NamedTuple):
@@ -44,6 +48,7 @@ def read_header(path: str | os.PathLike[str], include_path: Sequence[str | os.Pa
     for piece in source.pieces:
         if piece.file in own or _TYPES.match(piece.text):
             reader.read(piece, piece.file in own)
+    reader.refuse_defined_later()
     if not reader.header.functions and not reader.header.refused:
         others = dict.fromkeys(Path(x.file).name for x in source.pieces if x.file not in own and x.text.endswith(");"))
         what = f"; those of what it includes do not count: {', '.join(others)}" if others else ""
@@ -69,7 +74,11 @@ class _Reader:
     def __init__(self, names: Names) -> None:
         self.header = Header([], {})
         self._names = names
-        self._values: dict[str, int] = {}  # of all enums
+        self._constants = Constants()
+        self._opened: list[Sequence[str]] = []  # the namespaces with a using directive
+        #: What the types of functions and typedefs meant where they stand.
+        self._meant: list[tuple[Stated, list[Meaning]]] = []
+        self._aliases: list[tuple[str, Alias, Meaning]] = []
         self._parse = import_reader()[1].parse_string
 
     def read(self, piece: Piece, is_own: bool) -> None:
@@ -97,8 +106,8 @@ class _Reader:
                 self._take(function, stated, piece, is_changed)
             for scope in found.classes:
                 self._refuse_members(scope, stated, piece)
-            if any(_may_be_a_function(variable, plain) for variable in found.variables):
-                self._refuse(stated, "the declaration is not understood: it may be one of a variable")
+            for variable in found.variables:
+                self._refuse_variable(variable, stated, piece)
 
     # ---- functions ----
 
@@ -118,22 +127,65 @@ class _Reader:
             type_ = _type_of(parameter.type, decays=True)
             if type(parameter.type).__name__ != "Pointer" and ends_type(label, type_.name):
                 label, type_ = f"arg{place}", type_._replace(name=f"{type_.name} {label}")
+            type_ = self._unhidden(type_, piece.scope)
             parameters.append(Declared(label, type_, str(type_)))
         is_c = piece.is_c or function.extern == '"C"' or function.extern == "C"
-        self.header.functions.append(
-            stated._replace(
-                name=_name_of(function.name) if is_c else name,
-                result=_type_of(function.return_type),
-                parameters=parameters,
-                is_c=is_c,
-            )
+        stated = stated._replace(
+            name=_name_of(function.name) if is_c else name,
+            result=self._unhidden(_type_of(function.return_type), piece.scope),
+            parameters=parameters,
+            is_c=is_c,
         )
+        self.header.functions.append(stated)
+        self._meant.append((stated, self._meanings(stated)))
+
+    def refuse_defined_later(self) -> None:
+        """Refuse functions with types that mean something else at the end of the header than where they stand."""
+        for name, alias, meaning in self._aliases:
+            if self._meaning(alias.type, alias.scope) != meaning:
+                later = alias.type._replace(unusable="a type of which a name is defined again behind it")
+                self._names.define(name, alias._replace(type=later))
+        for stated, meanings in self._meant:
+            if self._meanings(stated) != meanings:
+                self.header.functions.remove(stated)
+                self._refuse(stated, "a type's name is defined behind it, or again; accepted: types defined before")
+
+    def _meanings(self, stated: Stated) -> list[Meaning]:
+        types = (stated.result, *(parameter.type for parameter in stated.parameters))
+        return [self._meaning(type_, stated.scope) for type_ in types]
+
+    def _meaning(self, type_: CType, scope: Sequence[str]) -> Meaning:
+        found = self._names.resolve(type_, scope)
+        dtype = found.definition.dtype if isinstance(found.definition, Enum) else None
+        return found.name, found.stars, found.is_const, found.unusable, found.handle, dtype
+
+    def _unhidden(self, type_: CType, scope: Sequence[str]) -> CType:
+        """Return a type, which is unusable where a using directive may hide what its name is found to be."""
+        name = type_.name.rpartition(" ")[2]
+        found = next((x for x in candidates(name, scope) if self._names.find(f"::{x}", ()) is not None), None)
+        if found is None or not self._opened:
+            return type_
+        depth = found.count("::") - name.removeprefix("::").count("::")
+        if any(len(x) > depth and x == tuple(scope[: len(x)]) for x in self._opened):
+            return type_._replace(unusable=type_.unusable or "a type whose name a using directive may hide")
+        return type_
 
     def _refuse_members(self, scope: Any, stated: Stated, piece: Piece) -> None:
         owner = "::".join([*piece.scope, _name_of(scope.class_decl.typename)])
         for method in scope.methods:
             why = "it is a member of a class, which is called with an object; accepted: a function that is no member"
             self._refuse(stated._replace(name=f"{owner}::{_name_of(method.name)}", text=f"class {owner}"), why)
+
+    def _refuse_variable(self, variable: Any, stated: Stated, piece: Piece) -> None:
+        """Refuse what may be a function, or is one of the type of a typedef."""
+        if _may_be_a_function(variable, stated.text + ";"):
+            self._refuse(stated, "the declaration is not understood: it may be one of a variable")
+            return
+        found = self._names.resolve(_type_of(variable.type), piece.scope)
+        if found.unusable == "a function" and not found.stars:
+            name = "::".join([*piece.scope, _name_of(variable.name)])
+            why = "its parameters are those of a typedef; accepted: a declaration with its parameters"
+            self._refuse(stated._replace(name=name), why)
 
     def _refuse(self, stated: Stated, why: str) -> None:
         if stated.name:
@@ -158,9 +210,28 @@ class _Reader:
             self._take_enum(enum.typename, enum.values, enum.base, define, piece, unnamed, is_changed)
         for typedef in found.typedefs:
             self._take_alias(typedef.name, typedef.type, define, piece, unnamed, is_changed)
+        for variable in found.variables:  # which may hide an enumerator
+            self._constants.define("::".join([*piece.scope, _name_of(variable.name)]), None)
+        for using in found.using:
+            self._use(_name_of(using.typename), define, piece.scope)
+        if found.using_ns:
+            self._opened.append(piece.scope)
+            self._constants.open(piece.scope)
         for alias in found.using_alias:
             if alias.template is None:
                 self._take_alias(alias.alias, alias.type, define, piece, unnamed, is_changed)
+
+    def _use(self, used: str, define: Any, scope: Sequence[str]) -> None:
+        """Take a using declaration, of a type or an enumerator."""
+        name = used.rpartition("::")[2]
+        whole = "::".join([*scope, name])
+        try:
+            constant = self._constants.find(used, scope)
+        except KeyError:
+            constant = None
+        self._constants.define(whole, constant)
+        if whole != used.removeprefix("::") and without_std(used) == used:
+            define(name, Alias(CType(used), scope))
 
     def _take_struct(self, declared: Any, define: Any, piece: Piece, unnamed: dict[int, Any]) -> None:
         segment = declared.typename.segments[-1]
@@ -187,11 +258,9 @@ class _Reader:
         type_name = self._names.resolve(CType(_name_of(base)), piece.scope).name if base is not None else ""
         is_class = " " in (typename.classkey or "")
         name = "" if hasattr(segment, "id") else _name_of(typename)
-        enum = enum_of("::".join([*piece.scope, name]), pairs, type_name or "int" * is_class, self._values)
+        enum = enum_of("::".join([*piece.scope, name]), pairs, type_name, self._constants, is_class)
         if is_changed:
             enum = enum._replace(unusable="an attribute changes the type")
-        if not is_class:
-            self._values |= {label: value for value, label in enum.values.items()}
         if name:
             define(name, enum)
         else:
@@ -200,7 +269,7 @@ class _Reader:
     def _take_alias(
         self, name: str, type_: Any, define: Any, piece: Piece, unnamed: dict[int, Any], is_changed: bool
     ) -> None:
-        declared = _type_of(type_)
+        declared = self._unhidden(_type_of(type_), piece.scope)
         base = type_
         while hasattr(base, "ptr_to"):
             base = base.ptr_to
@@ -218,7 +287,8 @@ class _Reader:
         self._names.resolve(declared, piece.scope)  # a struct is declared by this, too
         if is_changed:
             declared = declared._replace(unusable="a type that an attribute changes")
-        define(name, Alias(declared, piece.scope))
+        define(name, alias := Alias(declared, piece.scope))
+        self._aliases.append(("::".join([*piece.scope, name]), alias, self._meaning(declared, piece.scope)))
 
 
 def _why_not(function: Any, is_changed: bool) -> str:

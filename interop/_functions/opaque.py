@@ -129,7 +129,11 @@ class WithPointers:
         return self._made[addresses]
 
     def _encoded(self, parameter: Parameter, text: str | bytes) -> bytes:
-        data = text.encode() if isinstance(text, str) else text
+        try:
+            data = text.encode() if isinstance(text, str) else text
+        except UnicodeEncodeError as error:
+            why = f"{error.reason}, for {parameter.name} of {self._label}; accepted: other text, or bytes"
+            raise UnicodeEncodeError(error.encoding, error.object, error.start, error.end, why) from None
         if b"\0" in data:
             raise ValueError(f"{self._label}: {parameter.name} has a null character, where C ends it; accepted: none")
         return data

@@ -41,7 +41,7 @@ class RefusedError(ValueError):
 
 #: Makes the error of what is wrong.
 Refuse = Callable[[str], ValueError]
-#: (type, value of success, names of values, is CUDA's): of a status that is no cudaError_t.
+#: (type, value of success, names of values, is CUDA's): of a status that is no cudaError_t. A uint64 is as an int64.
 Status = tuple[str, int, dict[int, str], bool]
 
 
@@ -263,7 +263,16 @@ def _result_of(result: CType, scope: Sequence[str], rules: Rules, refuse: Refuse
         raise refuse(f"the result {status!r} is {dtype}; accepted: as a status, an integer or an enum")
     names = found.definition.values if isinstance(found.definition, Enum) else {}
     success = {**STATUSES, **rules.statuses}[status]
-    return Result(dtype, status=(status, success, names, status in STATUSES))
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    low = 0 if dtype[0] == "u" else -(2 ** (bits - 1))
+    if not low <= success < low + 2**bits:
+        raise refuse(f"the success of {status!r} is {success}; accepted: a value of {dtype}, which it is")
+    by_word = {_as_int64(value): name for value, name in names.items()}
+    return Result(dtype, status=(status, _as_int64(success), by_word, status in STATUSES))
+
+
+def _as_int64(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
 
 
 def _is_status(name: str) -> bool:

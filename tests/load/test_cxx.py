@@ -243,6 +243,23 @@ def test_the_reason_for_each_function_that_is_not_found(path, declaration, messa
     assert f"in {declaration[:-1]!r}" in str(caught.value)
 
 
+def test_functions_of_types_with_other_names_in_symbols_are_pickled(build):
+    """So are the names that messages give."""
+    source = """
+    struct float2 { float x, y; }; struct CUstream_st;
+    int f(float2*) { return 1; } int f(float*) { return 2; } int g(float*, CUstream_st*) { return 3; }
+    """
+    lib = interop.load(
+        build(source),
+        "int f(host cuComplex* x); int f(host float* x); int g(device float* x, cudaStream_t s);",
+    )
+    with pytest.raises(AttributeError, match=re.escape('accepted: lib["f(float2*)"], lib["f(float*)"]')):
+        lib.f  # noqa: B018
+    assert lib["f(float2*)"](np.zeros(1, "complex64")) == 1
+    for function in (lib["f(cuComplex*)"], lib["f(float2*)"], lib["f(float*)"], lib.g):
+        assert repr(pickle.loads(pickle.dumps(function))) == repr(function)
+
+
 def test_inline_functions_that_the_library_has(path):
     assert interop.load(path, "inline int pipcudemo::emitted(int);").emitted(1) == 2
 

@@ -321,6 +321,18 @@ def test_a_library_is_pickled_with_its_header(folder, lib):
     assert again.add.returning(c="a")(a, a, 1, 1) == 2
 
 
+def test_functions_of_the_type_of_a_typedef_have_a_reason(load):
+    text = "typedef int fn_t(int); namespace n { fn_t f; } fn_t* pointer; typedef int number; number variable; int g();"
+    lib = load("int g() { return 7; }", text)
+    assert set(lib.refused) == {"n::f"}
+    assert "its parameters are those of a typedef; accepted: a declaration with its" in lib.refused["n::f"]
+
+
+def test_a_function_with_the_name_of_an_attribute(load):
+    lib = load("int refused(int x) { return x; }", "int refused(int x);")
+    assert (lib["refused"](3), dict(lib.refused)) == (3, {})
+
+
 # ---- the preprocessor ----
 
 

@@ -103,3 +103,29 @@ def test_text_goes_first_and_uses_the_types_of_the_header(load):
     with pytest.raises(ValueError, match="the type of 'x' is 'foo'") as caught:  # of text it is an error, as ever
         interop.load(path, "int f(foo x);", header=header)
     assert type(caught.value) is ValueError
+
+
+@pytest.mark.parametrize("linkage", ["", 'extern "C" '])
+@pytest.mark.parametrize("is_c", [False, True])
+def test_text_goes_before_functions_of_c_of_the_header(load, linkage, is_c):
+    """A header of C may lack extern "C"; the types of the parameters tell nothing apart there."""
+    header = "int g(void* x, int n); int h(int);"
+    header = f'extern "C" {{ {header} }}' if is_c else header
+    source = 'extern "C" { int g(float* x, int n) { return x[n - 1]; } int h(int x) { return x; } }'
+    path = load(source, header)._library.path
+    lib = interop.load(path, f"{linkage}int g(host float* x, int n);", header=path.replace("libown.so", "own.h"))
+    assert lib.g(np.array([3, 4], "float32"), 2) == 4
+    assert (lib.h(5), dict(lib.refused)) == (5, {})
+    assert list(lib._functions) == ["g(float*, int)", "h(int)"]
+
+
+def test_text_leaves_overloads_of_cxx(load):
+    path = load("int g(float) { return 1; } int g(int) { return 2; }", "int g(int);")._library.path
+    lib = interop.load(path, "int g(float);", header=path.replace("libown.so", "own.h"))
+    assert (lib["g(float)"](0), lib["g(int)"](0)) == (1, 2)
+
+
+@pytest.mark.parametrize("include_path", [None, "folder", 3, [None], {"folder": 1}])
+def test_an_include_path_that_is_none(include_path):
+    with pytest.raises(TypeError, match="^interop.load: include_path is no list of folders; accepted: a list or tuple"):
+        interop.load("absent.so", header="own.h", include_path=include_path)

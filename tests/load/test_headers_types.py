@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from helpers import machine
@@ -61,8 +63,13 @@ def test_enums_have_the_size_that_compilers_choose(load, values, dtype):
     [
         "sizeof(int)",
         "UNKNOWN",
-        "-1u",
         "1 << 99",
+        "1 << 32",
+        "2 << 31",
+        "0x7fffffff + 1",
+        "2147483648u * -1L * 0x7fffffffffffffff",
+        "1ulu",
+        "18446744073709551615",
         "9 ** 9",
         "1 ? 2 : 3",
         "__LINE__ + f()",
@@ -76,6 +83,89 @@ def test_an_enum_of_unknown_size_is_refused(load, value):
         f"enum E {{ A = {value} }};\nenum Fixed : int {{ C = {value} }};\nint f(E);\nint f(Fixed);",
     )
     assert "'E' is an enum of which the value" in lib.refused["f"]
+
+
+VALUES = [
+    *("1 << 31", "~0LU", "~0xFFu", "0xFFFFFFFFu+1", "~0xF0000000", "-1u", "-1", "0x80000000, B = ~A", "1u - 2 >> 1"),
+    *("0x80000000, B", "0x7fffffff, B, C", "0xffffffff, B = A + 1", "2147483648", "-2147483648", "0xFFFFFFFFu * 2"),
+    *("-1 >> 1", "~0ull >> 4", "-1 + 0u", "-1L + 0u", "-1L + 0ul", "0xffffffffL + 1", "~0, B = A & 255"),
+    *("1 << 31 >> 31", "1L << 31", "1u << 31, B = A << 1", "'a' - 'b'", "::Before::FIVE - 6", "FIVE | 1 << 31"),
+    *("n::SIX - 7", "n :: Named :: SIX", "-1, B = 0xffffffff, C = A - 1", "BIG - 1", "7, B = E::A"),
+]
+BEFORE = """enum Before { FIVE = 5 }; enum Large { BIG = 0x80000000 }; enum { SIX = 66 };
+namespace n { enum Named { SIX = 6 }; }
+"""
+
+
+def test_enums_have_the_values_that_compilers_give_them(load):
+    """Also in text, and in arithmetic of several types."""
+    text = BEFORE + "".join(f"namespace e{i} {{ enum E {{ A = {x} }}; }}\n" for i, x in enumerate(VALUES))
+    last = [max(letter for letter in "ABC" if letter == "A" or f", {letter}" in x) for x in VALUES]
+    functions = [
+        f"e{i}::E f{i}({parameter});\nbool s{i}({parameter});\nint z{i}({parameter});\n"
+        for i in range(len(VALUES))
+        for parameter in [f"e{i}::E"]
+    ]
+    source = "#include <type_traits>\n" + text
+    for i, letter in enumerate(last):
+        source += f"""e{i}::E f{i}(e{i}::E) {{ return e{i}::{letter}; }} int z{i}(e{i}::E) {{ return sizeof(e{i}::E); }}
+        bool s{i}(e{i}::E) {{ return std::is_signed<std::underlying_type<e{i}::E>::type>::value; }}"""
+    lib = load(source, text + "".join(functions))
+    assert not lib.refused
+    for i, (x, letter) in enumerate(zip(VALUES, last, strict=True)):
+        dtype = np.dtype(f"{'' if lib[f's{i}'](0) else 'u'}int{8 * lib[f'z{i}'](0)}")
+        definition = lib._rules.names.find(f"e{i}::E", ())[0]
+        assert (definition.dtype, definition.unusable) == (dtype.name, ""), x
+        value = lib[f"f{i}"](0)
+        assert definition.values[value] in (letter, *"ABC"), x
+    names = interop.load(lib._library.path, "enum e0::E { A = 1 << 31 }; int z0(e0::E);")._rules.names
+    assert names.find("e0::E", ())[0] == ("e0::E", "int32", {-(2**31): "A"}, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "enum E { A = 5u, B = A - 6 };",
+        "enum E { A = 0ull, B = A - 1 };",
+        "enum { F = 1, G = 0x80000000 }; enum E { A = F - 2 };",
+    ],
+)
+def test_a_value_that_c_and_cxx_make_another_of_is_refused(load, text):
+    lib = load("int f(int) { return 0; }", f"{text}\nint f(E);")
+    assert "'E' is an enum of which the value" in lib.refused["f"]
+
+
+def test_values_behind_one_that_is_not_understood_are_not_counted(load):
+    text = 'enum E : int { A = 1, B = sizeof(int), C, D = 9 };\nextern "C" E f(int);'
+    lib = load('extern "C" int f(int x) { return x; }', text, status={"E": 0})
+    with pytest.raises(RuntimeError, match="returned 2, a E"):
+        lib.f(2)
+    with pytest.raises(RuntimeError, match=r"returned 9 \(D\), a E"):
+        lib.f(9)
+
+
+OPENED = "enum { N = 1 }; namespace n { namespace m { enum { N = -1 }; } USING; enum E { A = N }; } using n::E;"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("enum { N = -1 }; namespace n { enum { N = 1 }; } enum E { A = N };", "int32"),
+        ("enum { N = 1 }; namespace n { enum { N = -1 }; } enum E { A = N };", "uint32"),
+        ("enum { N = 1 }; namespace n { enum { N = -1 }; enum E { A = N }; } using n::E;", "int32"),
+        ("enum { N = 1 }; enum class S { N = -1 }; enum E { A = N };", "uint32"),
+        ("enum { N = 1 }; namespace n { enum { N = sizeof(int) }; enum E { A = N }; } using n::E;", ""),
+        ("enum { N = 1 }; namespace n { const int N = -1; enum E { A = N }; } using n::E;", ""),
+        (OPENED.replace("USING", "using m::N"), "int32"),
+        (OPENED.replace("USING", "using namespace m"), ""),
+    ],
+)
+def test_enumerators_are_looked_up_in_their_namespaces(load, text, dtype):
+    lib = load('extern "C" int f(int) { return 0; }', f'{text}\nextern "C" int f(E);')
+    if dtype:
+        assert lib.f._declaration.parameters[0].dtype == dtype
+    else:
+        assert "the value 'N' of 'A' is not understood" in lib.refused["f"]
 
 
 def test_typedefs_of_typedefs(load):
@@ -99,6 +189,55 @@ def test_typedefs_of_typedefs(load):
     assert lib.h(np.array([7], "uint8")) == 7
     assert lib.i(np.array([1, 2], "float32")) == 2
     assert "'x' is an array" in lib.refused["j"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "typedef float T; namespace n { int f(T); typedef int T; }",
+        "typedef float T; namespace n { typedef T U; typedef int T; int f(U); }",
+        "namespace n { int f(T); } typedef float T;",
+        "typedef float T; namespace n { namespace m { typedef int T; } using namespace m; int f(T); }",
+        "typedef float T; namespace n { using namespace m; typedef T U; int f(U); }",
+        "typedef float T; namespace n { namespace m { typedef int X; } using m::T; int f(T); }",
+    ],
+)
+def test_a_name_is_not_taken_for_another_of_a_namespace_around_it(load, text):
+    source = "namespace n { int f(float) { return 1; } int f(int) { return 2; } }"
+    lib = load(source, text)
+    assert set(lib.refused) == {"n::f"}
+    if "using m::T" not in text:
+        assert re.search(
+            "a type's name is defined behind it, or again|"
+            "is a type (whose name a using directive may hide|of which a name is defined again)",
+            lib.refused["n::f"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("typedef float T; namespace n { namespace m { typedef int T; } using m::T; int f(T); }", 2),
+        ("typedef int T; namespace n { typedef float T; int f(::T); }", 2),
+        ("namespace a { typedef int T; } using namespace a; namespace n { using a::T; using a::T; int f(T); }", 2),
+        ("typedef float T; using ::T; namespace n { namespace a {} using namespace a; using ::T; int f(T); }", 1),
+        ("namespace n { using std::int32_t; namespace a {} using namespace a; int f(int32_t); }", 2),
+        ("namespace n { typedef float T; int f(T); } typedef int T;", 1),
+        ("typedef float T; namespace m { using namespace n; } namespace n { int f(T); }", 1),
+    ],
+)
+def test_names_of_using_declarations_are_known(load, text, result):
+    lib = load("namespace n { int f(float) { return 1; } int f(int) { return 2; } }", text)
+    assert (lib.f(0), dict(lib.refused)) == (result, {})
+
+
+def test_a_struct_may_be_defined_behind_its_functions(load):
+    text = "struct S; typedef struct R* R_p; S* f(); int g(S*); R_p h(); struct S { int x; }; struct R { int x; };"
+    lib = load(
+        f"{text} S s; S* f() {{ return &s; }} int g(S* x) {{ return x == &s; }} R r; R_p h() {{ return &r; }}", text
+    )
+    assert lib.g(lib.f()) == 1
+    assert lib.h().type == "R*"
 
 
 def test_attributes_that_change_a_type_are_not_passed_over(load):
@@ -360,3 +499,18 @@ def test_a_status_of_any_size(load):
         lib.f(200)
     with pytest.raises(RuntimeError, match=r"returned 2147483649 \(BAD\)"):
         lib.g(1)
+
+
+@pytest.mark.parametrize("success", [2**64 - 1, 0])
+def test_a_status_beyond_int64(load, success):
+    text = "enum S { NO = 0, OK = ~0ull, BAD = 0x8000000000000000 };\nS f(S);"
+    lib = load(text.replace("S f(S);", "S f(S x) { return x; }"), text, status={"S": success})
+    assert lib.f(success) is None
+    with pytest.raises(RuntimeError, match=r"\(BAD\), a S, of which success is "):
+        lib.f(2**63)
+
+
+@pytest.mark.parametrize(("type_", "success"), [("int", 2**31), ("unsigned char", -1), ("long", 2**63), ("int", 2**70)])
+def test_a_success_that_no_status_is(load, type_, success):
+    lib = load("int f() { return 0; }", f"typedef {type_} S;\nS f();", status={"S": success})
+    assert f"the success of 'S' is {success}; accepted: a value of " in lib.refused["f"]

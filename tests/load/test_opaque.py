@@ -134,6 +134,10 @@ def test_strings(lib):
     for bad in ("a\0b", b"a\0"):
         with pytest.raises(ValueError, match="libopaque.length: text has a null character, where C ends it"):
             lib.length(bad)
+    with pytest.raises(
+        UnicodeEncodeError, match="not allowed, for text of libopaque.length; accepted: other text, or b"
+    ):
+        lib.length("a\udc80")
     with pytest.raises(TypeError, match="libopaque.length: text is NoneType"):
         lib.length(None)
     with pytest.raises(UnicodeEncodeError):
