@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import stat
 import threading
 from collections.abc import Callable, Sequence
@@ -14,7 +15,18 @@ from typing import Any
 
 from interop import _core
 
-__all__ = ["LOCK", "Image", "cache_folder", "kernels", "library", "load", "open_cache", "read_image", "write_image"]
+__all__ = [
+    "LOCK",
+    "Image",
+    "cache_folder",
+    "kernels",
+    "key_of_none",
+    "library",
+    "load",
+    "open_cache",
+    "read_image",
+    "write_image",
+]
 
 #: A cubin, and the names that the kernels have in it.
 Image = tuple[bytes, list[str]]
@@ -51,6 +63,11 @@ def library(key: str, image: bytes) -> _core.LoadedLibrary:
 def load(image: bytes, has_variables: bool) -> _core.LoadedLibrary:
     """Return a library of its own, loaded."""
     return _core.LoadedLibrary.load(image, _ORIGIN, has_variables)
+
+
+def key_of_none() -> str:
+    """Return a key that nothing else has, of what must not be found again."""
+    return secrets.token_hex()
 
 
 def cache_folder() -> Path:
