@@ -226,6 +226,40 @@ def test_two_processes_at_once(whole):
     assert keys == {compiled(whole)[0] + "\n"}
 
 
+def changing(monkeypatch, file, *texts):
+    """Writes a text into the file after each compilation, before its files are looked at."""
+    compile_file, left = nvcc.compile_file, [*texts]
+
+    def late(*arguments):
+        done = compile_file(*arguments)
+        if left:
+            file.write_text(left.pop(0))
+        return done
+
+    monkeypatch.setattr(nvcc, "compile_file", late)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_header_that_changes_while_it_is_compiled(whole, counted, monkeypatch, times):
+    whole.write_text('#include "by.h"\nextern "C" __global__ void one(int* y) { y[0] = BY; }\n')
+    changing(monkeypatch, whole.parent / "again.h", *(f"#define BY 0x{number}333\n" for number in range(2, 2 + times)))
+    key, (image, _) = compiled(whole)
+    assert len(counted) == 2
+    assert (0x2333).to_bytes(4, "little") in image
+    later, (image, _) = compiled(whole)
+    assert (later == key) == (times == 1)
+    assert (0x2333 + 0x1000 * (times - 1)).to_bytes(4, "little") in image
+    assert len(counted) == (2 if times == 1 else 3 if times == 2 else 4)
+
+
+@needs_nvcc
+def test_a_file_that_changes_while_it_is_compiled(whole, monkeypatch):
+    changing(monkeypatch, whole, WHOLE + "// changed\n")
+    with pytest.raises(interop.CudaError, match=r"whole.cu has changed since interop.kernel read it; make the kernel"):
+        compiled(whole)
+
+
 def test_a_file_that_has_changed(whole):
     with pytest.raises(interop.CudaError, match=r"whole.cu has changed since interop.kernel read it; make the kernel"):
         nvcc.compiled("a test", whole, "another text", "one", [], "sm_80")

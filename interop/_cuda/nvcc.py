@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ _VARIABLES = (
     "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
 )  # fmt: skip
 _MOST_LISTS = 8  # of files that were read, for one source: the newest
+_MOST_COMPILATIONS = 2  # of one source whose headers change meanwhile
+_TICK = 0.02  # seconds: a file's time is that of the system's last tick
 
 
 def compiled(
@@ -45,18 +48,43 @@ def compiled(
     that the file's host code uses, or that other files might. `what` stands in messages for what is compiled. Raises
     CudaError, in the compiler's words; OSError where the file is gone.
     """
-    if path.read_text(encoding="utf-8") != text:
-        raise CudaError(f"{what}: {path} has changed since interop.kernel read it; make the kernel again")
+    _check_unchanged(what, path, text)
     facts = [__version__, str(path), text, name, [*flags], architecture, *_surroundings(what)]
     source_key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     cache = kept.open_cache()
     image_key = _known_key(cache, source_key)
     image = None if image_key is None else kept.read_image(cache, image_key)
     if image_key is None or image is None:
-        image, files = compile_file(what, path, name, flags, architecture)
-        image_key = _note(cache, source_key, files)
-        kept.write_image(cache, image_key, *image)
+        return _compile_and_keep(cache, source_key, what, path, text, name, flags, architecture)
     return image_key, image
+
+
+def _check_unchanged(what: str, path: Path, text: str) -> None:
+    if path.read_text(encoding="utf-8") != text:
+        raise CudaError(f"{what}: {path} has changed since interop.kernel read it; make the kernel again")
+
+
+def _compile_and_keep(
+    cache: Any, source_key: str, what: str, path: Path, text: str, name: str, flags: Sequence[str], architecture: str
+) -> tuple[str, kept.Image]:
+    """Compile, and once more where a file has changed meanwhile; keep what is known to be of the files as they are."""
+    for _ in range(_MOST_COMPILATIONS):
+        started = time.time_ns()
+        time.sleep(_TICK)
+        image, files = compile_file(what, path, name, flags, architecture)
+        _check_unchanged(what, path, text)
+        read = [(file, _digest(file)) for file in sorted(files)]
+        if not any(_has_changed(file, digest, started) for file, digest in read):
+            image_key = _note(cache, source_key, read)
+            kept.write_image(cache, image_key, *image)
+            return image_key, image
+    return kept.key_of_none(), image
+
+
+def _has_changed(file: str, digest: str, since: int) -> bool:
+    with contextlib.suppress(OSError):
+        return not digest or Path(file).stat().st_ctime_ns >= since  # which no program can set, as it can st_mtime_ns
+    return True
 
 
 # ---- the cache: under each source the lists of files that its compilations read ----
@@ -87,9 +115,8 @@ def _lists(cache: Any, source_key: str) -> list[Files]:
     return []
 
 
-def _note(cache: Any, source_key: str, files: Sequence[str]) -> str:
+def _note(cache: Any, source_key: str, read: Files) -> str:
     """Keep which files were read; return the key of the image."""
-    read = [(file, _digest(file)) for file in sorted(files)]
     if cache is not None:
         lists = [read, *(others for others in _lists(cache, source_key) if others != read)]
         with contextlib.suppress(OSError):
