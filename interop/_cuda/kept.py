@@ -87,16 +87,28 @@ def open_cache() -> Any:
 
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home
         folder = cache_folder()
-        if not folder.exists() or _is_ours(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if _make_ours(folder, 0o755) and _make_ours(folder / "entries", 0o700):  # where that cache has its files
             return FileStreamProgramCache(folder, max_size_bytes=_MOST_BYTES)
     return None
 
 
-def _is_ours(folder: Path) -> bool:
+def _make_ours(folder: Path, allowed: int) -> bool:
+    """Make a folder that this user alone may write to; return False where another may have written to it.
+
+    An older one may have the mode that a umask of 002 gives, and loses it if all in it is this user's.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
     if os.name != "posix":
         return True
-    found = folder.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
+    found, user = folder.stat(), os.getuid()
+    if found.st_uid != user or found.st_mode & stat.S_IWOTH:
+        return False
+    if stat.S_IMODE(found.st_mode) & ~allowed:
+        if any(file.lstat().st_uid != user for file in folder.rglob("*")):
+            return False
+        folder.chmod(found.st_mode & allowed)
+    return True
 
 
 def read_image(cache: Any, key: str) -> Image | None:
