@@ -170,12 +170,23 @@ class Program:
             module = self._module(label, "", "")
             return module, one_of(name, module.find(name), source.origin, lambda said: CudaError(f"{label}: {said}"))
         architecture = source.options.get("arch") or architecture
+        whole = None
         if source.path is not None and "<" not in name:
-            module = self._module(label, architecture, "")
-            if len(found := module.find(name)) == 1:
-                return module, found[0]
-        module = self._module(label, architecture, name)
-        return module, module.find(name)[0]
+            whole = self._module(label, architecture, "")
+            if len(found := images.find_named(name, whole.image.kernels or (), is_whole=True)) == 1:
+                return whole, found[0]
+        try:
+            module = self._module(label, architecture, name)
+        except CudaError as error:
+            near = [] if whole is None else images.find_named(name, whole.image.kernels or ())
+            if not near:
+                raise
+            listed = "; ".join(images.demangled(near).values())
+            raise CudaError(f"{error}\nOf other whole names there are: {listed}") from None
+        (symbol,) = module.find(name)
+        if whole is not None and symbol in (whole.image.kernels or ()):  # by a using-declaration
+            return whole, symbol
+        return module, symbol
 
     def _module(self, label: str, architecture: str, asked: str) -> _Module:
         source = self.source
