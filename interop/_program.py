@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +13,7 @@ from typing import Any, NamedTuple
 from interop import _core
 from interop._arguments import type_name
 from interop._core import CudaError
-from interop._cuda import images, kept, nvcc, nvrtc
-from interop._functions.declarations import without_comments
+from interop._cuda import images, includes, kept, nvcc, nvrtc
 from interop._functions.kernel_declaration import NAME
 from interop._paths import get_include
 
@@ -172,12 +170,23 @@ class Program:
             module = self._module(label, "", "")
             return module, one_of(name, module.find(name), source.origin, lambda said: CudaError(f"{label}: {said}"))
         architecture = source.options.get("arch") or architecture
+        whole = None
         if source.path is not None and "<" not in name:
-            module = self._module(label, architecture, "")
-            if len(found := module.find(name)) == 1:
-                return module, found[0]
-        module = self._module(label, architecture, name)
-        return module, module.find(name)[0]
+            whole = self._module(label, architecture, "")
+            if len(found := images.find_named(name, whole.image.kernels or (), is_whole=True)) == 1:
+                return whole, found[0]
+        try:
+            module = self._module(label, architecture, name)
+        except CudaError as error:
+            near = [] if whole is None else images.find_named(name, whole.image.kernels or ())
+            if not near:
+                raise
+            listed = "; ".join(images.demangled(near).values())
+            raise CudaError(f"{error}\nOf other whole names there are: {listed}") from None
+        (symbol,) = module.find(name)
+        if whole is not None and symbol in (whole.image.kernels or ()):  # by a using-declaration
+            return whole, symbol
+        return module, symbol
 
     def _module(self, label: str, architecture: str, asked: str) -> _Module:
         source = self.source
@@ -192,7 +201,7 @@ class Program:
                 library = _core.LoadedLibrary.load(source.image.data, source.origin, may_have)
                 module = _Module(library, source.image, "", ())
             else:
-                data, symbols = compiled()
+                key, (data, symbols) = compiled()
                 image = images.read_cubin(data, lambda said: ValueError(f"{label}: the compiler has made {said}"))
                 # What has no variables is alike for all; else these are this program's.
                 library = kept.load(data, True) if image.variables else kept.library(key, data)
@@ -242,22 +251,24 @@ def program_of(source: Source) -> Program:
 
 # ---- compiling ----
 
+#: A key of all that an image depends on, and what gets it, with the key that it has by then.
+_Compiled = tuple[str, Callable[[], tuple[str, kept.Image]]]
 
-def _by_nvrtc(label: str, source: Source, asked: str, architecture: str) -> tuple[str, Callable[[], kept.Image]]:
-    """Return a key of all that the image depends on, and what makes it."""
+
+def _by_nvrtc(label: str, source: Source, asked: str, architecture: str) -> _Compiled:
     options = compiler_options(source.path, asked, source.options)
-    headers = _own_headers(source.text, options["include_path"])
     options.pop("arch", None)
-    return nvrtc.compiled(label, source.text, [asked] if asked else [], options, architecture, headers)
+    names = [asked] if asked else []
+    return nvrtc.compiled(label, source.text, names, options, architecture, lambda: _own_headers(source.text, options))
 
 
-def _by_nvcc(label: str, source: Source, asked: str, architecture: str) -> tuple[str, Callable[[], kept.Image]]:
+def _by_nvcc(label: str, source: Source, asked: str, architecture: str) -> _Compiled:
     assert source.path is not None  # which `interop.kernel` has checked
     options = {**source.options, "include_path": [*_folders(source.options), get_include()]}
     options.pop("arch", None)
     flags = nvcc.flags_of(label, options)
     key, image = nvcc.compiled(label, Path(source.path).resolve(), source.text, asked, flags, architecture)
-    return key, lambda: image
+    return key, lambda: (key, image)
 
 
 def _folders(options: dict[str, Any]) -> list[str]:
@@ -296,20 +307,23 @@ def cuda_headers() -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _own_headers(text: str, folders: Sequence[str]) -> list[str]:
-    """Return the texts of the headers that a source includes, and those include: what is compiled depends on them.
+def _own_headers(text: str, options: Mapping[str, Any]) -> list[str] | None:
+    """Return what a source includes, and what that includes, with paths; None where a macro says what that is.
 
-    Not of CUDA's own, for which the compiler's version stands.
+    These are all files that a name may mean, whichever the compiler takes: one more, or one less, is a change. Not
+    CUDA's own, for which the compiler's version stands.
     """
-    searched = [folder for folder in folders if folder not in cuda_headers()]
+    searched = ["", *(folder for folder in options["include_path"] if folder not in cuda_headers())]
     texts: dict[Path, str] = {}
-    pending = [text]
+    first = "".join(f'#include "{file}"\n' for file in options["pre_include"])
+    pending = [(first + text, Path())]
     while pending:
-        for header in re.findall(
-            r'^\s*#\s*include\s*[<"]([^>"\n]+)[>"]', without_comments(pending.pop()), re.MULTILINE
-        ):
-            file = next((file for folder in searched if (file := Path(folder, header)).is_file()), None)
-            if file is not None and file not in texts:
+        text, folder = pending.pop()
+        names = includes.names_in(text)
+        if names is None:
+            return None
+        for file in (Path(place, name) for name in names for place in (folder, *searched)):
+            if file not in texts and file.is_file():
                 texts[file] = file.read_text(encoding="utf-8", errors="replace")
-                pending.append(texts[file])
-    return list(texts.values())
+                pending.append((texts[file], file.parent))
+    return [f"{file}\n{text}" for file, text in texts.items()]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 
 import numpy as np
 import pytest
-from helpers import comparisons, elements, expressions
+from helpers import comparisons, elements, expressions, machine
 from helpers.kernels import UnloadedLibrary
 
 import interop
@@ -264,6 +265,42 @@ def test_a_folder_that_cannot_be_made_is_no_error(loader, monkeypatch, tmp_path)
     monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "file" / "cache"))
     assert loader() == loader()
     assert loader.counts["compiled"] == 2
+
+
+def mode_of(path):
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_the_folder_is_this_users_alone(monkeypatch, tmp_path):
+    machine.need("cuda_core")
+    folder = tmp_path / "deep" / "cache"
+    monkeypatch.setenv("INTEROP_CACHE_DIR", str(folder))
+    before = os.umask(0o002)
+    try:
+        kept.write_image(kept.open_cache(), "key", b"image", ["name"])
+    finally:
+        os.umask(before)
+    assert (mode_of(folder), mode_of(folder / "entries")) == (0o700, 0o700)
+    for part in (folder, folder / "entries"):
+        part.chmod(0o777)
+        assert kept.open_cache() is None
+        part.chmod(0o775)  # as older versions made it
+        assert kept.read_image(kept.open_cache(), "key") == (b"image", ["name"])
+    assert (mode_of(folder), mode_of(folder / "entries")) == (0o755, 0o700)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="needs another user's file")
+def test_a_folder_of_a_group_with_anothers_file_is_none(monkeypatch, tmp_path):
+    machine.need("cuda_core")
+    monkeypatch.setenv("INTEROP_CACHE_DIR", str(tmp_path / "cache"))
+    kept.write_image(kept.open_cache(), "key", b"image", ["name"])
+    (file,) = (file for file in (tmp_path / "cache" / "entries").rglob("*") if file.is_file())
+    os.chown(file, 1, 1)
+    for part in ("cache", "cache/entries"):
+        (tmp_path / part).chmod(0o775)
+        assert kept.open_cache() is None
+        (tmp_path / part).chmod(0o700)
 
 
 def test_the_folder_of_the_cache(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from helpers.kernels import UnloadedLibrary
 from helpers.scalars import Choice, Integer, Real
 
 import interop
-from interop._cuda import kept
+from interop._cuda import kept, nvrtc
 
 SCALE = """
 /* __global__ void scale(int* not_this_one); */
@@ -479,6 +479,55 @@ def test_headers_are_found_and_a_change_in_one_compiles_anew(compiled, tmp_path)
         (image, _) = compiled(interop.kernel(tmp_path / "kernel.cu", "f"))
         assert image in [library.image for library in kept._libraries.values()]
     assert len(kept._libraries) == 2
+
+
+READS_VALUE = '\nextern "C" __global__ void f(int* x) { x[0] = VALUE; }\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "source", "options"),
+    [
+        ({"sub/a.h": '#include "b.h"\n', "sub/b.h": None}, '#include "sub/a.h"', {}),
+        ({"a.h": "  # /* of */ include /* mine */ <b.h>\n", "b.h": None}, '#in\\\nclude "a.h"', {}),
+        ({"b.h": None}, "", {"pre_include": "b.h"}),
+        ({"b.h": None}, "", {"pre_include": ["sub/../b.h"]}),
+        ({"b.h": None}, '#define HEADER "b.h"\n#include HEADER', {}),
+        ({"b.h": None}, "#include HEADER", {"define_macro": ("HEADER", '"b.h"')}),
+        ({"sub/one.h": "#define VALUE 0x1111\n", "one.h": None}, "#include <one.h>", {"include_path": "sub"}),
+        ({"opt.h": None}, '#if __has_include("opt.h")\n#include "opt.h"\n#else\n#define VALUE 0x1111\n#endif', {}),
+    ],
+    ids=["beside", "spelled", "first", "first, in a list", "a macro", "a macro of options", "before", "asked for"],
+)
+def test_what_is_read_is_what_the_key_goes_by(compiled, tmp_path, monkeypatch, files, source, options):
+    """The file without a text is written, and then changed; where the source knows a value without it, it is new."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "kernel.cu").write_text(source + READS_VALUE)
+    is_new = any("0x1111" in (text or "") for text in [source, *files.values()])
+    for value in (0x1111, 0x2222):
+        for file, text in files.items():
+            if text is not None or value != 0x1111 or not is_new:
+                (tmp_path / file).write_text(text or f"#define VALUE {value}\n")
+        image, _ = compiled(interop.kernel(tmp_path / "kernel.cu", "f", options=options))
+        assert value.to_bytes(4, "little") in image
+
+
+def test_a_header_that_changes_while_it_is_compiled(compiled, tmp_path, monkeypatch):
+    (tmp_path / "kernel.cu").write_text('#include "value.h"' + READS_VALUE)
+    (tmp_path / "value.h").write_text("#define VALUE 0x1111\n")
+    compile_source = nvrtc.compile_source
+
+    def late(*arguments):
+        (tmp_path / "value.h").write_text("#define VALUE 0x2222\n")
+        return compile_source(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(nvrtc, "compile_source", late)
+        image, _ = compiled(interop.kernel(tmp_path / "kernel.cu", "f"))
+    assert (0x2222).to_bytes(4, "little") in image
+    (tmp_path / "value.h").write_text("#define VALUE 0x1111\n")
+    image, _ = compiled(interop.kernel(tmp_path / "kernel.cu", "f"))
+    assert (0x1111).to_bytes(4, "little") in image
 
 
 def test_a_header_that_is_missing_is_named(compiled):

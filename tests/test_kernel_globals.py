@@ -154,6 +154,29 @@ def test_kernels_of_one_file_share(library_of, tmp_path):
     assert library_of(interop.kernel(other, "blur")) is not library_of(blur)
 
 
+ANOTHER = "namespace other { __global__ void blur(float* x) { x[0] = 2; } }\n"
+
+
+def test_a_kernel_of_another_namespace_is_not_taken(library_of, tmp_path):
+    file = tmp_path / "x.cu"
+    (tmp_path / "another.h").write_text(ANOTHER)
+    file.write_text('#include "another.h"\nstatic __global__ void blur(float* x) { x[0] = 1; }\n')
+    assert "other" not in interop.kernel(file, "blur", grid=1)._load("sm_90")[1]
+    file.write_text("template <typename T> __global__ void blur(T* x) { x[0] = 1; }\n" + ANOTHER)
+    with pytest.raises(interop.CudaError, match=r"Of other whole names there are: other::blur\(float\*\)$"):
+        interop.kernel(file, "blur", grid=1, signature="float* x")._load("sm_90")
+    assert interop.kernel(file, "other::blur", grid=1, signature="float* x")._load("sm_90")[1] == "_ZN5other4blurEPf"
+
+
+def test_a_kernel_by_a_using_declaration_shares(library_of, tmp_path):
+    file = tmp_path / "x.cu"
+    file.write_text(
+        "__constant__ float weights[9];\n" + ANOTHER.replace("= 2", "= weights[0]") + "using other::blur;\n"
+    )
+    of_both = [interop.kernel(file, name, grid=1, signature="float* x") for name in ("blur", "other::blur")]
+    assert library_of(of_both[0]) is library_of(of_both[1])
+
+
 def test_whichever_comes_first(library_of, tmp_path):
     (tmp_path / "x.cu").write_text(TEXT)
     instance, blur, sharpen = (

@@ -226,6 +226,93 @@ def test_two_processes_at_once(whole):
     assert keys == {compiled(whole)[0] + "\n"}
 
 
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("source", "new"),
+    [
+        ("#include <value.h>", "A/value.h"),
+        ('#include "value.h"', "value.h"),
+        ("#include <outer.h>", "B/value.h"),
+        ("#include <value.h>", "relative/value.h"),
+        ("#include <value.h>", "of CPATH/value.h"),
+        ('#if __has_include("new.h")\n#include "new.h"\n#else\n#define VALUE 0x1111\n#endif', "new.h"),
+        ("#include <next.h>", "A/next.h"),
+    ],
+    ids=["another folder", "beside", "beside the one that includes it", "relative", "CPATH", "asked for", "next"],
+)
+def test_a_file_that_is_new(whole, counted, monkeypatch, source, new):
+    folder = whole.parent
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CPATH", str(folder / "of CPATH"))
+    for header, text in {
+        "C/value.h": "#define VALUE 0x1111\n",
+        "B/outer.h": '#include "value.h"\n',
+        "A0/next.h": "#include_next <next.h>\n",
+        "B/next.h": "#define VALUE 0x1111\n",
+    }.items():
+        (folder / header).parent.mkdir(exist_ok=True)
+        (folder / header).write_text(text)
+    whole.write_text(source + '\nextern "C" __global__ void one(int* y) { y[0] = VALUE; }\n')
+    flags = [f"-I{folder}/A0", f"-I{folder}/A", "-Irelative", f"-I{folder}/B"]
+    flags += [f"-isystem={folder}/C"] if "CPATH" in new else [f"-I{folder}/C"]
+    first, (image, _) = compiled(whole, flags=flags)
+    assert (0x1111).to_bytes(4, "little") in image
+    assert compiled(whole, flags=flags)[0] == first
+    assert len(counted) == 1
+    (folder / new).parent.mkdir(exist_ok=True)
+    (folder / new).write_text("#define VALUE 0x2222\n")
+    _, (image, _) = compiled(whole, flags=flags)
+    assert (0x2222).to_bytes(4, "little") in image
+    assert len(counted) == 2
+
+
+@needs_nvcc
+@pytest.mark.parametrize("how", ["a macro", "a file of flags", "flags"])
+def test_what_cannot_be_known_is_not_kept(whole, counted, monkeypatch, how):
+    if how == "a macro":
+        whole.write_text(WHOLE.replace('#include "by.h"', '#define HEADER "by.h"\n#include HEADER'))
+    else:
+        (whole.parent / "flags").write_text("-DFLAG")
+        option = f"--options-file={whole.parent}/flags" if how == "a file of flags" else f"-I{whole.parent}"
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", option)
+    assert compiled(whole)[0] != compiled(whole)[0]
+    assert len(counted) == 2
+
+
+def changing(monkeypatch, file, *texts):
+    """Writes a text into the file after each compilation, before its files are looked at."""
+    compile_file, left = nvcc.compile_file, [*texts]
+
+    def late(*arguments):
+        done = compile_file(*arguments)
+        if left:
+            file.write_text(left.pop(0))
+        return done
+
+    monkeypatch.setattr(nvcc, "compile_file", late)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_header_that_changes_while_it_is_compiled(whole, counted, monkeypatch, times):
+    whole.write_text('#include "by.h"\nextern "C" __global__ void one(int* y) { y[0] = BY; }\n')
+    changing(monkeypatch, whole.parent / "again.h", *(f"#define BY 0x{number}333\n" for number in range(2, 2 + times)))
+    key, (image, _) = compiled(whole)
+    assert len(counted) == 2
+    assert (0x2333).to_bytes(4, "little") in image
+    later, (image, _) = compiled(whole)
+    assert (later == key) == (times == 1)
+    assert (0x2333 + 0x1000 * (times - 1)).to_bytes(4, "little") in image
+    assert len(counted) == (2 if times == 1 else 3 if times == 2 else 4)
+
+
+@needs_nvcc
+def test_a_file_that_changes_while_it_is_compiled(whole, monkeypatch):
+    changing(monkeypatch, whole, WHOLE + "// changed\n")
+    with pytest.raises(interop.CudaError, match=r"whole.cu has changed since interop.kernel read it; make the kernel"):
+        compiled(whole)
+
+
 def test_a_file_that_has_changed(whole):
     with pytest.raises(interop.CudaError, match=r"whole.cu has changed since interop.kernel read it; make the kernel"):
         nvcc.compiled("a test", whole, "another text", "one", [], "sm_80")

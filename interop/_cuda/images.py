@@ -49,15 +49,18 @@ def demangled(symbols: Iterable[str]) -> dict[str, str]:
     return {symbol: text or symbol for symbol, text in zip(symbols, texts, strict=True)}
 
 
-def find_named(name: str, symbols: Iterable[str]) -> list[str]:
-    """Return the symbols that are those of `name`, a kernel's or a variable's: one, where the name says enough."""
+def find_named(name: str, symbols: Iterable[str], is_whole: bool = False) -> list[str]:
+    """Return the symbols that are those of `name`, a kernel's or a variable's: one, where the name says enough.
+
+    Its last part may be enough, unless it `is_whole`, as to the compiler.
+    """
     texts = demangled(symbols)
     if name in texts:
         return [name]
     base = re.escape(name.partition("<")[0].strip().rpartition("::")[2])
     candidates = [symbol for symbol in texts if re.search(rf"(?:^|[\s:]){base}(?:<.*)?(?:\(|$)", texts[symbol])]
     exact = [symbol for symbol in candidates if f"{_plain(texts[symbol])}(".startswith(f"{_plain(name)}(")]
-    return exact or candidates
+    return exact if is_whole else exact or candidates
 
 
 def _plain(text: str) -> str:

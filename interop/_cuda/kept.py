@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import stat
 import threading
 from collections.abc import Callable, Sequence
@@ -14,7 +15,18 @@ from typing import Any
 
 from interop import _core
 
-__all__ = ["LOCK", "Image", "cache_folder", "kernels", "library", "load", "open_cache", "read_image", "write_image"]
+__all__ = [
+    "LOCK",
+    "Image",
+    "cache_folder",
+    "kernels",
+    "key_of_none",
+    "library",
+    "load",
+    "open_cache",
+    "read_image",
+    "write_image",
+]
 
 #: A cubin, and the names that the kernels have in it.
 Image = tuple[bytes, list[str]]
@@ -53,6 +65,11 @@ def load(image: bytes, has_variables: bool) -> _core.LoadedLibrary:
     return _core.LoadedLibrary.load(image, _ORIGIN, has_variables)
 
 
+def key_of_none() -> str:
+    """Return a key that nothing else has, of what must not be found again."""
+    return secrets.token_hex()
+
+
 def cache_folder() -> Path:
     """Return where compiled kernels are kept: INTEROP_CACHE_DIR, or `interop` in the user's folder of caches."""
     if given := os.environ.get("INTEROP_CACHE_DIR"):
@@ -70,16 +87,28 @@ def open_cache() -> Any:
 
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home
         folder = cache_folder()
-        if not folder.exists() or _is_ours(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if _make_ours(folder, 0o755) and _make_ours(folder / "entries", 0o700):  # where that cache has its files
             return FileStreamProgramCache(folder, max_size_bytes=_MOST_BYTES)
     return None
 
 
-def _is_ours(folder: Path) -> bool:
+def _make_ours(folder: Path, allowed: int) -> bool:
+    """Make a folder that this user alone may write to; return False where another may have written to it.
+
+    An older one may have the mode that a umask of 002 gives, and loses it if all in it is this user's.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
     if os.name != "posix":
         return True
-    found = folder.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
+    found, user = folder.stat(), os.getuid()
+    if found.st_uid != user or found.st_mode & stat.S_IWOTH:
+        return False
+    if stat.S_IMODE(found.st_mode) & ~allowed:
+        if any(file.lstat().st_uid != user for file in folder.rglob("*")):
+            return False
+        folder.chmod(found.st_mode & allowed)
+    return True
 
 
 def read_image(cache: Any, key: str) -> Image | None:

@@ -2,7 +2,7 @@
 
 What a compilation depends on is known after it alone, from the compiler's list of the files that it read. So the cache
 has two levels, as that of ccache: under the source, the flags, the compilers and the variables that they read stand the
-lists of files that were read, each with the files' hashes; under these stands the cubin.
+lists of files that were read, or would have been, each with the files' hashes; under these stands the cubin.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from interop._arguments import shown
 from interop._core import CudaError
-from interop._cuda import images, kept
+from interop._cuda import images, includes, kept
 from interop._version import __version__
 
 __all__ = ["compile_file", "compiled", "flags_of"]
 
 _INSTALL = "a CUDA toolkit, or with pip install 'interop-dlpack[nvcc]'"
 #: What nvcc and the host compiler read of the environment.
-_VARIABLES = (
-    "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
-)  # fmt: skip
+_MORE_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_FOLDERS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
+_VARIABLES = (*_MORE_FLAGS, "NVCC_CCBIN", *_FOLDERS)
+#: Flags in these variables by which files are read that are in no list: of options, of folders of headers.
+_READS_MORE = re.compile(r"@|-optf|-options-file|-I|-i|include")
 _MOST_LISTS = 8  # of files that were read, for one source: the newest
+_MOST_COMPILATIONS = 2  # of one source whose headers change meanwhile
+_TICK = 0.02  # seconds: a file's time is that of the system's last tick
 
 
 def compiled(
@@ -45,23 +50,83 @@ def compiled(
     that the file's host code uses, or that other files might. `what` stands in messages for what is compiled. Raises
     CudaError, in the compiler's words; OSError where the file is gone.
     """
-    if path.read_text(encoding="utf-8") != text:
-        raise CudaError(f"{what}: {path} has changed since interop.kernel read it; make the kernel again")
+    _check_unchanged(what, path, text)
     facts = [__version__, str(path), text, name, [*flags], architecture, *_surroundings(what)]
     source_key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     cache = kept.open_cache()
     image_key = _known_key(cache, source_key)
     image = None if image_key is None else kept.read_image(cache, image_key)
     if image_key is None or image is None:
-        image, files = compile_file(what, path, name, flags, architecture)
-        image_key = _note(cache, source_key, files)
-        kept.write_image(cache, image_key, *image)
+        return _compile_and_keep(cache, source_key, what, path, text, name, flags, architecture)
     return image_key, image
+
+
+def _check_unchanged(what: str, path: Path, text: str) -> None:
+    if path.read_text(encoding="utf-8") != text:
+        raise CudaError(f"{what}: {path} has changed since interop.kernel read it; make the kernel again")
+
+
+def _compile_and_keep(
+    cache: Any, source_key: str, what: str, path: Path, text: str, name: str, flags: Sequence[str], architecture: str
+) -> tuple[str, kept.Image]:
+    """Compile, and once more where a file has changed meanwhile; keep what is known to be of the files as they are."""
+    for _ in range(_MOST_COMPILATIONS):
+        started = time.time_ns()
+        time.sleep(_TICK)
+        image, files = compile_file(what, path, name, flags, architecture)
+        _check_unchanged(what, path, text)
+        others = _other_files(what, files, flags)
+        if others is None:
+            break
+        read = [(file, _digest(file)) for file in sorted({*files, *others})]
+        if not any(_has_changed(file, digest, started) for file, digest in read if digest or file in files):
+            image_key = _note(cache, source_key, read)
+            kept.write_image(cache, image_key, *image)
+            return image_key, image
+    return kept.key_of_none(), image
+
+
+def _has_changed(file: str, digest: str, since: int) -> bool:
+    with contextlib.suppress(OSError):
+        return not digest or Path(file).stat().st_ctime_ns >= since  # which no program can set, as it can st_mtime_ns
+    return True
 
 
 # ---- the cache: under each source the lists of files that its compilations read ----
 
-Files = list[tuple[str, str]]  # each with the hash of what it had
+Files = list[tuple[str, str]]  # each with the hash of what it had; "" for one that was not there
+
+
+def _other_files(what: str, files: Sequence[str], flags: Sequence[str]) -> set[str] | None:
+    """Return the files that would be read instead of these, or besides, if they were there; None where it is not known.
+
+    What the toolkit's and the system's headers include is taken to stay as it is.
+    """
+    if any(_READS_MORE.search(os.environ.get(name, "")) for name in _MORE_FLAGS):
+        return None
+    listed = [os.environ[name].split(os.pathsep) for name in _FOLDERS if name in os.environ]
+    folders = [flag[2:] for flag in flags if flag.startswith("-I")] + [folder for part in listed for folder in part]
+    first = [flag.removeprefix("-include=") for flag in flags if flag.startswith("-include=")]
+    others = {Path(folder, name) for name in first for folder in ("", *folders)}
+    systems = _system_folders(what, files)
+    for file in files:
+        if os.path.realpath(file).startswith(systems):
+            continue
+        names = includes.names_in(Path(file).read_text(encoding="utf-8", errors="replace"))
+        if names is None:
+            return None
+        others |= {Path(folder, name) for name in names for folder in (str(Path(file).parent), *folders)}
+    return {*map(str, others)}
+
+
+def _system_folders(what: str, files: Sequence[str]) -> tuple[str, ...]:
+    """Return where the headers of the compilers and of the system are, each with a separator at its end."""
+    roots = {Path(program).resolve().parent.parent for program in (_find_nvcc(what), _host_compiler())}
+    parts = ("include", "targets", "lib/gcc", "lib64/gcc")
+    folders = {Path(root, part) for root in roots for part in parts} | {Path("/usr/include"), Path("/usr/lib/gcc")}
+    folders |= {folder for root in roots for folder in root.glob("*-linux-gnu")}
+    folders |= {Path(file).parent for file in files if Path(file).name == "cuda_runtime.h"}  # which nvcc includes
+    return tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in folders)
 
 
 def _known_key(cache: Any, source_key: str) -> str | None:
@@ -87,9 +152,8 @@ def _lists(cache: Any, source_key: str) -> list[Files]:
     return []
 
 
-def _note(cache: Any, source_key: str, files: Sequence[str]) -> str:
+def _note(cache: Any, source_key: str, read: Files) -> str:
     """Keep which files were read; return the key of the image."""
-    read = [(file, _digest(file)) for file in sorted(files)]
     if cache is not None:
         lists = [read, *(others for others in _lists(cache, source_key) if others != read)]
         with contextlib.suppress(OSError):
@@ -136,13 +200,17 @@ def _asked_version(program: str, _changed: int) -> str:
     return f"{program}: {done.stdout}"
 
 
-def _surroundings(what: str) -> list[str]:
-    """Return what else a compilation depends on: both compilers, and the variables of the environment."""
+def _host_compiler() -> str:
     host = os.environ.get("NVCC_CCBIN") or "gcc"  # by which nvcc compiles C++, too
     if Path(host).is_dir():
         host = str(Path(host, "gcc"))
-    host = shutil.which(host) or host
-    return [_version(_find_nvcc(what)), _version(host), *(f"{name}={os.environ.get(name)}" for name in _VARIABLES)]
+    return shutil.which(host) or host
+
+
+def _surroundings(what: str) -> list[str]:
+    """Return what else a compilation depends on: both compilers, and the variables of the environment."""
+    compilers = (_find_nvcc(what), _host_compiler())
+    return [*map(_version, compilers), *(f"{name}={os.environ.get(name)}" for name in _VARIABLES)]
 
 
 # ---- compiling ----

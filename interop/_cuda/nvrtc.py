@@ -23,16 +23,16 @@ def load(
     names: Sequence[str],
     options: Mapping[str, Any],
     architecture: str,
-    headers: Sequence[str] = (),
 ) -> tuple[_core.LoadedKernel, ...]:
     """Return kernels of `source`, ready to be launched on devices of one architecture, such as "sm_90".
 
     `names` are the kernels' names; of templates, expressions such as "scale<float>". `options` are those of
-    `cuda.core.ProgramOptions`. `what` stands in messages for what is compiled, `headers` are the texts that `source`
-    includes. Compiles what neither this process nor the cache on disk has. Threads wait for each other. Raises
-    CudaError, with the compiler's words.
+    `cuda.core.ProgramOptions`. `what` stands in messages for what is compiled; `source` includes no file.
+    Compiles what neither this process nor the cache on disk has. Threads wait for each other. Raises CudaError, with
+    the compiler's words.
     """
-    return kept.kernels(*compiled(what, source, names, options, architecture, headers))
+    key, image = compiled(what, source, names, options, architecture, tuple)
+    return kept.kernels(key, lambda: image()[1])
 
 
 def compiled(
@@ -41,18 +41,29 @@ def compiled(
     names: Sequence[str],
     options: Mapping[str, Any],
     architecture: str,
-    headers: Sequence[str] = (),
-) -> tuple[str, Callable[[], kept.Image]]:
-    """Return a key of all that the image depends on, and what gets it: from the cache on disk, or by compiling."""
-    key = _key(what, source, names, options, architecture, headers)
+    read_headers: Callable[[], Sequence[str] | None],
+) -> tuple[str, Callable[[], tuple[str, kept.Image]]]:
+    """Return a key of all that the image depends on, and what gets both: from the cache on disk, or by compiling.
 
-    def image() -> kept.Image:
+    `read_headers` returns what the source includes, as it is now; None where that is not known, and so nothing is
+    kept. The key that comes with the image is another where a header has changed while it was compiled.
+    """
+
+    def key_now() -> str:
+        headers = read_headers()
+        return kept.key_of_none() if headers is None else _key(what, source, names, options, architecture, headers)
+
+    key = key_now()
+
+    def image() -> tuple[str, kept.Image]:
         cache = kept.open_cache()
         found = kept.read_image(cache, key)
         if found is None:
             found = compile_source(what, source, names, options, architecture)
+            if key_now() != key:
+                return kept.key_of_none(), found
             kept.write_image(cache, key, *found)
-        return found
+        return key, found
 
     return key, image
 
