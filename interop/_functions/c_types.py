@@ -211,7 +211,7 @@ class Names:
             return  # declared again; or "typedef struct a a;"
         if isinstance(definition, Alias) and definition.type[1:] == CType("")[1:]:
             plain = _CLASS_KEY.fullmatch(definition.type.name)[2]  # type: ignore[index]
-            if name in _candidates(plain, definition.scope):
+            if name in candidates(plain, definition.scope):
                 return  # "typedef struct a a;" before or behind the struct, or of one outside
         self._known[name] = definition, is_own
 

@@ -36,7 +36,7 @@ enum class Kind { device, host, scalar, stream };
 /// (kind, name, dtype, is written to): the dtype is "" for void*.
 using Declared = std::tuple<std::string, std::string, std::string, bool>;
 
-/// (type, value of success, names of values, is CUDA's): of a status that is no `cudaError_t`.
+/// (type, value of success, names of values, is CUDA's): of a status that is no `cudaError_t`. A uint64 is as an int64.
 using Status = std::tuple<std::string, int64_t, std::map<int64_t, std::string>, bool>;
 
 struct Parameter {
@@ -210,12 +210,16 @@ void check_status(const CFunction& function, const Returned& returned) {
   if (function.result == "status" && status != 0) cuda::throw_status(status, function.label.c_str());
   if (!function.status) return;
   const auto& [type, success, names, is_of_cuda] = *function.status;
-  const auto value = static_cast<int64_t>(extended(dtype_called(function.result), returned.integer));
+  const DLDataType dtype = dtype_called(function.result);
+  const auto value = static_cast<int64_t>(extended(dtype, returned.integer));
   if (value == success) return;
+  const auto shown = [&](int64_t x) {
+    return dtype.code == kDLInt ? std::to_string(x) : std::to_string(static_cast<uint64_t>(x));
+  };
   const auto name = names.find(value);
-  const std::string what = function.label + " returned " + std::to_string(value) +
+  const std::string what = function.label + " returned " + shown(value) +
                            (name == names.end() ? "" : " (" + name->second + ")") + ", a " + type +
-                           ", of which success is " + std::to_string(success);
+                           ", of which success is " + shown(success);
   if (is_of_cuda) throw CudaError(what);
   throw std::runtime_error(what);
 }
