@@ -488,7 +488,7 @@ READS_VALUE = '\nextern "C" __global__ void f(int* x) { x[0] = VALUE; }\n'
     ("files", "source", "options"),
     [
         ({"sub/a.h": '#include "b.h"\n', "sub/b.h": None}, '#include "sub/a.h"', {}),
-        ({"a.h": "  # /* of */ include /* mine */ <b.h>\n", "b.h": None}, '#in\\\nclude "a.h"', {}),
+        ({"a.h": "  # /* of */ include /* mine */ <b.h>\n", "b.h": None}, '#inc\\\nlude "a.h"', {}),
         ({"b.h": None}, "", {"pre_include": "b.h"}),
         ({"b.h": None}, "", {"pre_include": ["sub/../b.h"]}),
         ({"b.h": None}, '#define HEADER "b.h"\n#include HEADER', {}),
