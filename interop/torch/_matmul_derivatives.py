@@ -13,7 +13,7 @@ import torch
 
 from interop.torch._tensors import name_of, sum_to
 
-__all__ = ["Facts", "Multiply", "before_epilogue", "check_differentiable", "gradients", "keeps_input", "tangent"]
+__all__ = ["Facts", "Multiply", "before_epilogue", "check_differentiable", "gradients", "keeps_input", "scaled", "tangent"]
 
 Multiply = Callable[..., torch.Tensor]
 _Tensors = Sequence[torch.Tensor | None]
@@ -48,7 +48,7 @@ def _conjugated(factor: Any) -> Any:
     return factor.conjugate() if isinstance(factor, complex) else factor
 
 
-def _scaled(x: torch.Tensor, factor: Any) -> torch.Tensor:
+def scaled(x: torch.Tensor, factor: Any) -> torch.Tensor:
     """Return a term times its factor; 0 takes what is no number, too."""
     if factor is None:
         return x
@@ -93,7 +93,7 @@ def gradients(
     if needed[0] or needed[1]:
         found[:2] = _operand_gradients(multiply, grad, a, b, needed, options)
     if c is not None and needed[2]:
-        found[2] = _scaled(sum_to(grad, c.shape), _conjugated(options.get("beta"))).to(c.dtype)
+        found[2] = scaled(sum_to(grad, c.shape), _conjugated(options.get("beta"))).to(c.dtype)
     if bias is not None and needed[3]:
         found[3] = sum_to(grad, bias.shape).to(bias.dtype)
     return found
@@ -165,7 +165,7 @@ def tangent(
     for name in ("alpha", "dtype"):
         if options.get(name) is not None:
             keywords[name] = options[name]
-    rest = None if by_c is None else _scaled(by_c, options.get("beta"))
+    rest = None if by_c is None else scaled(by_c, options.get("beta"))
     if by_bias is not None:
         rest = by_bias if rest is None else rest + by_bias
     for x, y in ((by_a, b), (a, by_b)):

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 from interop import _core
 from interop._operations.finish import finish_dtype
 from interop._operations.promotion import factor_of, numpy_dtype
 from interop.torch._matmul import Product, multiply_below, multiply_below_with_aux
+from interop.torch._matmul_batching import batched
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
 from interop.torch._tensors import exact, name_of
 
@@ -34,9 +36,9 @@ _matmul = torch.ops.interop.matmul.default
 _matmul_with_aux = torch.ops.interop.matmul_with_aux.default
 
 
-def _filled(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Return all six tensors: torch leaves out those at the end that are None."""
-    return [*tensors, *(None,) * (6 - len(tensors))]
+def _filled(given: Sequence[Any]) -> list[Any]:
+    """Return what there is of all six tensors: torch leaves out those at the end that are None."""
+    return [*given, *(None,) * (6 - len(given))]
 
 
 # ---- memory ----
@@ -47,7 +49,7 @@ def _kernel(*tensors: Any, **options: Any) -> torch.Tensor:
 
 
 def _kernel_with_aux(*tensors: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return multiply_below_with_aux(options, *map(exact, _filled(tensors)))  # type: ignore[arg-type]
+    return multiply_below_with_aux(options, *map(exact, _filled(tensors)))
 
 
 for _key in ("CPU", "CUDA"):
@@ -179,3 +181,25 @@ def _single_level() -> Iterator[None]:
         yield
     finally:
         torch._C._functorch.set_single_level_autograd_function_allowed(before)
+
+
+# ---- batches, and costs ----
+
+
+def _vmap_of(operator: Any) -> Callable[..., Any]:
+    def vmap(info: Any, dims: Sequence[int | None], *tensors: Any, **options: Any) -> Any:
+        results = batched(operator, info.batch_size, _filled(dims), _filled(tensors), options)
+        return results, (0, 0) if isinstance(results, tuple) else 0
+
+    return vmap
+
+
+torch.library.register_vmap("interop::matmul", _vmap_of(_matmul), lib=_library)
+torch.library.register_vmap("interop::matmul_with_aux", _vmap_of(_matmul_with_aux), lib=_library)
+
+
+@register_flop_formula([torch.ops.interop.matmul, torch.ops.interop.matmul_with_aux], get_raw=True)
+def _flops(a: torch.Tensor, *_: Any, out_val: Any, **__: Any) -> int:
+    """Count two for each pair of numbers that is multiplied, as torch does."""
+    result = out_val[0] if isinstance(out_val, tuple) else out_val
+    return 2 * int(result.numel()) * int(a.shape[-1])

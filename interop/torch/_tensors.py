@@ -47,6 +47,7 @@ def watches(x: torch.Tensor) -> bool:
         torch.is_grad_enabled()
         or type(x) not in _EXACT
         or _transforms()
+        or _is_batched(x)
         or _modes() > 0
         or getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0
         or torch.compiler.is_compiling()
@@ -54,6 +55,8 @@ def watches(x: torch.Tensor) -> bool:
 
 
 _transforms: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+# A gradient of `torch.autograd.grad(is_grads_batched=True)`, under no transform that torch tells of.
+_is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
 _modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 
 
