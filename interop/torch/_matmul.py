@@ -162,9 +162,7 @@ class Product(_Level):  # type: ignore[misc]
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, multiply: Callable[..., Any], options: dict[str, Any], *tensors: torch.Tensor | None
-    ) -> Any:
+    def forward(ctx: Any, multiply: Callable[..., Any], options: dict[str, Any], *tensors: torch.Tensor | None) -> Any:
         """Compute it, and keep what its derivatives need."""
         results = multiply(options, *tensors)
         a, b, c, bias = tensors[:4]

@@ -65,7 +65,9 @@ def _one_by_one(
     operator: Callable[..., Any], size: int, dims: Sequence[int | None], tensors: Sequence[Any], options: dict[str, Any]
 ) -> Any:
     def each(i: int) -> Any:
-        return operator(*(x if dim is None else x.select(dim, i) for x, dim in zip(tensors, dims, strict=True)), **options)
+        return operator(
+            *(x if dim is None else x.select(dim, i) for x, dim in zip(tensors, dims, strict=True)), **options
+        )
 
     results = [each(i) for i in range(size)]
     if isinstance(results[0], tuple):

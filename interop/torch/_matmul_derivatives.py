@@ -13,7 +13,16 @@ import torch
 
 from interop.torch._tensors import name_of, sum_to
 
-__all__ = ["Facts", "Multiply", "before_epilogue", "check_differentiable", "gradients", "keeps_input", "scaled", "tangent"]
+__all__ = [
+    "Facts",
+    "Multiply",
+    "before_epilogue",
+    "check_differentiable",
+    "gradients",
+    "keeps_input",
+    "scaled",
+    "tangent",
+]
 
 Multiply = Callable[..., torch.Tensor]
 _Tensors = Sequence[torch.Tensor | None]
