@@ -15,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import c_functions, machine
+from helpers import c_functions
 
 import interop
+
+pytestmark = pytest.mark.usefixtures("_reader_of_headers")
 
 HEADER = r"""
 #ifndef ELEMWISE_H
@@ -133,11 +135,6 @@ int another(int x) { return x; }
 namespace marked { int in_marked(int x) { return x; } int in_marked_too(int x) { return x; } }
 namespace no { int of_file(int) { return 1; } }
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _reader():
-    machine.need("headers")
 
 
 @pytest.fixture(scope="module")
