@@ -300,7 +300,8 @@ class Library:
                 if not declaration.stated.place or is_of_option:
                     raise
                 where = "" if isinstance(error, AttributeError) else f", {declaration.stated.where}"
-                _refuse(self._refused, declaration.name, f"{error}{where}")
+                why = str(error).replace(f"interop.load: {library.path!r}", "the library", 1)  # whose path users know
+                _refuse(self._refused, declaration.name, f"{why.removeprefix('the library: ')}{where}")
                 continue
             self._functions[declaration.function] = function
             self._by_name.setdefault(declaration.plain_name, []).append(declaration.function)
