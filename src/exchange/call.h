@@ -147,6 +147,7 @@ class Call {
   bool only_looks_ = false;
   bool may_overlap_ = false;
   bool takes_scalars_ = false;
+  bool below_autograd_ = false;
   StreamChoice stream_choice_ = StreamChoice::none;
   cudaStream_t stream_ = nullptr;
   std::optional<cuda::DeviceGuard> guard_;
