@@ -15,14 +15,17 @@ from interop.torch._matmul_derivatives import (
     check_differentiable,
     gradients,
     keeps_input,
+    products_below,
+    products_recorded,
     tangent,
 )
-from interop.torch._tensors import as_tensor, below, exact, fill, name_of, number_of, refuse_written, watches
+from interop.torch._tensors import as_tensor, fill, name_of, number_of, refuse_written, watches
 
 __all__ = ["Product", "compute", "multiply_below", "multiply_below_with_aux", "record"]
 
 _FUNCTION = "interop.matmul"
 _TENSORS = ("c", "bias", "scale_a", "scale_b")
+_SCALES = {"factor_a": "scale_a", "factor_b": "scale_b"}  # numbers have names of their own in the operator
 _Level: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 
 
@@ -53,7 +56,8 @@ def compute(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
 def record(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
     """Compute `interop.matmul(a, b, **options)` of exact tensors, and record it: some of them require grad."""
     if not options:
-        check_differentiable((a, b))
+        if a.dtype.itemsize == 1 or b.dtype.itemsize == 1:
+            check_differentiable((a, b))
         return Product.apply(multiply_below, options, a, b, None, None, None, None)  # type: ignore[no-any-return]
     tensors, keywords = _arguments(a, b, options)
     _refuse_written(tensors, options.get("out"), options.get("aux"))
@@ -120,17 +124,11 @@ def _refuse_stream(tensors: list[torch.Tensor | None], keywords: dict[str, Any])
 
 def multiply_below(options: dict[str, Any], a: Any, b: Any, *more: torch.Tensor | None) -> torch.Tensor:
     """Compute a product of exact tensors, without a record of it."""
-    if not options and not any(x is not None for x in more):
-        result: torch.Tensor = below(_core.matmul, a, b, {})
-        return result
-    given = {name: x for name, x in options.items() if x is not None and not name.startswith("factor")}
-    for name, x in zip(_TENSORS, more, strict=False):
-        if x is not None:
-            given[name] = exact(x)
-    for name in ("a", "b"):
-        if options.get(f"factor_{name}") is not None:
-            given[f"scale_{name}"] = options[f"factor_{name}"]
-    result = below(_core.matmul, a, b, given)
+    given = options
+    if options or any(x is not None for x in more):
+        given = {_SCALES.get(name, name): x for name, x in options.items() if x is not None}
+        given.update((name, x) for name, x in zip(_TENSORS, more, strict=False) if x is not None)
+    result: torch.Tensor = _core.below_autograd("matmul", given, a, b)
     return result
 
 
@@ -144,61 +142,56 @@ def multiply_below_with_aux(
     return multiply_below({**options, "aux": aux}, a, b, *more), aux
 
 
-def _multiply_eagerly(x: torch.Tensor, y: torch.Tensor, **keywords: Any) -> torch.Tensor:
-    result: torch.Tensor = below(_core.matmul, x, y, keywords)
-    return result
-
-
-def _multiply_by_operator(*tensors: torch.Tensor, **keywords: Any) -> torch.Tensor:
-    result: torch.Tensor = torch.ops.interop.matmul(*tensors, **keywords)
-    return result
-
-
 class Product(_Level):  # type: ignore[misc]
     """A product that autograd knows: of exact tensors, or at one level of a transform.
 
-    `apply(multiply, options, a, b, c, bias, scale_a, scale_b)`; what `multiply(options, *tensors)` gives with the
-    result, the epilogue's input, is a second result, for the derivative of the derivative goes through it.
+    `apply(multiply, options, a, b, c, bias, scale_a, scale_b)`; where `multiply(options, a, b, ...)` gives the
+    epilogue's input, too, that is a second result, for the derivative of the derivative goes through it.
     """
 
     @staticmethod
-    def forward(ctx: Any, multiply: Callable[..., Any], options: dict[str, Any], *tensors: torch.Tensor | None) -> Any:
+    def forward(
+        ctx: Any,
+        multiply: Callable[..., Any],
+        options: dict[str, Any],
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *more: torch.Tensor | None,
+    ) -> Any:
         """Compute it, and keep what its derivatives need."""
-        results = multiply(options, *tensors)
-        a, b, c, bias = tensors[:4]
-        needs_a, needs_b = ctx.needs_input_grad[2:4]
+        results = multiply(options, a, b, *more)
         kept = None
-        if "epilogue" in options:
-            kept = results[1] if keeps_input(options["epilogue"]) else results[0] if type(results) is tuple else results
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None, kept)
+        if epilogue := options.get("epilogue"):
+            kept = results[keeps_input(epilogue)] if type(results) is tuple else results
+        needed = ctx.needs_input_grad
+        ctx.save_for_backward(a if needed[3] else None, b if needed[2] else None, kept)
         if getattr(forward_ad, "_current_level", 0) >= 0:
             ctx.save_for_forward(a, b, kept)
         ctx.set_materialize_grads(False)
         ctx.options = options
-        ctx.results = (len(results), results[0].shape) if type(results) is tuple else (1, results.shape)
-        ctx.facts = [None if x is None else Facts(x.shape, x.dtype) for x in (a, b, c, bias)]
+        ctx.facts = [None if x is None else Facts(x.shape, x.dtype) for x in (a, b, *more[:2])]
+        ctx.is_pair = type(results) is tuple
+        ctx.shape = (results[0] if ctx.is_pair else results).shape
         return results
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None, grad_before: torch.Tensor | None = None) -> Any:
         """Return the gradients, of which torch's record goes on where it is asked for."""
         a, b, kept = ctx.saved_tensors
-        total = grad_before
-        if grad is not None:
-            through = before_epilogue(grad, ctx.options.get("epilogue"), kept)
-            total = through if total is None else total + through
-        if total is None:
+        if grad is not None and kept is not None:
+            grad = before_epilogue(grad, ctx.options["epilogue"], kept)
+        if grad_before is not None:
+            grad = grad_before if grad is None else grad + grad_before
+        if grad is None:
             return (None,) * 8
-        multiply = _multiply_by_operator if watches(total) else _multiply_eagerly
-        operands = [fact if x is None else x for x, fact in zip((a, b, None, None), ctx.facts, strict=True)]
-        found = gradients(multiply, total, operands, ctx.needs_input_grad[2:6], ctx.options)
+        products = products_recorded if watches(grad) else products_below
+        found = gradients(products, grad, (a, b), ctx.facts, ctx.needs_input_grad[2:6], ctx.options)
         return None, None, *found, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         """Return the tangents of the results."""
         a, b, kept = ctx.saved_tensors
-        count, shape = ctx.results
-        before = tangent(_multiply_by_operator, (a, b), tangents[2:6], shape, ctx.options)
-        after = before_epilogue(before, ctx.options.get("epilogue"), kept)
-        return (after, before) if count == 2 else after
+        before = tangent((a, b), tangents[2:6], ctx.shape, ctx.options)
+        after = before if kept is None else before_epilogue(before, ctx.options["epilogue"], kept)
+        return (after, before) if ctx.is_pair else after

@@ -1,30 +1,29 @@
-"""The derivatives of a product, `act(alpha a b + beta c + bias)`, as products, sums and torch's own operations.
-
-Each function takes `multiply(x, y, **keywords)`, which is `interop.matmul` or its operator: the operator's derivatives
-are again such calls, so they have derivatives themselves.
-"""
+"""The derivatives of a product, `act(alpha a b + beta c + bias)`, as products, sums and torch's own operations."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from interop import _core
 from interop.torch._tensors import name_of, sum_to
 
 __all__ = [
     "Facts",
-    "Multiply",
     "before_epilogue",
     "check_differentiable",
     "gradients",
     "keeps_input",
+    "multiply",
+    "products_below",
+    "products_recorded",
     "scaled",
     "tangent",
 ]
 
-Multiply = Callable[..., torch.Tensor]
 _Tensors = Sequence[torch.Tensor | None]
 
 
@@ -49,8 +48,10 @@ def check_differentiable(tensors: _Tensors) -> None:
             )
 
 
-def _kernels(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _KERNELS if options.get(name) is not None}
+def multiply(*tensors: torch.Tensor | None, **options: Any) -> torch.Tensor:
+    """Multiply by the operator, whose derivatives are again such calls."""
+    result: torch.Tensor = torch.ops.interop.matmul(*tensors, **options)
+    return result
 
 
 def _conjugated(factor: Any) -> Any:
@@ -74,13 +75,11 @@ def keeps_input(epilogue: str | None) -> bool:
     return epilogue is not None and epilogue != "relu"
 
 
-def before_epilogue(grad: torch.Tensor, epilogue: str | None, kept: torch.Tensor | None) -> torch.Tensor:
+def before_epilogue(grad: torch.Tensor, epilogue: str, kept: torch.Tensor) -> torch.Tensor:
     """Return a derivative times that of the epilogue: from a gradient of its result, or a tangent of its input.
 
     `kept` is the result of relu, or the input of gelu.
     """
-    if epilogue is None or kept is None:
-        return grad
     if epilogue == "relu":
         return torch.ops.aten.threshold_backward(grad, kept, 0)
     approximate = "tanh" if epilogue == "gelu_tanh" else "none"
@@ -89,91 +88,99 @@ def before_epilogue(grad: torch.Tensor, epilogue: str | None, kept: torch.Tensor
 
 # ---- the gradients ----
 
+#: (grad, a, b, facts, options) -> the gradients by a, where there is b, and by b, where there is a: of the products'
+#: dtype, and perhaps of more stacks than the operand has.
+Products = Callable[..., tuple[torch.Tensor | None, torch.Tensor | None]]
+
 
 def gradients(
-    multiply: Multiply, grad: torch.Tensor, operands: Sequence[Any], needed: Sequence[bool], options: dict[str, Any]
+    products: Products,
+    grad: torch.Tensor,
+    operands: _Tensors,
+    facts: Sequence[Facts | None],
+    needed: Sequence[bool],
+    options: dict[str, Any],
 ) -> list[torch.Tensor | None]:
     """Return the gradients by a, b, c and bias, where they are needed, from that of the epilogue's input.
 
-    Of the operands, a is the tensor where b's gradient is needed, and b where a's is; the others may be `Facts`.
+    Of the operands a and b, each is there where the other's gradient is needed. `facts` are of all four terms.
     """
-    a, b, c, bias = operands
     found: list[torch.Tensor | None] = [None] * 4
     if needed[0] or needed[1]:
-        found[:2] = _operand_gradients(multiply, grad, a, b, needed, options)
-    if c is not None and needed[2]:
-        found[2] = scaled(sum_to(grad, c.shape), _conjugated(options.get("beta"))).to(c.dtype)
-    if bias is not None and needed[3]:
-        found[3] = sum_to(grad, bias.shape).to(bias.dtype)
-    return found
+        a, b = operands
+        found[:2] = products(grad, a, b, facts, _options_of_gradients(options) if options else options)
+    if needed[2]:
+        found[2] = scaled(grad, _conjugated(options.get("beta")))
+    if needed[3]:
+        found[3] = grad
+    return [None if x is None else _as_term(x, fact) for x, fact in zip(found, facts, strict=True)]
 
 
-def _operand_gradients(
-    multiply: Multiply,
-    grad: torch.Tensor,
-    a: Any,
-    b: Any,
-    needed: Sequence[bool],
-    options: dict[str, Any],
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    keywords = _kernels(options)
+def _options_of_gradients(options: dict[str, Any]) -> dict[str, Any]:
+    given = {name: options[name] for name in _KERNELS if options.get(name) is not None}
     if options.get("alpha") is not None:
-        keywords["alpha"] = _conjugated(options["alpha"])
-    a_is_vector, b_is_vector = len(a.shape) == 1, len(b.shape) == 1
+        given["alpha"] = _conjugated(options["alpha"])
+    return given
+
+
+def _as_term(grad: torch.Tensor, term: Any) -> torch.Tensor:
+    """Give a gradient the shape and dtype of what it is by; a real operand of a complex product has a real one."""
+    if grad.shape != term.shape:
+        while grad.ndim < len(term.shape):
+            grad = grad.unsqueeze(0)
+        grad = sum_to(grad, term.shape)
+    if grad.dtype != term.dtype:
+        grad = (grad.real if grad.is_complex() and not term.dtype.is_complex else grad).to(term.dtype)
+    return grad
+
+
+def products_below(
+    grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | None, facts: Sequence[Any], options: dict[str, Any]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return them from the compiled half: of exact tensors, without a record."""
+    return _core.matmul_backward(grad, a, b, facts[0].shape, facts[1].shape, options)
+
+
+def products_recorded(
+    grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | None, facts: Sequence[Any], options: dict[str, Any]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return them from the operator, so that they have derivatives, and can be traced."""
+    a_shape, b_shape = facts[0].shape, facts[1].shape
+    a_is_vector, b_is_vector = len(a_shape) == 1, len(b_shape) == 1
     if b_is_vector:
         grad = grad.unsqueeze(-1)
     if a_is_vector:
         grad = grad.unsqueeze(-2)
     by_a = by_b = None
-    if needed[0]:
+    if b is not None:
         right = b.unsqueeze(1) if b_is_vector else b
-        by_a = _as_operand(_product_to(multiply, grad, right.mH, a.shape[:-2], keywords), a)
-    if needed[1]:
+        by_a = _sum_of_products(grad, right.mH, a_shape[:-2], options)
+        by_a = by_a.squeeze(-2) if a_is_vector else by_a
+    if a is not None:
         left = a.unsqueeze(0) if a_is_vector else a
-        by_b = _as_operand(_product_to(multiply, left.mH, grad, b.shape[:-2], keywords), b)
+        by_b = _sum_of_products(left.mH, grad, b_shape[:-2], options)
+        by_b = by_b.squeeze(-1) if b_is_vector else by_b
     return by_a, by_b
 
 
-def _as_operand(grad: torch.Tensor, operand: Any) -> torch.Tensor:
-    """Give a gradient the shape and dtype of what it is by; a real operand of a complex product has a real one."""
-    if grad.is_complex() and not operand.dtype.is_complex:
-        grad = grad.real
-    return grad.reshape(operand.shape).to(operand.dtype)
-
-
-def _product_to(
-    multiply: Multiply, x: torch.Tensor, y: torch.Tensor, batch: torch.Size, keywords: dict[str, Any]
-) -> torch.Tensor:
-    """Multiply, and sum over the stacks that an operand with that batch was broadcast over."""
+def _sum_of_products(x: torch.Tensor, y: torch.Tensor, batch: torch.Size, options: dict[str, Any]) -> torch.Tensor:
+    """Multiply; one product is the sum over all stacks, where an operand was broadcast over them, and memory allows."""
     if x.ndim > 2 and all(size == 1 for size in batch) and x.shape[:-2] == y.shape[:-2]:
-        folded = _folded(x, y)
-        if folded is not None:
-            return multiply(*folded, **keywords)
-    product = multiply(x, y, **keywords)
-    return sum_to(product, (*batch, *product.shape[-2:]))
-
-
-def _folded(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return two stacks as two matrices, whose product is the sum of theirs; None if that took a copy."""
-    try:
-        return x.movedim(-2, 0).view(x.shape[-2], -1), y.view(-1, y.shape[-1])
-    except RuntimeError:  # no such view
-        return None
+        with contextlib.suppress(RuntimeError):  # there is no such view
+            x, y = x.movedim(-2, 0).view(x.shape[-2], -1), y.view(-1, y.shape[-1])
+    return multiply(x, y, **options)
 
 
 # ---- the tangent ----
 
 
 def tangent(
-    multiply: Multiply, tensors: _Tensors, tangents: _Tensors, shape: torch.Size, options: dict[str, Any]
+    operands: _Tensors, tangents: _Tensors, shape: torch.Size, options: dict[str, Any]
 ) -> torch.Tensor:
     """Return the tangent of the epilogue's input, which has that shape, from those of a, b, c and bias."""
-    a, b = tensors[:2]
-    by_a, by_b, by_c, by_bias = tangents[:4]
-    keywords = _kernels(options)
-    for name in ("alpha", "dtype"):
-        if options.get(name) is not None:
-            keywords[name] = options[name]
+    a, b = operands
+    by_a, by_b, by_c, by_bias = tangents
+    keywords = {name: options[name] for name in (*_KERNELS, "alpha", "dtype") if options.get(name) is not None}
     rest = None if by_c is None else scaled(by_c, options.get("beta"))
     if by_bias is not None:
         rest = by_bias if rest is None else rest + by_bias

@@ -11,7 +11,7 @@ import torch
 from interop import _core
 from interop._libraries import known
 
-__all__ = ["as_tensor", "below", "exact", "fill", "name_of", "number_of", "refuse_written", "sum_to", "watches"]
+__all__ = ["as_tensor", "exact", "fill", "name_of", "number_of", "refuse_written", "sum_to", "watches"]
 
 _EXACT = (torch.Tensor, torch.nn.Parameter)
 
@@ -22,12 +22,6 @@ def as_tensor(function: str, x: Any) -> torch.Tensor:
         return x
     tensor: torch.Tensor = known.library("torch").take(torch, _core.asarray(x, function), None)
     return tensor
-
-
-def below(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function whose gradients, tangents and modes are somebody else's: torch's dispatcher's, or a Function's."""
-    with torch.no_grad():
-        return function(*args, **kwargs)
 
 
 def exact(x: torch.Tensor | None) -> torch.Tensor | None:
