@@ -101,18 +101,17 @@ def gradients(
     needed: Sequence[bool],
     options: dict[str, Any],
 ) -> list[torch.Tensor | None]:
-    """Return the gradients by a, b, c and bias, where they are needed, from that of the epilogue's input.
+    """Return the gradients by a, b, and, if they are spoken of, c and bias, from that of the epilogue's input.
 
-    Of the operands a and b, each is there where the other's gradient is needed. `facts` are of all four terms.
+    Of the operands a and b, each is there where the other's gradient is needed. `facts` are of all terms.
     """
-    found: list[torch.Tensor | None] = [None] * 4
+    found: list[torch.Tensor | None] = [None] * len(facts)
     if needed[0] or needed[1]:
         a, b = operands
         found[:2] = products(grad, a, b, facts, _options_of_gradients(options) if options else options)
-    if needed[2]:
-        found[2] = scaled(grad, _conjugated(options.get("beta")))
-    if needed[3]:
-        found[3] = grad
+    if len(facts) > 2:
+        found[2] = scaled(grad, _conjugated(options.get("beta"))) if needed[2] else None
+        found[3] = grad if needed[3] else None
     return [None if x is None else _as_term(x, fact) for x, fact in zip(found, facts, strict=True)]
 
 
@@ -174,9 +173,7 @@ def _sum_of_products(x: torch.Tensor, y: torch.Tensor, batch: torch.Size, option
 # ---- the tangent ----
 
 
-def tangent(
-    operands: _Tensors, tangents: _Tensors, shape: torch.Size, options: dict[str, Any]
-) -> torch.Tensor:
+def tangent(operands: _Tensors, tangents: _Tensors, shape: torch.Size, options: dict[str, Any]) -> torch.Tensor:
     """Return the tangent of the epilogue's input, which has that shape, from those of a, b, c and bias."""
     a, b = operands
     by_a, by_b, by_c, by_bias = tangents
