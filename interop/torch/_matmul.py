@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 
 from interop import _core
 from interop.torch._matmul_derivatives import (
+    HOST_FACTORS,
     Facts,
     before_epilogue,
     check_differentiable,
@@ -63,14 +64,14 @@ def record(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
     if not options:
         if a.dtype.itemsize == 1 or b.dtype.itemsize == 1:
             check_differentiable((a, b))
-        return Product.apply(multiply_below, options, a, b)  # type: ignore[no-any-return]
+        return Product.apply(multiply_below, options, a, b)
     tensors, keywords = _arguments(a, b, options)
     _refuse_written(tensors, options.get("out"), options.get("aux"))
     _refuse_stream(tensors, keywords)
     check_differentiable(tensors)
     if keeps_input(keywords.get("epilogue")):
-        return Product.apply(multiply_below_with_aux, keywords, *tensors)[0]  # type: ignore[no-any-return]
-    return Product.apply(multiply_below, keywords, *tensors)  # type: ignore[no-any-return]
+        return Product.apply(multiply_below_with_aux, keywords, *tensors)[0]
+    return Product.apply(multiply_below, keywords, *tensors)
 
 
 def ask(
@@ -79,9 +80,12 @@ def ask(
     shape_of: Callable[[torch.Tensor], Sequence[int]] = lambda x: (1,) * x.ndim,
 ) -> dict[str, Any]:
     """Ask what a product is, or raise what `interop.matmul` does; of the shapes, only where `shape_of` says them."""
-    a, b, *terms = (None if x is None else (tuple(shape_of(x)), name_of(x.dtype)) for x in tensors)
+    described = [None if x is None else (tuple(shape_of(x)), name_of(x.dtype)) for x in tensors]
+    a, b, *terms = described
+    assert a is not None
+    assert b is not None
     given = {SCALES.get(name, name): x for name, x in options.items() if not isinstance(x, _SYMBOLS)}
-    given.update((name, x) for name, x in zip(_TENSORS, terms, strict=True) if x is not None)
+    given.update((name, x) for name, x in zip(_TENSORS, terms, strict=False) if x is not None)
     answer: dict[str, Any] = _core.abstract_matmul(a, b, given.pop("dtype", None), library="torch", **given)
     return answer
 
@@ -143,12 +147,18 @@ def _refuse_stream(tensors: list[torch.Tensor | None], keywords: dict[str, Any])
 # ---- the product itself, and its record ----
 
 
+def host_factors(more: Sequence[torch.Tensor | None]) -> dict[str, float]:
+    """Return the factors that are tensors in host memory as numbers; `more`: the tensors behind a and b."""
+    return {name: x.item() for name, x in zip(("alpha", "beta"), more[4:], strict=False) if x is not None}
+
+
 def multiply_below(options: dict[str, Any], a: Any, b: Any, *more: torch.Tensor | None) -> torch.Tensor:
     """Compute a product of exact tensors, without a record of it."""
     given = options
     if options or any(x is not None for x in more):
         given = {SCALES.get(name, name): x for name, x in options.items() if x is not None}
         given.update((name, x) for name, x in zip(_TENSORS, more, strict=False) if x is not None)
+        given.update(host_factors(more))
     result: torch.Tensor = _core.below_autograd("matmul", given, a, b)
     return result
 
@@ -165,9 +175,9 @@ def multiply_below_with_aux(
 class Product(_Level):  # type: ignore[misc]
     """A product that autograd knows: of exact tensors, or at one level of a transform.
 
-    `apply(multiply, options, a, b, c, bias, scale_a, scale_b)`, of which those behind b may be left out. Where
-    `multiply(options, a, b, ...)` gives the epilogue's input, too, that is a second result, for the derivative of the
-    derivative goes through it.
+    `apply(multiply, options, a, b, c, bias, scale_a, scale_b, host_alpha, host_beta)`, of which those at the end may be
+    left out. Where `multiply(options, a, b, ...)` gives the epilogue's input, too, that is a second result, for the
+    derivative of the derivative goes through it.
     """
 
     @staticmethod
@@ -188,6 +198,8 @@ class Product(_Level):  # type: ignore[misc]
         needed = ctx.needs_input_grad
         ctx.save_for_backward(a if needed[3] else None, b if needed[2] else None, kept)
         ctx.options = options
+        if len(more) > 4:
+            ctx.options = options | {name: x for name, x in zip(HOST_FACTORS, more[4:], strict=True) if x is not None}
         ctx.facts = [None if x is None else Facts(x.shape, x.dtype) for x in (a, b, *more[:2])]
         if is_pair:
             ctx.set_materialize_grads(False)
@@ -206,10 +218,10 @@ class Product(_Level):  # type: ignore[misc]
         if grad_before is not None:
             grad = grad_before if grad is None else grad + grad_before
         if grad is None:
-            return (None,) * 8
+            return (None,) * 10
         products = products_recorded if watches(grad) else products_below
         found = gradients(products, grad, (a, b), ctx.facts, ctx.needs_input_grad[2:6], ctx.options)
-        return None, None, *found, None, None  # torch allows more of these than there are arguments
+        return None, None, *found, None, None, None, None  # torch allows more of these than there are arguments
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:

@@ -18,13 +18,15 @@ __all__: list[str] = []  # what is imported for its effect
 
 _FUNCTION = "interop.matmul"
 _ARGUMENTS = (
-    "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, *, "
+    "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, "
+    "Tensor? host_alpha=None, Tensor? host_beta=None, *, "
     "Scalar? alpha=None, Scalar? beta=None, Scalar? factor_a=None, Scalar? factor_b=None, ScalarType? dtype=None, "
     "str? epilogue=None, str? precision=None, str? backend=None, bool? autotune=None, int? stream=None, "
     "str? execution=None)"
 )
 
-# Tensors stand by position: vmap and autograd take no others.
+# Tensors stand by position: vmap and autograd take no others. `host_alpha` and `host_beta`, of one float64 in host
+# memory, stand for alpha and beta where a compiler knows no value: it would make a new graph for each number.
 _library = torch.library.Library("interop", "FRAGMENT")
 _library.define(f"matmul{_ARGUMENTS} -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(f"matmul_with_aux{_ARGUMENTS} -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
@@ -33,19 +35,19 @@ _matmul_with_aux = torch.ops.interop.matmul_with_aux.default
 
 
 def _filled(given: Sequence[Any]) -> list[Any]:
-    """Return what there is of all six tensors: torch leaves out those at the end that are None."""
-    return [*given, *(None,) * (6 - len(given))]
+    """Return what there is of all eight tensors: torch leaves out those at the end that are None."""
+    return [*given, *(None,) * (8 - len(given))]
 
 
 # ---- memory ----
 
 
 def _kernel(*tensors: Any, **options: Any) -> torch.Tensor:
-    return multiply_below(options, *map(exact, _filled(tensors)))
+    return multiply_below(options, *map(exact, tensors))
 
 
 def _kernel_with_aux(*tensors: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return multiply_below_with_aux(options, *map(exact, _filled(tensors)))
+    return multiply_below_with_aux(options, *map(exact, tensors))
 
 
 for _key in ("CPU", "CUDA"):
@@ -94,7 +96,7 @@ def _symbolic_shape(tensors: Sequence[Any], options: dict[str, Any]) -> Sequence
 
 def _fake(*tensors: Any, **options: Any) -> torch.Tensor:
     shape, dtype = _result(_filled(tensors), options)
-    return tensors[0].new_empty(shape, dtype=dtype)  # type: ignore[no-any-return]
+    return tensors[0].new_empty(shape, dtype=dtype)
 
 
 def _fake_with_aux(*tensors: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,7 +157,7 @@ torch.library.register_vmap("interop::matmul", _vmap_of(_matmul), lib=_library)
 torch.library.register_vmap("interop::matmul_with_aux", _vmap_of(_matmul_with_aux), lib=_library)
 
 
-@register_flop_formula([torch.ops.interop.matmul, torch.ops.interop.matmul_with_aux], get_raw=True)
+@register_flop_formula([torch.ops.interop.matmul, torch.ops.interop.matmul_with_aux], get_raw=True)  # type: ignore[untyped-decorator]
 def _flops(a: torch.Tensor, *_: Any, out_val: Any, **__: Any) -> int:
     """Count two for each pair of numbers that is multiplied, as torch does."""
     result = out_val[0] if isinstance(out_val, tuple) else out_val
