@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from interop import _core
-from interop.torch._matmul_derivatives import (
-    HOST_FACTORS,
-    Facts,
-    before_epilogue,
-    check_differentiable,
-    gradients,
-    keeps_input,
-    products_below,
-    products_recorded,
-    tangent,
-)
-from interop.torch._tensors import as_tensor, fill, name_of, number_of, outer_levels, refuse_written, watches
+from interop.torch import _matmul_operator  # noqa: F401 (for its effect: there is an operator)
+from interop.torch._matmul_derivatives import check_differentiable, keeps_input
+from interop.torch._matmul_function import SYMBOLS, TERMS, Product, ask, multiply_below, multiply_below_with_aux
+from interop.torch._tensors import as_tensor, fill, number_of, refuse_written
 
-__all__ = ["Product", "compute", "multiply_below", "multiply_below_with_aux", "record"]
+__all__ = ["compute", "record"]
 
 _FUNCTION = "interop.matmul"
-_TENSORS = ("c", "bias", "scale_a", "scale_b")
-SCALES = {"factor_a": "scale_a", "factor_b": "scale_b"}  # numbers have names of their own in the operator
-_SYMBOLS = (torch.SymBool, torch.SymInt, torch.SymFloat)
-_NUMBERS = (bool, int, float, complex, *_SYMBOLS)
-_TYPES: dict[str, Any] = {"alpha": _NUMBERS, "beta": _NUMBERS, "autotune": bool}
+_NUMBERS = (bool, int, float, complex, *SYMBOLS)
+_TYPES: dict[str, Any] = {"alpha": _NUMBERS, "beta": _NUMBERS, "autotune": bool}  # of the operator's keywords
 _TYPES |= dict.fromkeys(("epilogue", "precision", "backend", "execution"), str)
-_Level: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 
 
 def compute(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
@@ -74,27 +60,11 @@ def record(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
     return Product.apply(multiply_below, keywords, *tensors)
 
 
-def ask(
-    tensors: Sequence[Any],
-    options: dict[str, Any],
-    shape_of: Callable[[torch.Tensor], Sequence[int]] = lambda x: (1,) * x.ndim,
-) -> dict[str, Any]:
-    """Ask what a product is, or raise what `interop.matmul` does; of the shapes, only where `shape_of` says them."""
-    described = [None if x is None else (tuple(shape_of(x)), name_of(x.dtype)) for x in tensors]
-    a, b, *terms = described
-    assert a is not None
-    assert b is not None
-    given = {SCALES.get(name, name): x for name, x in options.items() if not isinstance(x, _SYMBOLS)}
-    given.update((name, x) for name, x in zip(_TENSORS, terms, strict=False) if x is not None)
-    answer: dict[str, Any] = _core.abstract_matmul(a, b, given.pop("dtype", None), library="torch", **given)
-    return answer
-
-
 def _arguments(a: Any, b: Any, options: dict[str, Any]) -> tuple[list[torch.Tensor | None], dict[str, Any]]:
     """Return the six tensors of a product, and the operator's keywords."""
     tensors: list[torch.Tensor | None] = [as_tensor(_FUNCTION, name, x) for name, x in (("a", a), ("b", b))]
-    keywords = {name: x for name, x in options.items() if x is not None and name not in ("out", "aux", *_TENSORS)}
-    for name in _TENSORS:
+    keywords = {name: x for name, x in options.items() if x is not None and name not in ("out", "aux", *TERMS)}
+    for name in TERMS:
         x = number_of(options.get(name))
         if name.startswith("scale") and isinstance(x, bool | int | float):
             keywords[name.replace("scale", "factor")] = x
@@ -128,7 +98,7 @@ def _needs_grad(tensors: list[torch.Tensor | None]) -> str | None:
     """Return the name of the first operand that requires grad, where torch records it."""
     if not torch.is_grad_enabled():
         return None
-    names = ("a", "b", *_TENSORS)
+    names = ("a", "b", *TERMS)
     return next((name for name, x in zip(names, tensors, strict=True) if x is not None and x.requires_grad), None)
 
 
@@ -142,93 +112,3 @@ def _refuse_stream(tensors: list[torch.Tensor | None], keywords: dict[str, Any])
             f"{_FUNCTION}: stream is given, and {name} requires grad, whose gradient torch computes on the stream that "
             "was current; accepted: None (make the stream current, with torch.cuda.stream)"
         )
-
-
-# ---- the product itself, and its record ----
-
-
-def host_factors(more: Sequence[torch.Tensor | None]) -> dict[str, float]:
-    """Return the factors that are tensors in host memory as numbers; `more`: the tensors behind a and b."""
-    return {name: x.item() for name, x in zip(("alpha", "beta"), more[4:], strict=False) if x is not None}
-
-
-def multiply_below(options: dict[str, Any], a: Any, b: Any, *more: torch.Tensor | None) -> torch.Tensor:
-    """Compute a product of exact tensors, without a record of it."""
-    given = options
-    if options or any(x is not None for x in more):
-        given = {SCALES.get(name, name): x for name, x in options.items() if x is not None}
-        given.update((name, x) for name, x in zip(_TENSORS, more, strict=False) if x is not None)
-        given.update(host_factors(more))
-    result: torch.Tensor = _core.below_autograd("matmul", given, a, b)
-    return result
-
-
-def multiply_below_with_aux(
-    options: dict[str, Any], a: torch.Tensor, b: torch.Tensor, *more: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute a product with an epilogue, and what the epilogue was given."""
-    answer = ask((a, b, *more), options, lambda x: x.shape)
-    aux = torch.empty(answer["shape"], dtype=getattr(torch, answer["dtype"]), device=a.device)
-    return multiply_below({**options, "aux": aux}, a, b, *more), aux
-
-
-class Product(_Level):  # type: ignore[misc]
-    """A product that autograd knows: of exact tensors, or at one level of a transform.
-
-    `apply(multiply, options, a, b, c, bias, scale_a, scale_b, host_alpha, host_beta)`, of which those at the end may be
-    left out. Where `multiply(options, a, b, ...)` gives the epilogue's input, too, that is a second result, for the
-    derivative of the derivative goes through it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        multiply: Callable[..., Any],
-        options: dict[str, Any],
-        a: torch.Tensor,
-        b: torch.Tensor,
-        *more: torch.Tensor | None,
-    ) -> Any:
-        """Compute it, and keep what its derivatives need."""
-        results = multiply(options, a, b, *more)
-        is_pair = type(results) is tuple
-        kept = None
-        if options and (epilogue := options.get("epilogue")):
-            kept = results[keeps_input(epilogue)] if is_pair else results
-        needed = ctx.needs_input_grad
-        ctx.save_for_backward(a if needed[3] else None, b if needed[2] else None, kept)
-        ctx.options = options
-        if len(more) > 4:
-            ctx.options = options | {name: x for name, x in zip(HOST_FACTORS, more[4:], strict=True) if x is not None}
-        ctx.facts = [None if x is None else Facts(x.shape, x.dtype) for x in (a, b, *more[:2])]
-        if is_pair:
-            ctx.set_materialize_grads(False)
-        if getattr(forward_ad, "_current_level", 0) >= 0:
-            ctx.set_materialize_grads(False)
-            ctx.save_for_forward(a, b, kept)
-            ctx.made = is_pair, (results[0] if is_pair else results).shape
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor | None, grad_before: torch.Tensor | None = None) -> Any:
-        """Return the gradients, of which torch's record goes on where it is asked for."""
-        a, b, kept = ctx.saved_tensors
-        if grad is not None and kept is not None:
-            grad = before_epilogue(grad, ctx.options["epilogue"], kept)
-        if grad_before is not None:
-            grad = grad_before if grad is None else grad + grad_before
-        if grad is None:
-            return (None,) * 10
-        products = products_recorded if watches(grad) else products_below
-        found = gradients(products, grad, (a, b), ctx.facts, ctx.needs_input_grad[2:6], ctx.options)
-        return None, None, *found, None, None, None, None  # torch allows more of these than there are arguments
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        """Return the tangents of the results."""
-        is_pair, shape = ctx.made
-        with outer_levels():
-            a, b, kept = (None if x is None else forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors)
-            before = tangent((a, b), tangents[2:6], shape, ctx.options)
-            after = before if kept is None else before_epilogue(before, ctx.options["epilogue"], kept)
-        return (after, before) if is_pair else after

@@ -9,9 +9,9 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
-from interop.torch._matmul import Product, ask, multiply_below, multiply_below_with_aux
 from interop.torch._matmul_batching import batched
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
+from interop.torch._matmul_function import Product, ask, multiply_below, multiply_below_with_aux
 from interop.torch._tensors import exact, next_level, single_level
 
 __all__: list[str] = []  # what is imported for its effect

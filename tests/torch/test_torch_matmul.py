@@ -10,7 +10,6 @@ from helpers.torch_products import EPILOGUES, SHAPES, assert_close, needing_grad
 
 torch = pytest.importorskip("torch")
 
-from interop.torch import _matmul_operator  # noqa: E402, F401 (which makes the operator)
 from interop.torch._matmul import compute, record  # noqa: E402
 
 

@@ -9,7 +9,6 @@ import interop
 
 torch = pytest.importorskip("torch")
 
-from interop.torch import _matmul_operator  # noqa: E402, F401 (which makes the operator)
 from interop.torch._matmul import compute  # noqa: E402
 
 OPERATORS = pytest.mark.parametrize("name", ["matmul", "matmul_with_aux"])

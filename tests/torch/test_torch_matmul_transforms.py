@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
-from interop.torch import _matmul_operator  # noqa: E402, F401 (which makes the operator)
+from interop.torch._matmul import record  # noqa: E402 (which makes the operator)
 
 
 def ours(a, b, c=None, bias=None, **options):
@@ -191,8 +191,6 @@ def test_vmap_over_scales_of_float8(place):
 
 def test_gradients_of_a_batch_of_weights(place):
     """`torch.autograd.grad(is_grads_batched=True)` of both ways of a call."""
-    from interop.torch._matmul import record
-
     a, b = needing_grad(*tensors(torch, place, "float64", (3, 4), (4, 5)))
     (weights,) = tensors(torch, place, "float64", (7, 3, 5), seed=1)
     expected = (weights @ b.mT, a.mT @ weights)
