@@ -119,11 +119,18 @@ def gradients(
     found: list[torch.Tensor | None] = [None] * len(facts)
     if needed[0] or needed[1]:
         a, b = operands
+        grad = _readable(grad) if options.get("backend") == "cublas" else grad
         found[:2] = products(grad, a, b, facts, _options_of_gradients(options) if options else options)
     if len(facts) > 2:
         found[2] = scaled(grad, _conjugated(_beta(options))) if needed[2] else None
         found[3] = grad if needed[3] else None
     return [None if x is None else _as_term(x, fact) for x, fact in zip(found, facts, strict=True)]
+
+
+def _readable(grad: torch.Tensor) -> torch.Tensor:
+    """Return a gradient in a layout that cuBLAS reads, which that of a sum is not: one number, repeated."""
+    has_unit_stride = grad.is_contiguous() or (grad.ndim > 1 and grad.mT.is_contiguous())
+    return grad if has_unit_stride else grad.contiguous()
 
 
 def _options_of_gradients(options: dict[str, Any]) -> dict[str, Any]:

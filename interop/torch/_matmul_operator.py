@@ -11,7 +11,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from interop.torch._matmul_batching import batched
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
-from interop.torch._matmul_function import apply_product, ask, multiply_below, multiply_below_with_aux
+from interop.torch._matmul_function import TERMS, apply_product, ask, multiply_below, multiply_below_with_aux
 from interop.torch._tensors import exact, next_level, single_level
 
 __all__: list[str] = []  # what is imported for its effect
@@ -63,6 +63,12 @@ for _key in ("Conjugate", "Negative"):  # views that the kernels read as they ar
 
 def _result(tensors: Sequence[Any], options: dict[str, Any]) -> tuple[Sequence[Any], torch.dtype]:
     """Return the shape and dtype of a product."""
+    a, *others = tensors[:6]  # the last ones are numbers
+    for name, x in zip(("b", *TERMS), others, strict=True):
+        if x is not None and x.device != a.device:
+            raise ValueError(
+                f"{_FUNCTION}: a is on {a.device} and {name} is on {x.device}; accepted: all arrays on one device"
+            )
     if all(type(size) is int for x in tensors if x is not None for size in x.shape):
         answer = ask(tensors, options, lambda x: x.shape)
         return answer["shape"], getattr(torch, answer["dtype"])

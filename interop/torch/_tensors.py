@@ -14,6 +14,7 @@ from interop import _core
 from interop._libraries import known
 
 __all__ = [
+    "EXACT",
     "as_tensor",
     "exact",
     "fill",
@@ -27,7 +28,8 @@ __all__ = [
     "watches",
 ]
 
-_EXACT = (torch.Tensor, torch.nn.Parameter)
+#: Types that are their memory, where torch notes nothing else.
+EXACT = (torch.Tensor, torch.nn.Parameter)
 
 
 def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
@@ -40,7 +42,7 @@ def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
 
 def exact(x: torch.Tensor | None) -> torch.Tensor | None:
     """Return the tensor itself of a subclass that has memory: torch has already asked the subclass what it means."""
-    if x is None or type(x) in _EXACT:
+    if x is None or type(x) in EXACT:
         return x
     with torch._C.DisableTorchFunctionSubclass():
         return x.as_subclass(torch.Tensor)
@@ -54,7 +56,7 @@ def watches(x: torch.Tensor) -> bool:
     return (
         torch.compiler.is_compiling()  # first: what traces this need not know the others
         or torch.is_grad_enabled()
-        or type(x) not in _EXACT
+        or type(x) not in EXACT
         or _transforms()
         or _is_batched(x)
         or _modes() > 0

@@ -8,6 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
+from helpers import machine
 from helpers.torch_products import EPILOGUES, SHAPES, assert_close, needing_grad, product, tensors
 
 torch = pytest.importorskip("torch")
@@ -309,12 +310,13 @@ def test_errors_are_those_of_other_calls(multiply, error, options, message):
 
 
 def test_arrays_of_other_libraries_take_part(place):
-    if place != "cpu":
-        pytest.skip("needs cupy: on the GPU, NumPy arrays do not go with tensors")
+    library = np if place == "cpu" else machine.need("cupy")
     (a,) = needing_grad(*tensors(torch, place, "float64", (3, 4)))
-    b = np.arange(8.0).reshape(4, 2)
-    record(a, b, {"bias": np.ones(2)}).sum().backward()
-    assert a.grad.tolist() == [b.sum(1).tolist()] * 3
+    b = library.arange(8.0).reshape(4, 2)
+    for options in ({"bias": library.ones(2)}, {}):
+        a.grad = None
+        record(a, b, options).sum().backward()
+        assert a.grad.tolist() == [b.sum(1).tolist()] * 3
 
 
 def saved(function):
@@ -374,3 +376,13 @@ def test_what_is_kept_goes_with_the_result(multiply, place, epilogue):
         assert record_of_it() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reduced", [lambda y: y.sum(), lambda y: y.mT.sum(0).sum(), lambda y: (y * y).sum()])
+def test_the_gradient_of_a_sum_goes_to_the_kernels_that_were_asked_for(cuda_device, reduced):
+    """It is one number, repeated, which cuBLAS does not read."""
+    for shapes in (((32, 48), (48, 16)), ((3, 32, 48), (48,))):
+        a, b = needing_grad(*tensors(torch, "cuda", "float32", *shapes))
+        got = torch.autograd.grad(reduced(record(a, b, {"backend": "cublas"})), (a, b))
+        assert_close(torch, got, torch.autograd.grad(reduced(torch.matmul(a, b)), (a, b)))
