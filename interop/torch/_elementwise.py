@@ -19,6 +19,7 @@ from interop.torch._tensors import as_tensor, fill, name_of, refuse_written
 
 __all__ = [
     "as_dtype",
+    "by_torch",
     "check_shapes",
     "common_dtype",
     "compute",
@@ -149,15 +150,20 @@ def common_dtype(name: str, *operands: Any) -> str:
     function = f"interop.{name}"
     kinds = [(name_of(x[0]), x[1]) if isinstance(x, tuple) else x for x in operands]
     dtype = _core.shared_dtype(name, kinds)
-    served: list[Any] = [("", (), x[0]) for x in kinds if isinstance(x, tuple)]
     if dtype is None:
-        try:
-            dtype = promote(function, "torch", OPERATIONS[name].in_float, *as_promoted(kinds))
-        except TypeError:
-            _core.abstract_operands(function, served)
-            raise
+        named = zip(OPERATIONS[name].parameters, kinds, strict=True)
+        _core.abstract_operands(function, [(x, (), kind[0]) for x, kind in named if isinstance(kind, tuple)])
+        dtype = promote(function, "torch", OPERATIONS[name].in_float, *as_promoted(kinds))
+        if dtype == "complex32":
+            raise TypeError(f"{function}: the operands promote to {dtype}; accepted: {_PROMOTED}")
     _core.abstract_elementwise(name, dtype, [])
     return dtype
+
+
+_PROMOTED = (
+    "what promotes to bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64 "
+    "or complex128"
+)
 
 
 @constant
@@ -189,10 +195,12 @@ def _range(dtype: str) -> tuple[int, int]:
 
 def side_of(scalar: Any, dtype: str) -> int:
     """Tell where a finite real scalar lies beside all that a dtype holds: -1 below, 1 above, 0 among it."""
-    if isinstance(scalar, complex):
+    if isinstance(scalar, complex | np.complexfloating):
         return 0
+    if isinstance(scalar, np.generic):
+        scalar = scalar.item()
     if kind_of(dtype) in "biu":
-        if not isinstance(scalar, int | np.integer | np.bool_):
+        if not isinstance(scalar, int):
             return 0
         least, largest = _range(dtype)
         return -1 if scalar < least else 1 if scalar > largest else 0
@@ -223,8 +231,9 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
         isinstance(scalar, int) and not -sys.float_info.max <= scalar <= sys.float_info.max
     ):
         _refuse_scalar(function, name, scalar, dtype)
+    number = scalar if isinstance(scalar, complex) else float(scalar)
     wide = torch.complex128 if isinstance(scalar, complex) else torch.float64
-    return like.new_full((), scalar, dtype=wide).to(getattr(torch, dtype))
+    return like.new_full((), number, dtype=wide).to(getattr(torch, dtype))
 
 
 def _refuse_scalar(function: str, name: str, scalar: Any, dtype: str) -> None:
@@ -262,7 +271,16 @@ def computed(name: str, dtype: str, *operands: torch.Tensor, where_zero: torch.T
         return _divide_floats(name, *x)
     if kind == "b" and name == "abs":
         return x[0].clone()
-    result: torch.Tensor = getattr(torch, OPERATIONS[name].torch or name)(*x)
+    # torch multiplies by 1 + 0j before it adds, which makes an infinity NaN, and subtracts from 0 to negate.
+    if kind == "c" and name in ("add", "subtract", "negative"):
+        parts = [by_torch(name, *[part(y) for y in x]) for part in (torch.real, torch.imag)]
+        return torch.complex(*parts)
+    return by_torch(name, *x)
+
+
+def by_torch(name: str, *operands: torch.Tensor) -> torch.Tensor:
+    """Compute by torch's own function."""
+    result: torch.Tensor = getattr(torch, OPERATIONS[name].torch or name)(*operands)
     return result
 
 
@@ -278,8 +296,7 @@ def _divide_floats(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _of_integers(name: str, *x: torch.Tensor) -> torch.Tensor:
     """Compute a function of signed integers, which torch may refuse to divide by 0 and, some, by -1."""
     if name not in ("floor_divide", "remainder"):
-        result: torch.Tensor = getattr(torch, OPERATIONS[name].torch or name)(*x)
-        return result
+        return by_torch(name, *x)
     a, b = x
     is_special = (b == 0) | (b == -1)
     quotient = torch.div(a, torch.where(is_special, 1, b), rounding_mode="floor")
