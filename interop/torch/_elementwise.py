@@ -233,7 +233,8 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
         _refuse_scalar(function, name, scalar, dtype)
     number = scalar if isinstance(scalar, complex) else float(scalar)
     wide = torch.complex128 if isinstance(scalar, complex) else torch.float64
-    return like.new_full((), number, dtype=wide).to(getattr(torch, dtype))
+    # Not new_full, for each value of which torch would compile anew.
+    return (like.new_ones((), dtype=wide) * number).to(getattr(torch, dtype))
 
 
 def _refuse_scalar(function: str, name: str, scalar: Any, dtype: str) -> None:

@@ -244,19 +244,19 @@ def test_compiled_in_one_graph(torch, rules, place, name):
     torch.compiler.reset()
 
 
-def test_another_scalar_compiles_nothing(torch, rules):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("name", ["multiply", "less"])
+def test_another_scalar_compiles_nothing(torch, rules, name, dtype):
     """Two graphs for ten values: the first, and one for all others."""
-    graphs = []
+    from torch._dynamo.testing import CompileCounterWithBackend
 
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    operation = torch.compile(lambda x, k: rules.decomposed("multiply", x, k), fullgraph=True, backend=backend)
-    x = torch.arange(3.0)
-    for k in range(10):
-        assert torch.equal(operation(x, 0.25 * k), x * (0.25 * k))
-    assert len(graphs) <= 2
+    counter = CompileCounterWithBackend("aot_eager")
+    operation = torch.compile(lambda x, k: rules.decomposed(name, x, k), fullgraph=True, backend=counter)
+    x = torch_calls.ordinary(torch, (3,), dtype, "cpu")
+    for k in range(3, 13):
+        scalar = k if dtype == "int64" else 0.25 * k
+        assert torch.equal(operation(x, scalar), getattr(interop, name)(x, scalar))
+    assert counter.frame_count <= 2
     torch.compiler.reset()
 
 
