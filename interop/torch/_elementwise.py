@@ -5,6 +5,7 @@ Dynamo traces all of it, but for what depends on dtypes alone, which is computed
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -35,6 +36,7 @@ __all__ = [
     "operands_of",
     "refuse_options",
     "side_of",
+    "without_autocast",
 ]
 
 
@@ -103,16 +105,30 @@ def decomposed(name: str, a: Any, b: Any = None, where_zero: Any = None) -> torc
         side = side_of(operands[place], dtype)
         if side:
             name, operands[place] = _beside(name, side, dtype, place == 0)
-    elements = [
-        x if isinstance(x, torch.Tensor) else element(function, parameter, x, dtype, like)
-        for parameter, x in zip(parameters, operands, strict=True)
-    ]
-    zero = None if where_zero is None else element(function, "where_zero", where_zero, dtype, like)
-    return computed(name, dtype, *elements, where_zero=zero)
+    with without_autocast(like):
+        elements = [
+            x if isinstance(x, torch.Tensor) else element(function, parameter, x, dtype, like)
+            for parameter, x in zip(parameters, operands, strict=True)
+        ]
+        zero = None if where_zero is None else element(function, "where_zero", where_zero, dtype, like)
+        return computed(name, dtype, *elements, where_zero=zero)
+
+
+def without_autocast(like: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Leave the dtypes of torch's operations as they are, also under `torch.autocast`."""
+    place = like.device.type
+    if place in ("cpu", "cuda") and torch.is_autocast_enabled(place):
+        return torch.autocast(place, enabled=False)  # type: ignore[no-any-return]
+    return contextlib.nullcontext()
 
 
 def check_shapes(function: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-    """Raise as the call without torch's transforms does for shapes that do not broadcast."""
+    """Raise as the call without torch's transforms does for shapes that do not broadcast.
+
+    Torch itself does where sizes are not known yet: to compare them would be to decide on them.
+    """
+    if torch.compiler.is_compiling() or not all(type(size) is int for _, x in tensors for size in x.shape):
+        return
     sizes: list[Any] = []  # from the last dimension on
     for _, x in tensors:
         for place, size in enumerate(reversed(x.shape)):
@@ -128,7 +144,7 @@ def check_shapes(function: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> 
 
 
 def is_scalar(x: Any) -> bool:
-    return isinstance(x, bool | int | float | complex | np.generic)
+    return isinstance(x, bool | int | float | complex | np.generic | torch.SymInt | torch.SymFloat)
 
 
 def described(x: Any) -> Any:
@@ -137,9 +153,9 @@ def described(x: Any) -> Any:
         return (x.dtype, x.dim() == 0)
     if isinstance(x, bool):
         return True
-    if isinstance(x, int):
+    if isinstance(x, int | torch.SymInt):
         return 1
-    if isinstance(x, float) and not isinstance(x, np.generic):
+    if isinstance(x, float | torch.SymFloat) and not isinstance(x, np.generic):
         return 1.0
     return x
 
@@ -200,7 +216,7 @@ def side_of(scalar: Any, dtype: str) -> int:
     if isinstance(scalar, np.generic):
         scalar = scalar.item()
     if kind_of(dtype) in "biu":
-        if not isinstance(scalar, int):
+        if not isinstance(scalar, int | torch.SymInt):
             return 0
         least, largest = _range(dtype)
         return -1 if scalar < least else 1 if scalar > largest else 0
@@ -231,7 +247,7 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
         isinstance(scalar, int) and not -sys.float_info.max <= scalar <= sys.float_info.max
     ):
         _refuse_scalar(function, name, scalar, dtype)
-    number = scalar if isinstance(scalar, complex) else float(scalar)
+    number = scalar if isinstance(scalar, complex) else torch.sym_float(scalar)
     wide = torch.complex128 if isinstance(scalar, complex) else torch.float64
     # Not new_full, for each value of which torch would compile anew.
     return (like.new_ones((), dtype=wide) * number).to(getattr(torch, dtype))

@@ -24,6 +24,7 @@ from interop.torch._elementwise import (
     operands_of,
     refuse_options,
     side_of,
+    without_autocast,
 )
 from interop.torch._tensors import fill, name_of, refuse_written
 
@@ -60,8 +61,9 @@ def decomposed_expression(split: Split, *operands: Any) -> torch.Tensor:
     if any(sides):
         plan = _plan(split, dtypes, kinds, sides)
     like = tensors[0][1]
-    values = [element(function, label, scalars[source], dtype, like) for source, label, dtype in plan.values]
-    return evaluate(plan.steps, function, [x for _, x in tensors], values)
+    with without_autocast(like):
+        values = [element(function, label, scalars[source], dtype, like) for source, label, dtype in plan.values]
+        return evaluate(plan.steps, function, [x for _, x in tensors], values)
 
 
 def sources_of(split: Split, operands: Sequence[Any]) -> list[Any]:

@@ -172,6 +172,17 @@ def test_arrays_of_other_libraries(torch, rules):
     assert result.tolist() == [3, 8]
 
 
+@pytest.mark.parametrize("name", SMOOTH)
+def test_autocast_changes_nothing(torch, rules, place, name):
+    operands = operands_of(torch, name, place, "float16")
+    expected = getattr(interop, name)(*operands)
+    compiled = torch.compile(lambda *x: rules.decomposed(name, *x), fullgraph=True, backend="eager")
+    with torch.autocast(place, dtype=torch.bfloat16):
+        torch_calls.assert_close(torch, rules.decomposed(name, *operands), expected)
+        torch_calls.assert_close(torch, compiled(*operands), expected)
+    torch.compiler.reset()
+
+
 # ---- transforms ----
 
 
@@ -258,6 +269,46 @@ def test_another_scalar_compiles_nothing(torch, rules, name, dtype):
         assert torch.equal(operation(x, scalar), getattr(interop, name)(x, scalar))
     assert counter.frame_count <= 2
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_another_default_dtype_compiles_anew(torch, rules, dtype):
+    operation = torch.compile(lambda x: rules.decomposed("divide", x, 2), fullgraph=True, backend="eager")
+    x, before = torch.arange(3), torch.get_default_dtype()
+    for default in (before, getattr(torch, dtype), before):
+        torch.set_default_dtype(default)
+        try:
+            assert operation(x).dtype == default
+        finally:
+            torch.set_default_dtype(before)
+    torch.compiler.reset()
+
+
+def test_sizes_that_are_not_known_yet(torch, rules):
+    """Of tensors that depend on values, and of dimensions that are dynamic."""
+    import torch._dynamo.config
+
+    x = torch.tensor([1.0, -2.0, 3.0])
+
+    def positive(x):
+        chosen = x[x > 0]
+        return rules.decomposed("multiply", rules.decomposed("add", chosen, chosen), chosen.shape[0])
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert torch.compile(positive, fullgraph=True, backend="eager")(x).tolist() == [4, 12]
+    torch.compiler.reset()
+    dynamic = torch.export.Dim("n", min=2)
+    exported = torch.export.export(Added(torch, rules), (x, x), dynamic_shapes=({0: dynamic}, {0: dynamic}))
+    longer = torch.arange(5.0)
+    assert torch.equal(exported.module()(longer, longer), 2 * longer + 5)
+
+
+def Added(torch, rules):  # noqa: N802  # it is a module
+    class Module(torch.nn.Module):
+        def forward(self, a, b):
+            return rules.decomposed("add", rules.decomposed("add", a, b), a.shape[0])
+
+    return Module()
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
