@@ -11,7 +11,7 @@ from typing import Any, Literal
 from interop import _core
 from interop._arguments import named, shown, type_name
 from interop._core import CudaError
-from interop._cuda import images, nvcc
+from interop._cuda import images
 from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.identity import Identity
 from interop._functions.image_declaration import check_bytes, signature_of
@@ -175,6 +175,8 @@ def _check_compiler(compiler: object, source: object, options: dict[str, Any]) -
                 f"interop.kernel: compiler is 'nvcc', and source is {'a str' if isinstance(source, str) else 'bytes'}; "
                 "accepted with it: a path object"
             )
+        from interop._cuda import nvcc
+
         nvcc.flags_of("interop.kernel", {key: value for key, value in options.items() if key != "arch"})
 
 

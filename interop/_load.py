@@ -14,11 +14,11 @@ from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.c_types import Names, Resolved, without_std
 from interop._functions.cxx_names import CxxNames
 from interop._functions.declarations import functions_in, parameters_in
-from interop._functions.headers import Header, read_header
 from interop._functions.identity import Identity
 from interop._functions.opaque import Opaque, WithPointers, pointers_of
 from interop._functions.parameters import (
     Declaration,
+    Header,
     RefusedError,
     Rules,
     Stated,
@@ -168,7 +168,11 @@ def load(
     if not is_sequence or not all(isinstance(x, str | os.PathLike) for x in include_path):
         raise TypeError("interop.load: include_path is no list of folders; accepted: a list or tuple of paths")
     names = Names()
-    of_header = Header([], {}) if header is None else read_header(header, include_path, names)
+    of_header = Header([], {})
+    if header is not None:
+        from interop._functions.headers import read_header
+
+        of_header = read_header(header, include_path, names)
     of_text = functions_in(declarations, names) if declarations is not None else []
     if not of_text and header is None:
         raise ValueError("interop.load: declarations has none; accepted: at least one C declaration, or header=")
@@ -299,7 +303,8 @@ class Library:
                 if not declaration.stated.place or is_of_option:
                     raise
                 where = "" if isinstance(error, AttributeError) else f", {declaration.stated.where}"
-                _refuse(self._refused, declaration.name, f"{error}{where}")
+                why = str(error).replace(f"interop.load: {library.path!r}", "the library", 1)  # whose path users know
+                _refuse(self._refused, declaration.name, f"{why.removeprefix('the library: ')}{where}")
                 continue
             self._functions[declaration.function] = function
             self._by_name.setdefault(declaration.plain_name, []).append(declaration.function)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from interop import _core
 from interop._arguments import type_name
 from interop._core import CudaError
-from interop._cuda import images, includes, kept, nvcc, nvrtc
+from interop._cuda import images, includes, kept, nvrtc
 from interop._functions.kernel_declaration import NAME
 from interop._paths import get_include
 
@@ -263,6 +263,8 @@ def _by_nvrtc(label: str, source: Source, asked: str, architecture: str) -> _Com
 
 
 def _by_nvcc(label: str, source: Source, asked: str, architecture: str) -> _Compiled:
+    from interop._cuda import nvcc
+
     assert source.path is not None  # which `interop.kernel` has checked
     options = {**source.options, "include_path": [*_folders(source.options), get_include()]}
     options.pop("arch", None)

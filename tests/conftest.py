@@ -192,6 +192,11 @@ def numba(cuda_device):
     return machine.need("numba")
 
 
+@pytest.fixture(scope="module")
+def _reader_of_headers():
+    machine.need("headers")
+
+
 @pytest.fixture
 def nvrtc():
     """NVRTC, by way of cuda.core."""

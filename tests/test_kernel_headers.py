@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import machine
+from helpers.kernels import MULTIPLY
 
 import interop
 from interop import _program
@@ -56,23 +57,6 @@ def test_cudas_own_headers_are_found():
     compiler.compile_source("a test", source, ["k"], _program.compiler_options(None, "k", {}), "sm_80")
 
 
-WMMA = """
-#include <mma.h>
-#include <cuda_fp16.h>
-__global__ void k(const half* a, const half* b, float* c) {
-  using namespace nvcuda;
-  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> x;
-  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> y;
-  wmma::fragment<wmma::accumulator, 16, 16, 16, float> z;
-  wmma::fill_fragment(z, 0.0f);
-  wmma::load_matrix_sync(x, a, 16);
-  wmma::load_matrix_sync(y, b, 16);
-  wmma::mma_sync(z, x, y, z);
-  wmma::store_matrix_sync(c, z, 16, wmma::mem_row_major);
-}
-"""
-
-
 def test_tensor_cores_by_their_header():
     machine.need("nvrtc")
     machine.need("cuda_core")
@@ -82,7 +66,7 @@ def test_tensor_cores_by_their_header():
     if not any(Path(folder, "crt/mma.h").is_file() for folder in folders):
         pytest.skip("nvidia-cuda-crt is not installed")
     assert len({*folders}) == len(folders)
-    compiler.compile_source("a test", WMMA, ["k"], _program.compiler_options(None, "k", {}), "sm_80")
+    compiler.compile_source("a test", MULTIPLY, ["multiply"], _program.compiler_options(None, "multiply", {}), "sm_80")
 
 
 def test_the_extras_have_the_other_half_of_that_header():

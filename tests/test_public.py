@@ -225,6 +225,15 @@ def test_import_loads_no_array_library(tmp_path):
     assert run("-c", code, cwd=tmp_path) == "set()\n"
 
 
+def test_import_leaves_what_few_calls_need(tmp_path):
+    code = """
+import sys, interop
+rare = {"_functions.headers", "_functions.preprocessed", "_cuda.nvcc", "_commands"}
+print({f"interop.{module}" for module in rare} & sys.modules.keys())
+"""
+    assert run("-c", code, cwd=tmp_path) == "set()\n"
+
+
 def test_host_calls_load_no_array_library(tmp_path):
     code = """
 import sys, numpy, interop

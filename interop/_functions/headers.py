@@ -7,14 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from interop._functions.c_types import Alias, CType, Enum, Names, Struct, candidates, ends_type, without_std
 from interop._functions.enums import Constants, enum_of
-from interop._functions.parameters import Declared, Stated
+from interop._functions.parameters import Declared, Header, Stated
 from interop._functions.preprocessed import Piece, import_reader, pieces_of, without_attributes
 
-__all__ = ["Header", "read_header"]
+__all__ = ["read_header"]
 
 _TYPES = re.compile(r"(?:typedef|struct|class|union|enum|using)\b")
 #: Attributes that change what a type is, or how a function is called.
@@ -29,13 +29,6 @@ _CALLED = re.compile(r"(?P<name>(?:~|\boperator\b[^\w(]*|[A-Za-z_:])[\w:]*)\s*\(
 
 #: Name, stars, const, why it is unusable, the name of a handle, dtype of an enum.
 Meaning = tuple[str, int, bool, str, str, str | None]
-
-
-class Header(NamedTuple):
-    """What a header declares: functions, and why others are none that could be called, by their names."""
-
-    functions: list[Stated]
-    refused: dict[str, str]
 
 
 def read_header(path: str | os.PathLike[str], include_path: Sequence[str | os.PathLike[str]], names: Names) -> Header:

@@ -21,6 +21,7 @@ from interop._functions.c_types import (
 __all__ = [
     "Declaration",
     "Declared",
+    "Header",
     "Parameter",
     "Refuse",
     "RefusedError",
@@ -89,6 +90,13 @@ class Stated(NamedTuple):
     def refuse(self, what: str) -> ValueError:
         """Return the error of a function that cannot be called."""
         return RefusedError(f"interop.load: {what}, {self.where}")
+
+
+class Header(NamedTuple):
+    """What a header declares: functions, and why others are none that could be called, by their names."""
+
+    functions: list[Stated]
+    refused: dict[str, str]
 
 
 class Result(NamedTuple):

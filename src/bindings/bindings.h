@@ -10,6 +10,7 @@ double time_launch_of_add(nanobind::handle a, nanobind::handle b, nanobind::hand
 
 void bind_arguments(nanobind::module_& m);
 void bind_array(nanobind::module_& m);
+void bind_below_autograd(nanobind::module_& m);
 void bind_convert(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
 void bind_explain(nanobind::module_& m);

@@ -1,4 +1,5 @@
-/// What Python computes: operations on JAX arrays, by JAX, and on host arrays, by NumPy.
+/// What Python computes: operations on JAX arrays, by JAX, on tensors that are more than memory, by torch, and on host
+/// arrays, by NumPy.
 #include "bindings/by_python.h"
 
 #include <cstring>
@@ -11,6 +12,8 @@ namespace interop::bindings {
 namespace {
 
 const exchange::Lookup kInJax("interop.jax._door", "compute");
+const exchange::Lookup kInTorch("interop.torch._door", "compute");
+const exchange::Lookup kRecorded("interop.torch._door", "record");
 const exchange::Lookup kOnHost("interop._host.door", "compute");
 
 }  // namespace
@@ -18,6 +21,11 @@ const exchange::Lookup kOnHost("interop._host.door", "compute");
 nb::handle enter_jax(const char* function) {
   exchange::enter_foreign(function, "JAX");
   return kInJax.get();
+}
+
+nb::object in_torch(exchange::Computes who, nb::handle operation, nb::handle options, nb::tuple operands) {
+  const nb::handle door = (who == exchange::Computes::torch_autograd ? kRecorded : kInTorch).get();
+  return door(operation, options, *operands);
 }
 
 nb::object stream_for_jax(const char* function, nb::handle stream) {

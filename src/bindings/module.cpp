@@ -22,6 +22,7 @@ NB_MODULE(in_main_interpreter, m) {
 
   interop::bindings::bind_arguments(m);
   interop::bindings::bind_array(m);
+  interop::bindings::bind_below_autograd(m);
   interop::bindings::bind_convert(m);
   interop::bindings::bind_elementwise(m);
   interop::bindings::bind_expression(m);

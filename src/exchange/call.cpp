@@ -67,7 +67,8 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
       operands_(count + 1),
       only_looks_(options.flags & INTEROP_ONLY_LOOKS),
       may_overlap_(options.flags & INTEROP_MAY_OVERLAP),
-      takes_scalars_(options.flags & INTEROP_TAKES_SCALARS) {
+      takes_scalars_(options.flags & INTEROP_TAKES_SCALARS),
+      below_autograd_(options.flags & INTEROP_BELOW_AUTOGRAD) {
   inspect(arguments, count, options.out);
   choose_device(options.execution);
   if (on_host()) {
@@ -110,6 +111,7 @@ void Call::find_routes(const InteropArgument* arguments, nb::handle out) {
     operand.is_read = !operand.is_output || (argument.flags & INTEROP_READ_TOO);
     operand.may_be_out = argument.flags & INTEROP_MAY_BE_OUT;
     operand.takes_conjugated = argument.flags & INTEROP_TAKES_CONJUGATED;
+    operand.below_autograd = below_autograd_;
     operand.route = find_route(operand.object);
   };
   for (int i = 0; i < argument_count_; ++i) add(arguments[i]);

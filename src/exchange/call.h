@@ -74,6 +74,14 @@ class Call {
   StreamChoice stream_choice() const { return stream_choice_; }
   /// Host arrays, computed on the GPU because `execution` asks for it.
   bool staged() const { return staged_; }
+  /// The copy of an argument on the device, in a staged call.
+  struct Copied {
+    int of = 0;  // the first argument that is the same array
+    bool is_sent = false;
+    bool is_fetched = false;
+  };
+  /// Those of all arguments, until they are made: an argument that has been copied says no more where it was.
+  std::vector<Copied> copies() const;
   bool has_out() const { return has_out_; }
   /// The stream of another library that argument `i` must be joined with; null if there is none.
   cudaStream_t other_stream(int i) const;
@@ -118,12 +126,6 @@ class Call {
   void join(cudaStream_t other);
   const Operand* find_device_operand();
   void join_host_operand(Operand& operand, const Operand& on_device);
-  /// The copy of an argument on the device.
-  struct Copied {
-    int of = 0;  // the first argument that is the same array
-    bool is_sent = false;
-    bool is_fetched = false;
-  };
   void stage();  // those of staged calls: staging.cpp
   void stage(Operand& operand, const Copied& copied);
   void unstage();
@@ -145,6 +147,7 @@ class Call {
   bool only_looks_ = false;
   bool may_overlap_ = false;
   bool takes_scalars_ = false;
+  bool below_autograd_ = false;
   StreamChoice stream_choice_ = StreamChoice::none;
   cudaStream_t stream_ = nullptr;
   std::optional<cuda::DeviceGuard> guard_;

@@ -2,13 +2,33 @@
 #include "exchange/door.h"
 
 #include "exchange/route.h"
+#include "exchange/routes/torch.h"
 
 namespace interop::exchange {
+namespace {
 
-Computes who_computes(const char* function, const Argument* arrays, int count, nb::handle execution) {
+Computes who_computes_of_torch(const char* function, const Argument* arrays, int count) {
+  const TorchState state = torch_state(function);
+  bool has_gradient = false;
+  for (int k = 0; k < count; ++k) {
+    const Route* const route = find_route(arrays[k].object);
+    if (route == &torch_subclass_route()) return Computes::torch;
+    if (route != &torch_route()) continue;
+    if (state.has_tangents && has_tangent(arrays[k].object)) return Computes::torch;
+    has_gradient = has_gradient || records_gradient(arrays[k].object);
+  }
+  if (state.in_mode || state.in_trace || state.in_transform) return Computes::torch;
+  return has_gradient ? Computes::torch_autograd : Computes::interop_memory;
+}
+
+}  // namespace
+
+Computes who_computes(const char* function, const Argument* arrays, int count, int all_count, nb::handle execution) {
   bool is_traced = false;
   for (int k = 0; k < count; ++k) {
-    const Tracing tracing = route_of(arrays[k].object, function, arrays[k].name).tracing();
+    const Route& route = route_of(arrays[k].object, function, arrays[k].name);
+    if (k == 0 && route.is_torch()) return who_computes_of_torch(function, arrays, all_count);
+    const Tracing tracing = route.tracing();
     if (tracing == Tracing::none) return Computes::interop;
     is_traced |= tracing == Tracing::tracer;
   }

@@ -83,13 +83,14 @@ std::string bytes_text(const DLTensor& tensor) {
 nb::list explain_copies(const Call& call) {
   nb::list copies;
   const std::string device = device_text({kDLCUDA, call.device()});
+  const std::vector<Call::Copied> staged = call.staged() ? call.copies() : std::vector<Call::Copied>();
   for (int i = 0; i < call.operand_count(); ++i) {
     const Operand& operand = call.operand(i);
     if (operand.copied) copies.append(std::string(operand.name) + ": " + operand.copied + ", resolved by its library");
-    if (!call.staged() || i >= call.argument_count()) continue;
+    if (!call.staged() || i >= call.argument_count() || staged[i].of != i) continue;
     const std::string text = device + ", " + bytes_text(operand.tensor) + ", as execution= asks";
-    if (operand.is_read) copies.append(std::string(operand.name) + ": to " + text);
-    if (operand.is_output) copies.append(std::string(operand.name) + ": from " + text);
+    if (staged[i].is_sent) copies.append(std::string(operand.name) + ": to " + text);
+    if (staged[i].is_fetched) copies.append(std::string(operand.name) + ": from " + text);
   }
   for (int i = 0; call.staged() && i < call.result_count(); ++i) {
     copies.append("the result: from " + device + ", " + bytes_text(call.made(i)) + ", as execution= asks");

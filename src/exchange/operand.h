@@ -40,6 +40,7 @@ struct Operand {
   bool takes_conjugated = false;  ///< a lazily conjugated view is read as it is
   bool conjugated = false;        ///< its elements are the conjugates of what lies in memory
   bool read_only = false;
+  bool below_autograd = false;            ///< a tensor of torch is taken as its memory, whatever torch notes of it
   bool may_have_tangent = false;          ///< torch's forward mode is active
   bool any_device = false;                ///< empty, with no pointer that would name its device
   unsigned uses = 0;                      ///< of an interop.Array: how many the call's stream has waited for

@@ -34,6 +34,8 @@ class Route {
   /// May the arrays be written to at all? JAX's may not.
   virtual bool writable() const { return true; }
   virtual Tracing tracing() const { return Tracing::none; }
+  /// Are these torch's tensors, to which gradients, modes and transforms belong?
+  virtual bool is_torch() const { return false; }
 
   /// For the first of such arrays in a call, at least: refuses states of the library in which a pointer would not do.
   virtual void enter(Operand& /*operand*/) const {}

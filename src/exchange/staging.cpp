@@ -96,8 +96,7 @@ void Staging::finish() {
 
 // ---- the arrays of a call ----
 
-/// The copies are decided first: a tensor that has been copied says no more where it was.
-void Call::stage() {
+std::vector<Call::Copied> Call::copies() const {
   std::vector<Copied> copies(static_cast<size_t>(argument_count_));
   for (int i = 0; i < argument_count_; ++i) {
     copies[i].of = i;
@@ -112,6 +111,11 @@ void Call::stage() {
     if (!copies[copies[i].of].is_fetched) copies[i].of = i;
     if (copies[i].of == i) copies[i].is_sent = copies[i].is_sent || operands_[i].is_read;
   }
+  return copies;
+}
+
+void Call::stage() {
+  const std::vector<Copied> copies = this->copies();
   for (int i = 0; i < argument_count_; ++i) {
     Operand& operand = operands_[i];
     if (copies[i].of != i || is_dense(operand.tensor)) continue;

@@ -179,6 +179,25 @@ print(x.tolist())
     assert untouched == str([0.0] * 6)
 
 
+def test_the_one_copy_of_an_array_that_is_given_twice_is_explained(play):
+    said = play("""
+lib = interop.load(FOLDER / "libplayed.so",
+                   "void scan(device const float* a, device float* b, int n, cudaStream_t stream);")
+x, y = np.zeros(5, "float32"), np.zeros(5, "float32")
+for arrays in ((x, y), (x, x)):
+    log()
+    lib.scan(*arrays, 5, execution="cuda")
+    made = [line.split()[0] for line in log() if "Memcpy" in line]
+    print(made, *interop.explain(lib.scan, *arrays, 5, execution="cuda").copies, sep="; ")
+""")
+    there, back = "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"
+    bytes_ = "cuda:0, 20 bytes, as execution= asks"
+    assert said.splitlines() == [
+        f"{[there, there, back]}; a: to {bytes_}; b: to {bytes_}; b: from {bytes_}",
+        f"{[there, back]}; a: to {bytes_}; a: from {bytes_}",
+    ]
+
+
 def test_an_error_waits_for_copies_of_large_arrays(play):
     """The first result's memory is page-locked: a copy to it that is queued still runs after the call."""
     assert play("""

@@ -408,7 +408,7 @@ def test_memory_is_held_until_the_gpu_has_finished(cupy, target):
     fake = Fake(cupy.ones((N, N), "float32"))
     y = convert(fake, target)
     synchronize()
-    delay(device.LEGACY)
+    delay(device.LEGACY, device.COLLECTION_MS)
     del y
     gc.collect()
     assert is_busy(device.LEGACY)
@@ -423,7 +423,7 @@ def test_memory_is_held_for_the_side_streams_of_its_readers(cupy, torch):
     synchronize()
     with torch.cuda.stream(stream):
         y = interop.convert(fake, "torch")
-        delay(stream.cuda_stream)
+        delay(stream.cuda_stream, device.COLLECTION_MS)
     del y
     gc.collect()
     assert is_busy(stream.cuda_stream)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import c_functions, device, headers_of_others, libraries, machine
+from helpers import c_functions, device, headers_of_others, libraries
 
 import interop
+
+pytestmark = pytest.mark.usefixtures("_reader_of_headers")
 
 HEADER = r"""
 #ifndef SUM_CUH
@@ -45,11 +47,6 @@ cudaError_t fails(float*) { return cudaErrorInvalidValue; }
 N = 1000
 A = np.arange(N, dtype="float32")
 B = np.full(N, 10, "float32")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _reader():
-    machine.need("headers")
 
 
 @pytest.fixture(scope="module")

@@ -273,7 +273,7 @@ def test_a_cycle_is_collected_once_the_gpu_has_finished(cupy):
     owner = Owner(cupy.ones((N, N), "float32"))
     owner.view = interop.asarray(owner)
     synchronize()
-    delay(device.LEGACY)
+    delay(device.LEGACY, device.COLLECTION_MS)
     del owner
     gc.collect()
     assert is_busy(device.LEGACY)

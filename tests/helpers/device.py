@@ -21,6 +21,7 @@ from helpers import machine
 
 LEGACY, PER_THREAD = 1, 2
 DELAY_MS = 300  # longer than any call's host time, once the first call is made
+COLLECTION_MS = 2000  # longer than `gc.collect`, with all libraries loaded
 
 _WAITING = """
 .version 7.0

@@ -6,12 +6,13 @@ import re
 from typing import NamedTuple
 
 import pytest
-from helpers import machine
 from helpers.cxx_declarations import NAMES, PREAMBLE, SPELLINGS, Declared, Parameter, parameters, that_fit_together
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import interop
+
+pytestmark = pytest.mark.usefixtures("_reader_of_headers")
 
 #: Types of a name of their own: how a header defines each, and uses it.
 OWN_TYPES = {
@@ -85,11 +86,6 @@ WRITTEN = st.builds(
     st.sampled_from(["", "API", "// with a comment\n", "__attribute__((pure))"]),
     st.booleans(),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _reader():
-    machine.need("headers")
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,13 @@ import zlib
 
 import numpy as np
 import pytest
-from helpers import c_functions, headers_of_others, machine
+from helpers import c_functions, headers_of_others
 
 import interop
 
+pytestmark = pytest.mark.usefixtures("_reader_of_headers")
+
 MATRIX = np.arange(6, dtype="float32").reshape(2, 3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _reader():
-    machine.need("headers")
 
 
 @pytest.fixture(scope="module")

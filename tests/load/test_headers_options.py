@@ -7,14 +7,11 @@ import re
 
 import numpy as np
 import pytest
-from helpers import c_functions, machine
+from helpers import c_functions
 
 import interop
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _reader():
-    machine.need("headers")
+pytestmark = pytest.mark.usefixtures("_reader_of_headers")
 
 
 POINTERS = "void f(const float* a, float* b, int n);\nvoid g(const float* a, int n);"

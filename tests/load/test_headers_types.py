@@ -6,14 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from helpers import machine
 
 import interop
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _reader():
-    machine.need("headers")
+pytestmark = pytest.mark.usefixtures("_reader_of_headers")
 
 
 def test_definitions_of_the_header_go_before_those_of_cuda(load):

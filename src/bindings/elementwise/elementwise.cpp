@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "bindings/arguments.h"
+#include "bindings/below_autograd.h"
 #include "bindings/bindings.h"
 #include "bindings/by_python.h"
 #include "bindings/elementwise/abstract.h"
@@ -30,6 +31,7 @@
 namespace interop::bindings {
 namespace {
 
+using exchange::Computes;
 using exchange::Name;
 
 /// A function of the package.
@@ -127,9 +129,15 @@ void check_where_zero(const Function& function, nb::handle where_zero) {
                   "; accepted: None, or a scalar");
 }
 
-bool is_left_to_jax(const Function& function, const Operands& operands, nb::handle execution) {
-  return exchange::who_computes(function.name, operands.arrays, operands.array_count, execution) ==
-         exchange::Computes::jax;
+Computes who_computes(const Function& function, const Operands& operands, const Options& options) {
+  Argument arrays[3];
+  int count = 0;
+  while (count < operands.array_count) {
+    arrays[count] = operands.arrays[count];
+    ++count;
+  }
+  if (!options.out.is_none()) arrays[count++] = {"out", options.out};
+  return exchange::who_computes(function.name, arrays, operands.array_count, count, options.execution);
 }
 
 // ---- dtypes ----
@@ -208,11 +216,11 @@ struct Plan {
   DLDataType dtype;
   const DLTensor* out;
 
-  Plan(const Function& function, const Operands& given, const Options& options, bool only_looks)
+  Plan(const Function& function, const Operands& given, const Options& options, bool only_looks, bool below_autograd)
       : operands(given),
         where_zero(options.where_zero),
         call(function.name, operands.arrays, operands.array_count,
-             {options.out, options.stream, options.execution, only_looks, true, true}),
+             {options.out, options.stream, options.execution, only_looks, true, true, below_autograd}),
         dtype(common_dtype(function, operands, call)) {
     const DLDataType out_dtype = ops::result_dtype(function.name, function.operation(), dtype);
     ops::NamedTensor inputs[2];
@@ -317,13 +325,15 @@ class Decision {
   DevicePass pass_;
 };
 
-nb::object compute(const Function& function, nb::handle a, nb::handle b, const Options& options) {
+nb::object compute(const Function& function, nb::handle a, nb::handle b, nb::dict given, const Options& options) {
   const Operands operands = read_operands(function, a, b);
   check_where_zero(function, options.where_zero);
-  if (is_left_to_jax(function, operands, options.execution)) {
+  const Computes who = who_computes(function, operands, options);
+  if (who == Computes::jax) {
     return in_jax(function, operands, a, b, options.out, options.stream, options.execution, options.where_zero);
   }
-  Plan plan(function, operands, options, false);
+  if (is_left_to_torch(who)) return in_torch(who, function.short_name.get(), given, nb::make_tuple(a, b));
+  Plan plan(function, operands, options, false, who == Computes::interop_memory);
   return on_own_frame([&] { return Decision(function, plan).run(); });
 }
 
@@ -332,10 +342,22 @@ nb::object elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict giv
   const Function& function = function_named(name);
   const Options options = read_options(function, a, b, given);
   return exchange::as_call(function.name, !options.execution.is_none(),
-                           [&] { return compute(function, a, b, options); });
+                           [&] { return compute(function, a, b, given, options); });
 }
 
 }  // namespace
+
+nb::object elementwise_below_autograd(nb::handle name, nb::handle a, nb::handle b, nb::dict given) {
+  const exchange::CallGuard guard;
+  const Function& function = function_named(name);
+  const Options options = read_options(function, a, b, given);
+  return exchange::as_call(function.name, !options.execution.is_none(), [&] {
+    const Operands operands = read_operands(function, a, b);
+    check_where_zero(function, options.where_zero);
+    Plan plan(function, operands, options, false, true);
+    return on_own_frame([&] { return Decision(function, plan).run(); });
+  });
+}
 
 nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
@@ -343,18 +365,19 @@ nb::object explain_elementwise(nb::handle name, nb::handle a, nb::handle b, nb::
   const Options options = read_options(function, a, b, given);
   const Operands operands = read_operands(function, a, b);
   check_where_zero(function, options.where_zero);
-  if (is_left_to_jax(function, operands, options.execution)) {
+  const Computes who = who_computes(function, operands, options);
+  if (who == Computes::jax) {
     stream_for_jax(function.name, options.stream);
     return nb::none();
   }
-  Plan plan(function, operands, options, true);
+  Plan plan(function, operands, options, true, who == Computes::torch_autograd);
   return on_own_frame([&] { return Decision(function, plan).explain(); });
 }
 
 double time_launch_of_add(nb::handle a, nb::handle b, nb::handle out) {
   const Function& function = function_named(nb::str("add"));
   const Operands operands = read_operands(function, a, b);
-  Plan plan(function, operands, {out, Py_None, Py_None, Py_None}, false);
+  Plan plan(function, operands, {out, Py_None, Py_None, Py_None}, false, false);
   return on_own_frame([&] { return Decision(function, plan).time_launch(); });
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "bindings/arguments.h"
+#include "bindings/below_autograd.h"
 #include "bindings/bindings.h"
 #include "bindings/by_python.h"
 #include "bindings/elementwise/kernel_source.h"
@@ -28,6 +29,7 @@
 namespace interop::bindings {
 namespace {
 
+using exchange::Computes;
 using exchange::Lookup;
 using exchange::Name;
 
@@ -153,9 +155,22 @@ Arguments read_arguments(const ExpressionCalls& self, nb::tuple args, nb::dict n
   return arguments;
 }
 
-bool is_left_to_jax(const ExpressionCalls& self, const Arguments& arguments, nb::handle execution) {
-  return exchange::who_computes(self.function.c_str(), arguments.arrays, arguments.array_count, execution) ==
-         exchange::Computes::jax;
+/// What a call takes besides the arrays; each may be None.
+struct Options {
+  nb::handle out = Py_None, stream = Py_None, execution = Py_None;
+
+  CallOptions of_call(bool only_looks, bool below_autograd) const {
+    return {out, stream, execution, only_looks, true, true, below_autograd};
+  }
+};
+
+Computes who_computes(const ExpressionCalls& self, const Arguments& arguments, const Options& options) {
+  Argument arrays[kMaxInputs + 1];
+  const int count = arguments.array_count;
+  std::copy(arguments.arrays, arguments.arrays + count, arrays);
+  const bool has_out = !options.out.is_none();
+  if (has_out) arrays[count] = {"out", options.out};
+  return exchange::who_computes(self.function.c_str(), arrays, count, count + has_out, options.execution);
 }
 
 // ---- scalars, and the dtypes of a call ----
@@ -415,46 +430,80 @@ class Decision {
   DevicePass pass_;
 };
 
-nb::object in_jax(ExpressionCalls& self, const Arguments& arguments, nb::handle out, nb::handle stream,
-                  nb::handle execution) {
+nb::object in_jax(ExpressionCalls& self, const Arguments& arguments, const Options& given) {
   const nb::handle door = enter_jax(self.function.c_str());
   nb::dict options;
-  options["out"] = out;
-  options["stream"] = stream_for_jax(self.function.c_str(), stream);
-  options["execution"] = execution;
+  options["out"] = given.out;
+  options["stream"] = stream_for_jax(self.function.c_str(), given.stream);
+  options["execution"] = given.execution;
   return door(find_split(self, arguments.scalars).python, options, *argument_tuple(self, arguments));
+}
+
+nb::object in_torch(Computes who, ExpressionCalls& self, const Arguments& arguments, const Options& given) {
+  nb::dict options;
+  options["out"] = given.out;
+  options["stream"] = given.stream;
+  options["execution"] = given.execution;
+  const nb::tuple operation = nb::make_tuple(nb::find(self), find_split(self, arguments.scalars).python);
+  return bindings::in_torch(who, operation, options, argument_tuple(self, arguments));
+}
+
+nb::object compute(ExpressionCalls& self, const Arguments& arguments, const Options& options, bool below_autograd) {
+  return exchange::as_call(self.function.c_str(), !options.execution.is_none(), [&] {
+    Plan plan(self, arguments, options.of_call(false, below_autograd));
+    return on_own_frame([&] { return Decision(self, plan).run(); });
+  });
 }
 
 nb::object call_expression(ExpressionCalls& self, nb::tuple args, nb::dict named, nb::handle out, nb::handle stream,
                            nb::handle execution) {
   const exchange::CallGuard guard;
+  const Options options{out, stream, execution};
   const Arguments arguments = read_arguments(self, args, named);
-  if (is_left_to_jax(self, arguments, execution)) return in_jax(self, arguments, out, stream, execution);
-  return exchange::as_call(self.function.c_str(), !execution.is_none(), [&] {
-    Plan plan(self, arguments, {out, stream, execution, false, true, true});
-    return on_own_frame([&] { return Decision(self, plan).run(); });
-  });
+  const Computes who = who_computes(self, arguments, options);
+  if (who == Computes::jax) return in_jax(self, arguments, options);
+  if (is_left_to_torch(who)) return in_torch(who, self, arguments, options);
+  return compute(self, arguments, options, who == Computes::interop_memory);
+}
+
+/// Takes the options from the arguments with a name.
+Options take_options(nb::dict named, nb::list keeps) {
+  const auto take = [&](const char* name) {
+    const nb::object value = named.get(name, nb::none());
+    if (named.contains(name)) nb::del(named[name]);
+    keeps.append(value);
+    return nb::handle(value);
+  };
+  const nb::handle out = take("out"), stream = take("stream"), execution = take("execution");
+  return {out, stream, execution};
 }
 
 }  // namespace
+
+nb::object expression_below_autograd(nb::handle expression, nb::tuple operands, nb::dict given) {
+  const exchange::CallGuard guard;
+  auto& self = nb::cast<ExpressionCalls&>(expression);
+  nb::dict named;
+  named.update(given);
+  nb::list keeps;
+  const Options options = take_options(named, keeps);
+  return compute(self, read_arguments(self, operands, named), options, true);
+}
 
 nb::object explain_expression(nb::handle expression, nb::tuple args, nb::dict given) {
   const exchange::CallGuard guard;
   auto& self = nb::cast<ExpressionCalls&>(expression);
   nb::dict named;
-  for (auto [name, value] : given) named[name] = value;
-  const auto take = [&](const char* name) {
-    const nb::object value = named.get(name, nb::none());
-    if (named.contains(name)) nb::del(named[name]);
-    return value;
-  };
-  const nb::object out = take("out"), stream = take("stream"), execution = take("execution");
+  named.update(given);
+  nb::list keeps;
+  const Options options = take_options(named, keeps);
   const Arguments arguments = read_arguments(self, args, named);
-  if (is_left_to_jax(self, arguments, execution)) {
-    stream_for_jax(self.function.c_str(), stream);
+  const Computes who = who_computes(self, arguments, options);
+  if (who == Computes::jax) {
+    stream_for_jax(self.function.c_str(), options.stream);
     return nb::make_tuple(find_split(self, arguments.scalars).python, argument_tuple(self, arguments));
   }
-  Plan plan(self, arguments, {out, stream, execution, true, true, true});
+  Plan plan(self, arguments, options.of_call(true, who == Computes::torch_autograd));
   return on_own_frame([&] { return Decision(self, plan).explain(); });
 }
 

@@ -1,10 +1,11 @@
-/// `interop.matmul`: who computes a product, and then by NumPy, on the GPU, or in JAX.
+/// `interop.matmul`: who computes a product, and then by NumPy, on the GPU, in JAX, or in torch.
 #include <interop/call.h>
 #include <interop/cuda/matmul.h>
 #include <nanobind/stl/string.h>
 
 #include <optional>
 
+#include "bindings/below_autograd.h"
 #include "bindings/bindings.h"
 #include "bindings/by_python.h"
 #include "bindings/explain.h"
@@ -22,17 +23,26 @@
 namespace interop::bindings {
 namespace {
 
+using exchange::Computes;
 using exchange::Lookup;
 
 const exchange::Name kMatmulName("matmul");
 const Lookup kNumpyMatmul("numpy", "matmul");
 
-bool is_left_to_jax(nb::handle a, nb::handle b, const Terms& terms) {
-  Argument arrays[4] = {{"a", a}, {"b", b}};
+Computes who_computes(nb::handle a, nb::handle b, const Terms& terms) {
+  Argument arrays[8] = {{"a", a}, {"b", b}};
   int count = 2;
-  if (!terms.c.is_none()) arrays[count++] = {"c", terms.c};
-  if (!terms.bias.is_none()) arrays[count++] = {"bias", terms.bias};
-  return exchange::who_computes(kMatmul, arrays, count, terms.execution) == exchange::Computes::jax;
+  const auto add = [&](const char* name, nb::handle x) {
+    if (!x.is_none()) arrays[count++] = {name, x};
+  };
+  add("c", terms.c);
+  add("bias", terms.bias);
+  const int operands = count;
+  add("aux", terms.aux);
+  add("scale_a", terms.scale_a);
+  add("scale_b", terms.scale_b);
+  add("out", terms.out);
+  return exchange::who_computes(kMatmul, arrays, operands, count, terms.execution);
 }
 
 nb::object in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
@@ -119,31 +129,47 @@ class Decision {
   std::optional<DeviceProduct> device_;
 };
 
-nb::object matmul(nb::handle a, nb::handle b, nb::dict given) {
-  const exchange::CallGuard guard;
-  const Terms terms = read_terms(a, b, given);
-  const cuda::MatmulOptions options = read_kernel_options(terms.backend, terms.precision);
-  check_terms(terms);
-  if (is_left_to_jax(a, b, terms)) return in_jax(a, b, given, terms);
+nb::object compute(nb::handle a, nb::handle b, const Terms& terms, const cuda::MatmulOptions& options,
+                   bool below_autograd) {
   return exchange::as_call(kMatmul, !terms.execution.is_none(), [&] {
-    Product product(a, b, terms, false);
+    Product product(a, b, terms, {false, below_autograd});
     const DLTensor& out = make_result(product);
     return on_own_frame([&] { return Decision(product, out, options).run(); });
   });
 }
 
+nb::object matmul(nb::handle a, nb::handle b, nb::dict given) {
+  const exchange::CallGuard guard;
+  const Terms terms = read_terms(a, b, given);
+  const cuda::MatmulOptions options = read_kernel_options(terms.backend, terms.precision);
+  check_terms(terms);
+  const Computes who = who_computes(a, b, terms);
+  if (who == Computes::jax) return in_jax(a, b, given, terms);
+  if (is_left_to_torch(who)) return in_torch(who, kMatmulName.get(), given, nb::make_tuple(a, b));
+  return compute(a, b, terms, options, who == Computes::interop_memory);
+}
+
 }  // namespace
+
+nb::object matmul_below_autograd(nb::handle a, nb::handle b, nb::dict given) {
+  const exchange::CallGuard guard;
+  const Terms terms = read_terms(a, b, given);
+  const cuda::MatmulOptions options = read_kernel_options(terms.backend, terms.precision);
+  check_terms(terms);
+  return compute(a, b, terms, options, true);
+}
 
 nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
   const exchange::CallGuard guard;
   const Terms terms = read_terms(a, b, given);
   const cuda::MatmulOptions options = read_kernel_options(terms.backend, terms.precision);
   check_terms(terms);
-  if (is_left_to_jax(a, b, terms)) {
+  const Computes who = who_computes(a, b, terms);
+  if (who == Computes::jax) {
     jax_keywords(terms);
     return nb::none();
   }
-  Product product(a, b, terms, true);
+  Product product(a, b, terms, {true, who == Computes::torch_autograd});
   const DLTensor& out = make_result(product);
   return on_own_frame([&] { return Decision(product, out, options).explain(); });
 }

@@ -89,10 +89,11 @@ double scale_of(const char* name, nb::handle scale) {
                   exchange::type_text(scale) + "); accepted: a real number, or one float32");
 }
 
-Product::Product(nb::handle a, nb::handle b, const Terms& given, bool only_looks)
+Product::Product(nb::handle a, nb::handle b, const Terms& given, Reading reading)
     : terms(given),
       arrays(a, b, given),
-      call(kMatmul, arrays.arguments, arrays.count, {given.out, given.stream, given.execution, only_looks}) {
+      call(kMatmul, arrays.arguments, arrays.count,
+           {given.out, given.stream, given.execution, reading.only_looks, false, false, reading.below_autograd}) {
   const DLTensor &left = call.tensor(0), &right = call.tensor(1);
   const DLDataType dtype = product_dtype(call.library(), left.dtype, right.dtype, terms.dtype);
   result = ops::matmul_result(left, right, dtype);

@@ -48,13 +48,19 @@ struct Arrays {
 
 /// A call, with the shape and dtype of its result.
 struct Product {
+  /// How its arrays are read: see `CallOptions`.
+  struct Reading {
+    bool only_looks;
+    bool below_autograd;
+  };
+
   Terms terms;
   Arrays arrays;
   Call call;
   ops::MatmulResult result;
   ops::MatmulTerms beside;
 
-  Product(nanobind::handle a, nanobind::handle b, const Terms& given, bool only_looks);
+  Product(nanobind::handle a, nanobind::handle b, const Terms& given, Reading reading);
 
   bool is_plain() const {
     return !has_factors() && arrays.count == 2 && terms.scale_a.is_none() && terms.scale_b.is_none() &&

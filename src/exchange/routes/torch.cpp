@@ -28,6 +28,7 @@ const Lookup kResolveNeg("torch", "resolve_neg");
 const Lookup kResolveConj("torch", "resolve_conj");
 const Lookup kDispatchModes("torch", "_C._len_torch_dispatch_stack");
 const Lookup kIsTracing("torch", "_C._is_tracing");
+const Lookup kInTransform("torch", "_C._are_functorch_transforms_active");
 const Lookup kCountWrites("torch", "_C._increment_version");
 const Lookup kClone("torch", "clone");
 const Lookup kIsWrapped("torch", "_C._functorch.is_functorch_wrapped_tensor");
@@ -68,7 +69,7 @@ nb::object call0(nb::handle function) {
 }
 
 void check_gradient(const Operand& operand) {
-  if (is_true(kRequiresGrad(operand.object)) && is_true(call0(kIsGradEnabled.get()))) {
+  if (records_gradient(operand.object)) {
     throw BufferError(operand.label() + " requires grad, and interop has no derivative to record; pass " +
                       operand.name + ".detach(), or call under torch.no_grad()");
   }
@@ -80,8 +81,7 @@ bool in_forward_ad() {
 }
 
 void check_tangent(const Operand& operand) {
-  const nb::object tangent = nb::object(kUnpackDual.get()(operand.object))[1];
-  if (!tangent.is_none()) {
+  if (has_tangent(operand.object)) {
     throw TypeError(operand.label() +
                     " carries a forward-mode tangent, and interop has no derivative to record; pass "
                     "torch.autograd.forward_ad.unpack_dual(x).primal");
@@ -165,6 +165,7 @@ class TorchSubclassRoute final : public TorchRoute {
 void TorchRoute::enter(Operand& operand) const {
   const char* const function = operand.function;
   enter_foreign(function, "torch");
+  if (operand.below_autograd) return;
   if (to_int64(call0(kDispatchModes.get())) != 0) {
     throw TypeError(std::string(function) + ": a torch dispatch mode is active, for which interop has no operator " +
                     "yet; call it outside the mode");
@@ -177,8 +178,10 @@ void TorchRoute::enter(Operand& operand) const {
 }
 
 void TorchRoute::inspect(Operand& operand) const {
-  check_gradient(operand);
-  if (operand.may_have_tangent) check_tangent(operand);
+  if (!operand.below_autograd) {
+    check_gradient(operand);
+    if (operand.may_have_tangent) check_tangent(operand);
+  }
   if (operand.is_output) check_write(operand, operand.object);
   // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
   if (is_true(kIsNeg(operand.object))) resolve(operand, kResolveNeg);
@@ -278,6 +281,21 @@ void TorchRoute::refuse(const Operand& operand) {
   // Sparse, meta, quantised and nested tensors: torch's own words.
   throw BufferError(operand.label() + ": this torch.Tensor (layout " + text_of(object.attr("layout")) + ", device " +
                     text_of(object.attr("device")) + ")" + kNoBuffer + ": " + take_error_text());
+}
+
+TorchState torch_state(const char* function) {
+  enter_foreign(function, "torch");
+  return {to_int64(call0(kDispatchModes.get())) != 0, is_true(call0(kIsTracing.get())),
+          is_true(call0(kInTransform.get())), in_forward_ad()};
+}
+
+bool records_gradient(nb::handle tensor) {
+  return is_true(kRequiresGrad(tensor)) && is_true(call0(kIsGradEnabled.get()));
+}
+
+bool has_tangent(nb::handle tensor) {
+  const nb::object tangent = nb::object(kUnpackDual.get()(tensor))[1];
+  return !tangent.is_none();
 }
 
 nb::object unwrapped(nb::object tensor) {

@@ -8,6 +8,7 @@ namespace interop::exchange {
 class TorchRoute : public Route {
  public:
   const char* library() const override { return "torch"; }
+  bool is_torch() const override { return true; }
   void enter(Operand& operand) const override;
   void inspect(Operand& operand) const override;
   Made empty(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool foreign) const override;
@@ -41,6 +42,20 @@ class TorchRoute : public Route {
   /// The Python error that is set, from torch, in words that name the argument.
   [[noreturn]] static void refuse(const Operand& operand);
 };
+
+/// What torch does to the calls of this thread now, beyond the memory of tensors.
+struct TorchState {
+  bool in_mode = false;       ///< a dispatch mode is active: FakeTensorMode, FlopCounterMode
+  bool in_trace = false;      ///< `torch.jit.trace`
+  bool in_transform = false;  ///< torch.func: vmap, grad, jvp; what it wraps looks like any other tensor
+  bool has_tangents = false;  ///< forward mode is active
+};
+/// Enters torch, for the function of that name.
+TorchState torch_state(const char* function);
+/// Is a derivative to be recorded for the tensor, of torch's exact type?
+bool records_gradient(nb::handle tensor);
+/// Has the tensor, of torch's exact type, a tangent? Asked where `has_tangents`.
+bool has_tangent(nb::handle tensor);
 
 /// The plain tensor in what torch has made inside a transform of torch.func (grad, vmap), which wraps new tensors.
 nb::object unwrapped(nb::object tensor);

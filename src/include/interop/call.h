@@ -35,12 +35,13 @@ static_assert(sizeof(Argument) == sizeof(InteropArgument), "an array of the one 
 
 /// What the caller gave besides the arrays; each object may be None.
 struct CallOptions {
-  nanobind::handle out;        ///< an array to write the result to
-  nanobind::handle stream;     ///< where to queue the work
-  nanobind::handle execution;  ///< "cuda" or "cuda:N": compute host arrays on that GPU
-  bool only_looks = false;     ///< for `explain`: decide all, but copy, allocate and queue nothing
-  bool may_overlap = false;    ///< the operation allows that its results share memory with an argument
-  bool takes_scalars = false;  ///< a 0-d host array may join device arrays: its value is read on the host
+  nanobind::handle out;         ///< an array to write the result to
+  nanobind::handle stream;      ///< where to queue the work
+  nanobind::handle execution;   ///< "cuda" or "cuda:N": compute host arrays on that GPU
+  bool only_looks = false;      ///< for `explain`: decide all, but copy, allocate and queue nothing
+  bool may_overlap = false;     ///< the operation allows that its results share memory with an argument
+  bool takes_scalars = false;   ///< a 0-d host array may join device arrays: its value is read on the host
+  bool below_autograd = false;  ///< the caller has seen to gradients, modes and transforms of torch's tensors
 };
 
 /// A call reads every argument, decides on device and stream, makes the result, launches, and hands over:
@@ -68,7 +69,8 @@ class Call {
     const InteropOptions given{options.out.ptr(), options.stream.ptr(), options.execution.ptr(),
                                (options.only_looks ? INTEROP_ONLY_LOOKS : 0u) |
                                    (options.may_overlap ? INTEROP_MAY_OVERLAP : 0u) |
-                                   (options.takes_scalars ? INTEROP_TAKES_SCALARS : 0u)};
+                                   (options.takes_scalars ? INTEROP_TAKES_SCALARS : 0u) |
+                                   (options.below_autograd ? INTEROP_BELOW_AUTOGRAD : 0u)};
     call_ = required(api().call(function, arguments, count, &given));
     function_ = function;
   }

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import device, graphs
-from helpers.kernels import ADD, A, B, N
+from helpers.kernels import ADD, MULTIPLY, A, B, N
 
 import interop
 from interop import _program
@@ -178,22 +178,8 @@ def test_it_runs_on_the_device_of_the_arrays(add, cupy, two_cuda_devices):
 
 @pytest.mark.usefixtures("_cuda_headers")
 def test_tensor_cores_by_their_header(cupy):
-    source = """
-    #include <mma.h>
-    using namespace nvcuda;
-    __global__ void multiply(const half* a, const half* b, float* c) {
-      wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> x;
-      wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> y;
-      wmma::fragment<wmma::accumulator, 16, 16, 16, float> z;
-      wmma::fill_fragment(z, 0.0f);
-      wmma::load_matrix_sync(x, a, 16);
-      wmma::load_matrix_sync(y, b, 16);
-      wmma::mma_sync(z, x, y, z);
-      wmma::store_matrix_sync(c, z, 16, wmma::mem_row_major);
-    }
-    """
     if not any(Path(folder, "crt/mma.h").is_file() for folder in _program.cuda_headers()):
         pytest.skip("nvidia-cuda-crt is not installed")
     a, b = (cupy.arange(256, dtype="float16").reshape(16, 16) % n for n in (5, 7))
-    multiply = interop.kernel(source, "multiply", grid=1, block=32).returning(c="a")
+    multiply = interop.kernel(MULTIPLY, "multiply", grid=1, block=32).returning(c="a")
     np.testing.assert_array_equal(multiply(a, b).get(), a.get().astype("float32") @ b.get().astype("float32"))

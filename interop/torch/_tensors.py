@@ -1,0 +1,100 @@
+"""What torch's operators share: operands as tensors, dtypes by name, calls below autograd, sums to a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from interop import _core
+from interop._libraries import known
+
+__all__ = ["as_tensor", "below", "exact", "fill", "name_of", "number_of", "refuse_written", "sum_to", "watches"]
+
+_EXACT = (torch.Tensor, torch.nn.Parameter)
+
+
+def as_tensor(function: str, x: Any) -> torch.Tensor:
+    """Return a tensor as it is, and an array of another library as a tensor of the same memory."""
+    if isinstance(x, torch.Tensor):
+        return x
+    tensor: torch.Tensor = known.library("torch").take(torch, _core.asarray(x, function), None)
+    return tensor
+
+
+def below(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function whose gradients, tangents and modes are somebody else's: torch's dispatcher's, or a Function's."""
+    with torch.no_grad():
+        return function(*args, **kwargs)
+
+
+def exact(x: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the tensor itself of a subclass that has memory: torch has already asked the subclass what it means."""
+    if x is None or type(x) in _EXACT:
+        return x
+    with torch._C.DisableTorchFunctionSubclass():
+        return x.as_subclass(torch.Tensor)
+
+
+def watches(x: torch.Tensor) -> bool:
+    """Would a gradient be lost if the operations on a tensor, an exact one, were not torch's own?
+
+    So it is where torch records operations, and under transforms, modes and forward-mode differentiation.
+    """
+    return (
+        torch.is_grad_enabled()
+        or type(x) not in _EXACT
+        or _transforms()
+        or _is_batched(x)
+        or _modes() > 0
+        or getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0
+        or torch.compiler.is_compiling()
+    )
+
+
+_transforms: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+# A gradient of `torch.autograd.grad(is_grads_batched=True)`, under no transform that torch tells of.
+_is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
+_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return a dtype's name, such as "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def number_of(x: Any) -> Any:
+    """Return a scalar of NumPy as one of Python, and any other as it is."""
+    return x.item() if isinstance(x, np.generic) else x
+
+
+def sum_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Sum over the dimensions that broadcasting `shape` to the tensor's has added or repeated."""
+    return x if x.shape == torch.Size(shape) else x.sum_to_size(shape)
+
+
+def refuse_written(function: str, needs_grad: str | None, **written: object) -> None:
+    """Raise for arrays to write to in a call whose operand `needs_grad` requires grad; None: no operand does."""
+    for name, x in written.items():
+        if needs_grad is not None and x is not None:
+            raise RuntimeError(
+                f"{function}: {name} is given, and {needs_grad} requires grad: what is written to has no derivative; "
+                f"accepted: None, or a call under torch.no_grad()"
+            )
+
+
+def fill(function: str, name: str, written: Any, result: torch.Tensor) -> None:
+    """Write a result to an array of the caller's, of the result's shape and dtype."""
+    if not isinstance(written, torch.Tensor):
+        written = as_tensor(function, written)
+    if written.shape != result.shape:
+        raise ValueError(
+            f"{function}: {name} has shape {tuple(written.shape)}; accepted: the result's shape, {tuple(result.shape)}"
+        )
+    if written.dtype != result.dtype:
+        raise TypeError(
+            f"{function}: {name} is {name_of(written.dtype)}; accepted: the result's dtype, {name_of(result.dtype)}"
+        )
+    written.copy_(result)
