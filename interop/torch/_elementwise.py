@@ -6,7 +6,7 @@ Dynamo traces all of it, but for what depends on dtypes alone, which is computed
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from interop import _core
 from interop._operations.promotion import as_promoted, beside, element_of, numpy_dtype, promote
 from interop._operations.table import COMPARISONS, OPERATIONS
+from interop.torch._constants import constant
 from interop.torch._tensors import as_tensor, fill, name_of, refuse_written
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "common_dtype",
     "compute",
     "computed",
-    "constant",
     "decomposed",
     "described",
     "element",
@@ -35,15 +35,6 @@ __all__ = [
     "refuse_options",
     "side_of",
 ]
-
-
-def constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function of dtypes and kinds alone: Dynamo calls it while it traces, and takes the answer as a constant.
-
-    It is what `torch.compiler.assume_constant_result` does, which loads Dynamo.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
 
 
 # ---- a call ----
@@ -224,6 +215,8 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
     ):
         _refuse_scalar(function, name, scalar, dtype)
     wide = torch.complex128 if isinstance(scalar, complex) else torch.float64
+    if isinstance(scalar, float):  # torch's graphs have symbols for products of tensors and floats, and no others
+        return (like.new_ones((), dtype=wide) * scalar).to(getattr(torch, dtype))
     return like.new_full((), scalar, dtype=wide).to(getattr(torch, dtype))
 
 

@@ -6,7 +6,6 @@ constant of the graph, of which there is one for each value.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +52,7 @@ def finished(multiply: Multiply, a: torch.Tensor, b: torch.Tensor, given: dict[s
         total = total + bias.to(kind)
     if total.shape != shape:
         return None
-    result = (_EPILOGUES[epilogue](total) if epilogue is not None else total).to(dtype)
+    result = (_after(multiply, epilogue, total) if epilogue is not None else total).to(dtype)
     names = ("a", "b", "c", "bias")
     needing = [name for name, x in zip(names, (a, b, c, bias), strict=True) if x is not None and x.requires_grad]
     name = needing[0] if needing and torch.is_grad_enabled() else None
@@ -73,7 +72,7 @@ def _fits(dtype: torch.dtype, c: Any, bias: Any, given: dict[str, Any]) -> bool:
     epilogue, beta = given.get("epilogue"), given.get("beta")
     is_floating = dtype.is_floating_point or (dtype.is_complex and epilogue is None)
     are_terms = all(x is None or (isinstance(x, torch.Tensor) and x.dtype == dtype) for x in (c, bias))
-    is_after = (epilogue is None and given.get("aux") is None) or epilogue in _EPILOGUES
+    is_after = (epilogue is None and given.get("aux") is None) or epilogue in ("relu", "gelu", "gelu_tanh")
     # An integer is a constant, or has a symbol.
     are_numbers = all(x is None or isinstance(x, float | np.ndarray) for x in (given.get("alpha"), beta))
     return is_floating and are_terms and is_after and are_numbers and (beta is None or c is not None)
@@ -84,16 +83,9 @@ def _times(factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.where(factor == 0, 0, factor.to(x.dtype) * x)
 
 
-_FLAT = 40.0  # beyond it, either way, gelu is x or 0 in every dtype, and so are its derivatives
-
-
-def _gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
-    middle = torch.nn.functional.gelu(x.clamp(-_FLAT, _FLAT), approximate=approximate)
-    return torch.where(x.abs() > _FLAT, torch.relu(x), middle)
-
-
-_EPILOGUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": torch.relu,
-    "gelu": functools.partial(_gelu, approximate="none"),
-    "gelu_tanh": functools.partial(_gelu, approximate="tanh"),
-}
+def _after(multiply: Multiply, epilogue: str, total: torch.Tensor) -> torch.Tensor:
+    """Apply an epilogue. That of a product by 1 is as right as any, where torch's gelu loses small results."""
+    if epilogue == "relu":
+        return torch.relu(total)
+    one = total.new_ones((1, 1))
+    return multiply(one, total.reshape(1, -1), {"epilogue": epilogue}).reshape(total.shape)

@@ -17,15 +17,13 @@ from interop import _core
 from interop._arguments import refuse_call
 from interop._expressions.parser import OPTIONS
 from interop._operations.table import OPERATIONS
-from interop.torch import _calls, _elementwise, _expression, _matmul, _matmul_operator
+from interop.torch import _calls, _elementwise, _expression, _matmul
 from interop.torch._calls import leave
 from interop.torch._constants import constant
 from interop.torch._factors import finished
 from interop.torch._tensors import name_of
 
 __all__ = ["call", "elementwise", "expression", "matmul"]
-
-assert _matmul_operator
 
 
 def matmul(*args: Any, **options: Any) -> Any:
