@@ -20,7 +20,7 @@ from interop._functions.parameters import Parameter
 from interop._functions.reads import checked, described, names_of, with_reads
 from interop._program import Program, Source, one_of, program_of, read_source
 from interop._streams import StreamLike
-from interop._traced import traced_by, traced_call
+from interop._traced import call_by_operator, traced_by, traced_call
 from interop._variables import Globals
 
 __all__ = ["Kernel", "kernel"]
@@ -275,11 +275,16 @@ class Kernel(ArrayFunction):
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         """Launch the kernel; see the class."""
         # Python looks up the default of each keyword that a signature has; C++ reads those that are given.
-        if self._is_plain and len(args) == self._count:
-            made = self._calls.call(args, self._like, named)
-            if made is not NotImplemented:
-                return made
-        return self._call_with(args, **named)
+        try:
+            if self._is_plain and len(args) == self._count:
+                made = self._calls.call(args, self._like, named)
+                if made is not NotImplemented:
+                    return made
+            return self._call_with(args, **named)
+        except TypeError:
+            if (made := call_by_operator(self, args, named)) is NotImplemented:
+                raise
+            return made
 
     def _call_with(
         self,

@@ -29,7 +29,7 @@ from interop._functions.parameters import (
 from interop._functions.reads import checked, described, names_by_function, places_of, with_reads
 from interop._functions.shared_library import SharedLibrary
 from interop._streams import StreamLike
-from interop._traced import traced_by, traced_call
+from interop._traced import call_by_operator, traced_by, traced_call
 
 __all__ = ["Function", "Library", "Opaque", "load"]
 
@@ -466,9 +466,15 @@ class Function(ArrayFunction):
         self, /, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
     ) -> Any:
         """Call the C function; see the class."""
-        if self._is_direct and not named and len(args) == self._count:
-            return self._calls.call(args, self._like, _NONE, stream, execution, False)
-        return self._call(args, named, stream, execution, False)
+        try:
+            if self._is_direct and not named and len(args) == self._count:
+                return self._calls.call(args, self._like, _NONE, stream, execution, False)
+            return self._call(args, named, stream, execution, False)
+        except TypeError:
+            named |= {"stream": stream, "execution": execution}
+            if (made := call_by_operator(self, args, named)) is NotImplemented:
+                raise
+            return made
 
     def _call(self, args: tuple[Any, ...], named: dict[str, Any], stream: Any, execution: Any, looks: bool) -> Any:
         def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["traced_by", "traced_call"]
+__all__ = ["call_by_operator", "traced_by", "traced_call"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -32,6 +33,18 @@ def traced_call(function: Any, /, *args: Any, **named: Any) -> Any:
     from interop.torch import _tracing
 
     return _tracing.call(function, *args, **named)
+
+
+def call_by_operator(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Call a kernel or C function that has raised an error, if that may be since torch follows an array in a mode.
+
+    NotImplemented if torch follows none: under no mode, as that of `torch.export`, and where no tensor is fake.
+    """
+    if "torch" not in sys.modules:
+        return NotImplemented
+    from interop.torch import _calls
+
+    return _calls.call(function, args, named) if _calls.is_traced((*args, *named.values())) else NotImplemented
 
 
 _PREFIX = "_torchdynamo_"

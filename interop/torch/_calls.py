@@ -7,6 +7,7 @@ that are arguments. Those that the function makes for itself are made before.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -119,19 +120,18 @@ def check_differentiable(label: str, name: str, x: torch.Tensor) -> None:
 
 
 def is_traced(values: Iterable[Any]) -> bool:
-    """Is one of these a tensor that torch follows, in place of its memory?"""
-    tensors = [x for x in values if isinstance(x, torch.Tensor)]
-    return bool(tensors) and (_modes() > 0 or any(type(x) is not torch.Tensor or _is_wrapped(x) for x in tensors))
+    """Is one of these a tensor of which torch follows what is computed, in place of its memory, or beside it?"""
+    fake = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensor", ())
+    return any(isinstance(x, torch.Tensor) and (_modes() > 0 or isinstance(x, fake)) for x in values)
 
 
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-_is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def call(function: ArrayFunction, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Call a kernel or C function by its operator. This is plain Python, which torch's compiler traces."""
     label, parameters = function._label, function._parameters
-    options = {name: named.pop(name) for name in function._keywords if name in named}
+    options = {name: named.pop(name) for name in (*function._keywords, "stream", "execution") if name in named}
     for name in ("stream", "execution"):
         if options.get(name) is not None:
             leave(f"{label}: {name}= cannot be used in a traced function; accepted: None")
@@ -162,6 +162,9 @@ def call(function: ArrayFunction, args: tuple[Any, ...], named: dict[str, Any]) 
     return None if not made else made[0] if len(made) == 1 else tuple(made)
 
 
+_NUMBER = (bool, int, float, complex, torch.SymInt, torch.SymFloat)
+
+
 class _Operands:
     """What the operator takes."""
 
@@ -179,11 +182,11 @@ class _Operands:
         is_array = parameter.kind in ("device", "host", "pointer", "view")
         if is_array and isinstance(x, np.ndarray | torch.Tensor):
             self.in_numpy = isinstance(x, np.ndarray) if self.in_numpy is None else self.in_numpy
-            tensor = torch.as_tensor(x)
+            tensor = torch.as_tensor(x) if isinstance(x, np.ndarray) else x
             check_differentiable(self.label, parameter.name, tensor)
             (self.written if parameter.written else self.read).append(tensor)
             kind = "w" if parameter.written else "r"
-        elif not is_array and parameter.kind == "scalar" and isinstance(x, bool | int | float | complex):
+        elif not is_array and parameter.kind == "scalar" and isinstance(x, _NUMBER):
             kind = self._number(parameter.name, x)
         else:
             leave(f"{self.label}: {parameter.name} is {type(x).__name__}, with which no call can be traced")
@@ -192,8 +195,8 @@ class _Operands:
     def _number(self, name: str, x: Any) -> str:
         if isinstance(x, bool):
             return "t" if x else "f"
-        if isinstance(x, int):
-            if not -(2**63) <= x < 2**63:
+        if isinstance(x, int | torch.SymInt):
+            if _is_surely(x < -(2**63)) or _is_surely(x >= 2**63):
                 leave(f"{self.label}: {name} is {x}, with which no call can be traced; accepted: an int64")
             self.integers.append(x)
             return "i"
@@ -209,9 +212,9 @@ class _Operands:
                 continue
             if isinstance(x, str):
                 self.form.append(f"{name}='{x}")
-            elif isinstance(x, bool | int):
+            elif isinstance(x, bool | int | torch.SymInt):
                 self.form.append(f"{name}={self._number(name, x)}")
-            elif isinstance(x, tuple) and all(isinstance(size, int) for size in x):
+            elif isinstance(x, tuple) and all(isinstance(size, int | torch.SymInt) for size in x):
                 self.form.append(f"{name}=({''.join([self._number(name, size) for size in x])}")
             else:
                 leave(f"{self.label}: {name} is {type(x).__name__}, with which no call can be traced")
@@ -225,6 +228,13 @@ class _Operands:
     def call(self, key: str) -> None:
         """Call the function that is the key's."""
         torch.ops.interop.call(key, "\n".join(self.form), self.read, self.written, self.integers, self.numbers)
+
+
+def _is_surely(condition: Any) -> bool:
+    """Is it true whatever the sizes are? A graph of all sizes shall not be one of those for which it is false."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)
 
 
 def leave(words: str) -> NoReturn:

@@ -16,7 +16,7 @@ import torch
 from interop import _core
 from interop._arguments import refuse_call
 from interop._expressions.parser import OPTIONS
-from interop._operations.table import OPERATIONS
+from interop._operations.table import FUNCTIONS, OPERATIONS
 from interop.torch import _calls, _elementwise, _expression, _matmul
 from interop.torch._calls import leave
 from interop.torch._constants import constant
@@ -35,8 +35,7 @@ def matmul(*args: Any, **options: Any) -> Any:
     a, b = (_operand("interop.matmul", name, x) for name, x in zip("ab", args, strict=True))
     given = {}
     for name, x in options.items():
-        is_array = name not in _FACTORS and isinstance(x, np.ndarray | torch.Tensor)
-        given[name] = torch.as_tensor(x) if is_array else x
+        given[name] = torch.as_tensor(x) if isinstance(x, np.ndarray) and name not in _FACTORS else x
     dtype = getattr(torch, _dtype_of(a.dim() > 0, a.dtype, b.dim() > 0, b.dtype, given.get("dtype")))
     if given.get("dtype") is not None:
         given["dtype"] = dtype
@@ -161,3 +160,20 @@ def _returned(operands: Any, options: dict[str, Any], result: Any) -> Any:
         return options["out"]
     first = next(x for x in operands if isinstance(x, np.ndarray | torch.Tensor))
     return result.numpy() if isinstance(first, np.ndarray) else result
+
+
+# ---- calls outside of graphs ----
+
+
+def _skip_bodies() -> None:
+    """Have Dynamo run the functions as they are where a graph cannot have a call: it would look for parts to trace."""
+    frames = torch._C._dynamo.eval_frame
+    if not hasattr(frames, "set_code_exec_strategy"):  # private, as its types are
+        return
+    skip = frames._FrameAction.SKIP
+    classes = [_public(name).__call__ for name in ("Expression", "Kernel", "Function")]
+    for function in (*map(_public, ("matmul", *FUNCTIONS)), *classes):
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+_skip_bodies()
