@@ -211,7 +211,7 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
     if kind == "b":
         return like.new_full((), bool(scalar), dtype=torch.bool)
     if (kind != "c" and isinstance(scalar, complex)) or (
-        isinstance(scalar, int) and not -sys.float_info.max <= scalar <= sys.float_info.max
+        isinstance(scalar, int) and not -_largest("float64") <= scalar <= _largest("float64")
     ):
         _refuse_scalar(function, name, scalar, dtype)
     wide = torch.complex128 if isinstance(scalar, complex) else torch.float64
