@@ -17,6 +17,7 @@ import torch
 from interop._functions.array_function import ArrayFunction
 from interop._functions.identity import identities
 from interop._functions.parameters import Parameter
+from interop.torch._constants import constant
 from interop.torch._tensors import below
 
 __all__ = ["call", "is_traced", "leave"]
@@ -137,6 +138,7 @@ def call(function: ArrayFunction, args: tuple[Any, ...], named: dict[str, Any]) 
             leave(f"{label}: {name}= cannot be used in a traced function; accepted: None")
     if function._value:
         leave(f"{label}: a C function that returns a value cannot be traced, {function._value!r}")
+    _check_fit(function, len(args), tuple(named))
     args, results = function._bind(args, named)
     operands = _Operands(label)
     for name, x in zip(function._given, args, strict=True):
@@ -160,6 +162,12 @@ def call(function: ArrayFunction, args: tuple[Any, ...], named: dict[str, Any]) 
     operands.add_launch(options)
     operands.call(function._identity.key)
     return None if not made else made[0] if len(made) == 1 else tuple(made)
+
+
+@constant
+def _check_fit(function: ArrayFunction, count: int, names: tuple[str, ...]) -> None:
+    """Raise the TypeError of a call that does not fit the declaration."""
+    function._bind((None,) * count, dict.fromkeys(names))
 
 
 _NUMBER = (bool, int, float, complex, torch.SymInt, torch.SymFloat)
