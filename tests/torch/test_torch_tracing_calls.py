@@ -192,8 +192,8 @@ def test_a_gradient_is_not_lost(lib):
     with torch.no_grad():
         assert_compiles(lambda a: add(a, a, 5), a)
     assert_compiles(lambda a: add(a.detach(), a.detach(), 5), a)
+    key = add._identity.key
     with pytest.raises(BufferError, match="requires grad, and interop has no derivative to record"):
-        key = add._identity.key
         torch.ops.interop.call(key, "=r\n=r\n=i\nc=w", [a, a], [torch.empty(5)], [5], [])
 
 
@@ -300,6 +300,20 @@ def test_keys_are_those_of_what_is_called(lib):
     assert lib.sum._identity.key == pickle.loads(pickle.dumps(lib.sum))._identity.key
     assert lib.sum._identity.key != lib.scale._identity.key
     assert lib.sum.returning(c="a")._identity.key != lib.sum.returning(c="b")._identity.key
+
+
+def test_another_library_at_the_same_path_has_other_keys(tmp_path):
+    """A graph may be kept on disk, with the key in it."""
+    made = []
+    for factor in (2, 3):
+        text = f"void f(double* x, int n) {{ for (int i = 0; i < n; ++i) x[i] *= {factor}; }}"
+        path = c_functions.build(text, tmp_path / "libkept.so")
+        made.append(interop.load(path, "void f(double* x, int n);", memory="host").f)
+    assert made[0]._identity.key != made[1]._identity.key
+    for function, factor in zip(made, (2, 3), strict=True):
+        x = X.clone()
+        torch.ops.interop.call(function._identity.key, "=w\n=i", [], [x], [3], [])
+        assert torch.equal(x, factor * X)
 
 
 def test_a_key_is_forgotten_with_its_functions_and_kept_by_a_graph(lib):
