@@ -1,30 +1,30 @@
-"""The derivatives of a product, `act(alpha a b + beta c + bias)`, as products, sums and torch's own operations.
-
-Each function takes `multiply(x, y, **keywords)`, which is `interop.matmul` or its operator: the operator's derivatives
-are again such calls, so they have derivatives themselves.
-"""
+"""The derivatives of a product, `act(alpha a b + beta c + bias)`, as products, sums and torch's own operations."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from interop import _core
 from interop.torch._tensors import name_of, sum_to
 
 __all__ = [
+    "HOST_FACTORS",
     "Facts",
-    "Multiply",
     "before_epilogue",
     "check_differentiable",
     "gradients",
     "keeps_input",
+    "multiply",
+    "products_below",
+    "products_recorded",
     "scaled",
     "tangent",
 ]
 
-Multiply = Callable[..., torch.Tensor]
 _Tensors = Sequence[torch.Tensor | None]
 
 
@@ -35,26 +35,38 @@ class Facts(NamedTuple):
     dtype: torch.dtype
 
 
-_NAMES = ("a", "b", "c", "bias", "scale_a", "scale_b")
+#: Tensors of one float64 in host memory, which stand for alpha and beta where a compiler knows no value of them.
+HOST_FACTORS = ("host_alpha", "host_beta")
+
+_TERMS = ("a", "b", "c", "bias")
+_NAMES = (*_TERMS, "scale_a", "scale_b", *HOST_FACTORS)
 _KERNELS = ("precision", "backend", "autotune", "execution")  # the options that its derivatives have, too
 
 
 def check_differentiable(tensors: _Tensors) -> None:
     """Raise TypeError for a tensor that requires grad, and by which a product has no derivative."""
     for name, x in zip(_NAMES, tensors, strict=False):
-        if x is not None and x.requires_grad and (name.startswith("scale") or x.dtype.itemsize == 1):
+        if x is not None and x.requires_grad and (name not in _TERMS or x.dtype.itemsize == 1):
             raise TypeError(
                 f"interop.matmul: {name} is {name_of(x.dtype)} and requires grad, and products are not differentiable "
-                f"by {'scales' if name.startswith('scale') else 'float8 operands'}; accepted: {name}.detach()"
+                f"by {'float8 operands' if name in _TERMS else 'scales'}; accepted: {name}.detach()"
             )
 
 
-def _kernels(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _KERNELS if options.get(name) is not None}
+def multiply(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, host_alpha: Any = None, **options: Any
+) -> torch.Tensor:
+    """Multiply by the operator, whose derivatives are again such calls."""
+    result: torch.Tensor = torch.ops.interop.matmul(a, b, c, None, None, None, host_alpha, **options)
+    return result
 
 
 def _conjugated(factor: Any) -> Any:
     return factor.conjugate() if isinstance(factor, complex) else factor
+
+
+def _beta(options: dict[str, Any]) -> Any:
+    return options.get("host_beta", options.get("beta"))
 
 
 def scaled(x: torch.Tensor, factor: Any) -> torch.Tensor:
@@ -74,13 +86,11 @@ def keeps_input(epilogue: str | None) -> bool:
     return epilogue is not None and epilogue != "relu"
 
 
-def before_epilogue(grad: torch.Tensor, epilogue: str | None, kept: torch.Tensor | None) -> torch.Tensor:
+def before_epilogue(grad: torch.Tensor, epilogue: str, kept: torch.Tensor) -> torch.Tensor:
     """Return a derivative times that of the epilogue: from a gradient of its result, or a tangent of its input.
 
     `kept` is the result of relu, or the input of gelu.
     """
-    if epilogue is None or kept is None:
-        return grad
     if epilogue == "relu":
         return torch.ops.aten.threshold_backward(grad, kept, 0)
     approximate = "tanh" if epilogue == "gelu_tanh" else "none"
@@ -89,92 +99,102 @@ def before_epilogue(grad: torch.Tensor, epilogue: str | None, kept: torch.Tensor
 
 # ---- the gradients ----
 
+#: (grad, a, b, facts, options) -> the gradients by a, where there is b, and by b, where there is a: of the products'
+#: dtype, and perhaps of more stacks than the operand has.
+Products = Callable[..., tuple[torch.Tensor | None, torch.Tensor | None]]
+
 
 def gradients(
-    multiply: Multiply, grad: torch.Tensor, operands: Sequence[Any], needed: Sequence[bool], options: dict[str, Any]
-) -> list[torch.Tensor | None]:
-    """Return the gradients by a, b, c and bias, where they are needed, from that of the epilogue's input.
-
-    Of the operands, a is the tensor where b's gradient is needed, and b where a's is; the others may be `Facts`.
-    """
-    a, b, c, bias = operands
-    found: list[torch.Tensor | None] = [None] * 4
-    if needed[0] or needed[1]:
-        found[:2] = _operand_gradients(multiply, grad, a, b, needed, options)
-    if c is not None and needed[2]:
-        found[2] = scaled(sum_to(grad, c.shape), _conjugated(options.get("beta"))).to(c.dtype)
-    if bias is not None and needed[3]:
-        found[3] = sum_to(grad, bias.shape).to(bias.dtype)
-    return found
-
-
-def _operand_gradients(
-    multiply: Multiply,
+    products: Products,
     grad: torch.Tensor,
-    a: Any,
-    b: Any,
+    operands: _Tensors,
+    facts: Sequence[Facts | None],
     needed: Sequence[bool],
     options: dict[str, Any],
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    keywords = _kernels(options)
+) -> list[torch.Tensor | None]:
+    """Return the gradients by a, b, and, if they are spoken of, c and bias, from that of the epilogue's input.
+
+    Of the operands a and b, each is there where the other's gradient is needed. `facts` are of all terms.
+    """
+    found: list[torch.Tensor | None] = [None] * len(facts)
+    if needed[0] or needed[1]:
+        a, b = operands
+        found[:2] = products(grad, a, b, facts, _options_of_gradients(options) if options else options)
+    if len(facts) > 2:
+        found[2] = scaled(grad, _conjugated(_beta(options))) if needed[2] else None
+        found[3] = grad if needed[3] else None
+    return [None if x is None else _as_term(x, fact) for x, fact in zip(found, facts, strict=True)]
+
+
+def _options_of_gradients(options: dict[str, Any]) -> dict[str, Any]:
+    given = {name: options[name] for name in (*_KERNELS, "host_alpha") if options.get(name) is not None}
     if options.get("alpha") is not None:
-        keywords["alpha"] = _conjugated(options["alpha"])
-    a_is_vector, b_is_vector = len(a.shape) == 1, len(b.shape) == 1
+        given["alpha"] = _conjugated(options["alpha"])
+    return given
+
+
+def _as_term(grad: torch.Tensor, term: Any) -> torch.Tensor:
+    """Give a gradient the shape and dtype of what it is by; a real operand of a complex product has a real one."""
+    if grad.shape != term.shape:
+        while grad.ndim < len(term.shape):
+            grad = grad.unsqueeze(0)
+        grad = sum_to(grad, term.shape)
+    if grad.dtype != term.dtype:
+        grad = (grad.real if grad.is_complex() and not term.dtype.is_complex else grad).to(term.dtype)
+    return grad
+
+
+def products_below(
+    grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | None, facts: Sequence[Any], options: dict[str, Any]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return them from the compiled half: of exact tensors, without a record."""
+    if "host_alpha" in options:
+        options = options | {"alpha": options["host_alpha"].item()}
+        del options["host_alpha"]
+    return _core.matmul_backward(grad, a, b, facts[0].shape, facts[1].shape, options)
+
+
+def products_recorded(
+    grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | None, facts: Sequence[Any], options: dict[str, Any]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return them from the operator, so that they have derivatives, and can be traced."""
+    a_shape, b_shape = facts[0].shape, facts[1].shape
+    a_is_vector, b_is_vector = len(a_shape) == 1, len(b_shape) == 1
     if b_is_vector:
         grad = grad.unsqueeze(-1)
     if a_is_vector:
         grad = grad.unsqueeze(-2)
     by_a = by_b = None
-    if needed[0]:
+    if b is not None:
         right = b.unsqueeze(1) if b_is_vector else b
-        by_a = _as_operand(_product_to(multiply, grad, right.mH, a.shape[:-2], keywords), a)
-    if needed[1]:
+        by_a = _sum_of_products(grad, right.mH, a_shape[:-2], options)
+        by_a = by_a.squeeze(-2) if a_is_vector else by_a
+    if a is not None:
         left = a.unsqueeze(0) if a_is_vector else a
-        by_b = _as_operand(_product_to(multiply, left.mH, grad, b.shape[:-2], keywords), b)
+        by_b = _sum_of_products(left.mH, grad, b_shape[:-2], options)
+        by_b = by_b.squeeze(-1) if b_is_vector else by_b
     return by_a, by_b
 
 
-def _as_operand(grad: torch.Tensor, operand: Any) -> torch.Tensor:
-    """Give a gradient the shape and dtype of what it is by; a real operand of a complex product has a real one."""
-    if grad.is_complex() and not operand.dtype.is_complex:
-        grad = grad.real
-    return grad.reshape(operand.shape).to(operand.dtype)
-
-
-def _product_to(
-    multiply: Multiply, x: torch.Tensor, y: torch.Tensor, batch: torch.Size, keywords: dict[str, Any]
-) -> torch.Tensor:
-    """Multiply, and sum over the stacks that an operand with that batch was broadcast over."""
+def _sum_of_products(x: torch.Tensor, y: torch.Tensor, batch: torch.Size, options: dict[str, Any]) -> torch.Tensor:
+    """Multiply; one product is the sum over all stacks, where an operand was broadcast over them, and memory allows."""
     if x.ndim > 2 and all(size == 1 for size in batch) and x.shape[:-2] == y.shape[:-2]:
-        folded = _folded(x, y)
-        if folded is not None:
-            return multiply(*folded, **keywords)
-    product = multiply(x, y, **keywords)
-    return sum_to(product, (*batch, *product.shape[-2:]))
-
-
-def _folded(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return two stacks as two matrices, whose product is the sum of theirs; None if that took a copy."""
-    try:
-        return x.movedim(-2, 0).view(x.shape[-2], -1), y.view(-1, y.shape[-1])
-    except RuntimeError:  # no such view
-        return None
+        with contextlib.suppress(RuntimeError):  # there is no such view
+            x, y = x.movedim(-2, 0).view(x.shape[-2], -1), y.view(-1, y.shape[-1])
+    return multiply(x, y, **options)
 
 
 # ---- the tangent ----
 
 
-def tangent(
-    multiply: Multiply, tensors: _Tensors, tangents: _Tensors, shape: torch.Size, options: dict[str, Any]
-) -> torch.Tensor:
+def tangent(operands: _Tensors, tangents: _Tensors, shape: torch.Size, options: dict[str, Any]) -> torch.Tensor:
     """Return the tangent of the epilogue's input, which has that shape, from those of a, b, c and bias."""
-    a, b = tensors[:2]
-    by_a, by_b, by_c, by_bias = tangents[:4]
-    keywords = _kernels(options)
-    for name in ("alpha", "dtype"):
-        if options.get(name) is not None:
-            keywords[name] = options[name]
-    rest = None if by_c is None else scaled(by_c, options.get("beta"))
+    a, b = operands
+    by_a, by_b, by_c, by_bias = tangents
+    keywords = {
+        name: options[name] for name in (*_KERNELS, "alpha", "host_alpha", "dtype") if options.get(name) is not None
+    }
+    rest = None if by_c is None else scaled(by_c, _beta(options))
     if by_bias is not None:
         rest = by_bias if rest is None else rest + by_bias
     for x, y in ((by_a, b), (a, by_b)):
