@@ -5,6 +5,7 @@ Dynamo traces all of it, but for what depends on dtypes alone, which is computed
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from interop.torch._tensors import as_tensor, fill, name_of, refuse_written
 
 __all__ = [
     "as_dtype",
+    "by_torch",
     "check_shapes",
     "common_dtype",
     "compute",
@@ -34,6 +36,7 @@ __all__ = [
     "operands_of",
     "refuse_options",
     "side_of",
+    "without_autocast",
 ]
 
 
@@ -93,16 +96,30 @@ def decomposed(name: str, a: Any, b: Any = None, where_zero: Any = None) -> torc
         side = side_of(operands[place], dtype)
         if side:
             name, operands[place] = _beside(name, side, dtype, place == 0)
-    elements = [
-        x if isinstance(x, torch.Tensor) else element(function, parameter, x, dtype, like)
-        for parameter, x in zip(parameters, operands, strict=True)
-    ]
-    zero = None if where_zero is None else element(function, "where_zero", where_zero, dtype, like)
-    return computed(name, dtype, *elements, where_zero=zero)
+    with without_autocast(like):
+        elements = [
+            x if isinstance(x, torch.Tensor) else element(function, parameter, x, dtype, like)
+            for parameter, x in zip(parameters, operands, strict=True)
+        ]
+        zero = None if where_zero is None else element(function, "where_zero", where_zero, dtype, like)
+        return computed(name, dtype, *elements, where_zero=zero)
+
+
+def without_autocast(like: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Leave the dtypes of torch's operations as they are, also under `torch.autocast`."""
+    place = like.device.type
+    if place in ("cpu", "cuda") and torch.is_autocast_enabled(place):
+        return torch.autocast(place, enabled=False)  # type: ignore[no-any-return]
+    return contextlib.nullcontext()
 
 
 def check_shapes(function: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-    """Raise as the call without torch's transforms does for shapes that do not broadcast."""
+    """Raise as the call without torch's transforms does for shapes that do not broadcast.
+
+    Torch itself does where sizes are not known yet: to compare them would be to decide on them.
+    """
+    if torch.compiler.is_compiling() or not all(type(size) is int for _, x in tensors for size in x.shape):
+        return
     sizes: list[Any] = []  # from the last dimension on
     for _, x in tensors:
         for place, size in enumerate(reversed(x.shape)):
@@ -118,7 +135,7 @@ def check_shapes(function: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> 
 
 
 def is_scalar(x: Any) -> bool:
-    return isinstance(x, bool | int | float | complex | np.generic)
+    return isinstance(x, bool | int | float | complex | np.generic | torch.SymInt | torch.SymFloat)
 
 
 def described(x: Any) -> Any:
@@ -127,9 +144,9 @@ def described(x: Any) -> Any:
         return (x.dtype, x.dim() == 0)
     if isinstance(x, bool):
         return True
-    if isinstance(x, int):
+    if isinstance(x, int | torch.SymInt):
         return 1
-    if isinstance(x, float) and not isinstance(x, np.generic):
+    if isinstance(x, float | torch.SymFloat) and not isinstance(x, np.generic):
         return 1.0
     return x
 
@@ -140,15 +157,20 @@ def common_dtype(name: str, *operands: Any) -> str:
     function = f"interop.{name}"
     kinds = [(name_of(x[0]), x[1]) if isinstance(x, tuple) else x for x in operands]
     dtype = _core.shared_dtype(name, kinds)
-    served: list[Any] = [("", (), x[0]) for x in kinds if isinstance(x, tuple)]
     if dtype is None:
-        try:
-            dtype = promote(function, "torch", OPERATIONS[name].in_float, *as_promoted(kinds))
-        except TypeError:
-            _core.abstract_operands(function, served)
-            raise
+        named = zip(OPERATIONS[name].parameters, kinds, strict=True)
+        _core.abstract_operands(function, [(x, (), kind[0]) for x, kind in named if isinstance(kind, tuple)])
+        dtype = promote(function, "torch", OPERATIONS[name].in_float, *as_promoted(kinds))
+        if dtype == "complex32":
+            raise TypeError(f"{function}: the operands promote to {dtype}; accepted: {_PROMOTED}")
     _core.abstract_elementwise(name, dtype, [])
     return dtype
+
+
+_PROMOTED = (
+    "what promotes to bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64 "
+    "or complex128"
+)
 
 
 @constant
@@ -180,10 +202,12 @@ def _range(dtype: str) -> tuple[int, int]:
 
 def side_of(scalar: Any, dtype: str) -> int:
     """Tell where a finite real scalar lies beside all that a dtype holds: -1 below, 1 above, 0 among it."""
-    if isinstance(scalar, complex):
+    if isinstance(scalar, complex | np.complexfloating):
         return 0
+    if isinstance(scalar, np.generic):
+        scalar = scalar.item()
     if kind_of(dtype) in "biu":
-        if not isinstance(scalar, int | np.integer | np.bool_):
+        if not isinstance(scalar, int | torch.SymInt):
             return 0
         least, largest = _range(dtype)
         return -1 if scalar < least else 1 if scalar > largest else 0
@@ -214,10 +238,10 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
         isinstance(scalar, int) and not -_largest("float64") <= scalar <= _largest("float64")
     ):
         _refuse_scalar(function, name, scalar, dtype)
+    number = scalar if isinstance(scalar, complex) else torch.sym_float(scalar)
     wide = torch.complex128 if isinstance(scalar, complex) else torch.float64
-    if isinstance(scalar, float):  # torch's graphs have symbols for products of tensors and floats, and no others
-        return (like.new_ones((), dtype=wide) * scalar).to(getattr(torch, dtype))
-    return like.new_full((), scalar, dtype=wide).to(getattr(torch, dtype))
+    # Not new_full, for each value of which torch would compile anew.
+    return (like.new_ones((), dtype=wide) * number).to(getattr(torch, dtype))
 
 
 def _refuse_scalar(function: str, name: str, scalar: Any, dtype: str) -> None:
@@ -255,7 +279,16 @@ def computed(name: str, dtype: str, *operands: torch.Tensor, where_zero: torch.T
         return _divide_floats(name, *x)
     if kind == "b" and name == "abs":
         return x[0].clone()
-    result: torch.Tensor = getattr(torch, OPERATIONS[name].torch or name)(*x)
+    # torch multiplies by 1 + 0j before it adds, which makes an infinity NaN, and subtracts from 0 to negate.
+    if kind == "c" and name in ("add", "subtract", "negative"):
+        parts = [by_torch(name, *[part(y) for y in x]) for part in (torch.real, torch.imag)]
+        return torch.complex(*parts)
+    return by_torch(name, *x)
+
+
+def by_torch(name: str, *operands: torch.Tensor) -> torch.Tensor:
+    """Compute by torch's own function."""
+    result: torch.Tensor = getattr(torch, OPERATIONS[name].torch or name)(*operands)
     return result
 
 
@@ -271,8 +304,7 @@ def _divide_floats(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _of_integers(name: str, *x: torch.Tensor) -> torch.Tensor:
     """Compute a function of signed integers, which torch may refuse to divide by 0 and, some, by -1."""
     if name not in ("floor_divide", "remainder"):
-        result: torch.Tensor = getattr(torch, OPERATIONS[name].torch or name)(*x)
-        return result
+        return by_torch(name, *x)
     a, b = x
     is_special = (b == 0) | (b == -1)
     quotient = torch.div(a, torch.where(is_special, 1, b), rounding_mode="floor")

@@ -13,6 +13,7 @@ from interop._operations.table import OPERATIONS
 from interop.torch._constants import constant
 from interop.torch._elementwise import (
     as_dtype,
+    by_torch,
     check_shapes,
     computed,
     described,
@@ -23,6 +24,7 @@ from interop.torch._elementwise import (
     operands_of,
     refuse_options,
     side_of,
+    without_autocast,
 )
 from interop.torch._tensors import fill, name_of, refuse_written
 
@@ -59,8 +61,9 @@ def decomposed_expression(split: Split, *operands: Any) -> torch.Tensor:
     if any(sides):
         plan = _plan(split, dtypes, kinds, sides)
     like = tensors[0][1]
-    values = [element(function, label, scalars[source], dtype, like) for source, label, dtype in plan.values]
-    return evaluate(plan.steps, function, [x for _, x in tensors], values)
+    with without_autocast(like):
+        values = [element(function, label, scalars[source], dtype, like) for source, label, dtype in plan.values]
+        return evaluate(plan.steps, function, [x for _, x in tensors], values)
 
 
 def sources_of(split: Split, operands: Sequence[Any]) -> list[Any]:
@@ -155,13 +158,8 @@ def apply(name: str, dtype: str, operands: Sequence[torch.Tensor]) -> torch.Tens
     if name == "conj":
         return torch.conj_physical(first)
     if first.dtype.itemsize == 2 and operation.in_float:  # rounded once
-        return as_dtype(_by_torch(name, [x.float() for x in operands]), dtype)
-    return _by_torch(name, operands)
-
-
-def _by_torch(name: str, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    result: torch.Tensor = getattr(torch, OPERATIONS[name].torch or name)(*operands)
-    return result
+        return as_dtype(by_torch(name, *[x.float() for x in operands]), dtype)
+    return by_torch(name, *operands)
 
 
 def _of_unsigned(name: str, dtype: str, operands: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -169,7 +167,7 @@ def _of_unsigned(name: str, dtype: str, operands: Sequence[torch.Tensor]) -> tor
     if name == "sign":
         return (operands[0] != 0).to(torch.int64)
     if name not in ("bitwise_left_shift", "bitwise_right_shift"):
-        return _by_torch(name, operands)
+        return by_torch(name, *operands)
     x, count = operands
     bits = 8 * getattr(torch, dtype).itemsize
     is_outside = (count < 0) | (count >= bits)
