@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from interop import _core
 from interop._operations.promotion import as_promoted, beside, element_of, numpy_dtype, promote
 from interop._operations.table import COMPARISONS, OPERATIONS
+from interop.torch._constants import constant
 from interop.torch._tensors import as_tensor, fill, name_of, refuse_written
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "common_dtype",
     "compute",
     "computed",
-    "constant",
     "decomposed",
     "described",
     "element",
@@ -38,15 +38,6 @@ __all__ = [
     "side_of",
     "without_autocast",
 ]
-
-
-def constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function of dtypes and kinds alone: Dynamo calls it while it traces, and takes the answer as a constant.
-
-    It is what `torch.compiler.assume_constant_result` does, which loads Dynamo.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
 
 
 # ---- a call ----
@@ -244,7 +235,7 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
     if kind == "b":
         return like.new_full((), bool(scalar), dtype=torch.bool)
     if (kind != "c" and isinstance(scalar, complex)) or (
-        isinstance(scalar, int) and not -sys.float_info.max <= scalar <= sys.float_info.max
+        isinstance(scalar, int) and not -_largest("float64") <= scalar <= _largest("float64")
     ):
         _refuse_scalar(function, name, scalar, dtype)
     number = scalar if isinstance(scalar, complex) else torch.sym_float(scalar)

@@ -10,12 +10,12 @@ import torch
 from interop._expressions.known import type_of
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, StepRef, Typed
 from interop._operations.table import OPERATIONS
+from interop.torch._constants import constant
 from interop.torch._elementwise import (
     as_dtype,
     by_torch,
     check_shapes,
     computed,
-    constant,
     described,
     element,
     halved,

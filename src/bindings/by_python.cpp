@@ -35,8 +35,10 @@ nb::object stream_for_jax(const char* function, nb::handle stream) {
 
 bool led_by_numpy(const Call& call) { return std::strcmp(call.library(), "numpy") == 0; }
 
-void compute_on_host(const Call& call, nb::handle operation, nb::handle operands, nb::handle dtype, nb::handle more) {
-  kOnHost.get()(operation, operands, call.numpy_output(), dtype, more, led_by_numpy(call));
+void compute_on_host(const Call& call, nb::handle operation, nb::handle operands, nb::handle dtype, nb::handle more,
+                     nb::object out) {
+  if (!out.is_valid()) out = call.numpy_output();
+  kOnHost.get()(operation, operands, out, dtype, more, led_by_numpy(call));
 }
 
 }  // namespace interop::bindings

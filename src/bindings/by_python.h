@@ -22,7 +22,8 @@ nanobind::object stream_for_jax(const char* function, nanobind::handle stream);
 /// NumPy computes for another library: its floating-point warnings are not that library's.
 bool led_by_numpy(const Call& call);
 /// Writes an operation on the call's arrays to its output, by `interop._host.door.compute`, which says what these are.
+/// `out`: the output in another view.
 void compute_on_host(const Call& call, nanobind::handle operation, nanobind::handle operands, nanobind::handle dtype,
-                     nanobind::handle more);
+                     nanobind::handle more, nanobind::object out = {});
 
 }  // namespace interop::bindings

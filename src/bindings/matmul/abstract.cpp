@@ -46,20 +46,36 @@ class Compact {
   DLTensor tensor_{};
 };
 
-nb::dict abstract_matmul(nb::handle a_given, nb::handle b_given, nb::handle dtype, nb::handle library, nb::handle c,
-                         nb::handle bias, nb::handle epilogue, nb::handle backend, nb::handle precision) {
-  read_kernel_options(backend, precision);  // for what it throws
+/// What is described of an array, or nothing where a number, or None, stands in its place.
+class MaybeCompact {
+ public:
+  MaybeCompact(const char* name, nb::handle given) {
+    if (PyTuple_Check(given.ptr())) array_.emplace(name, given);
+  }
+  const DLTensor* get() const { return array_ ? &**array_ : nullptr; }
+
+ private:
+  std::optional<Compact> array_;
+};
+
+nb::dict abstract_matmul(nb::handle a_given, nb::handle b_given, nb::handle dtype, nb::handle library,
+                         nb::kwargs given) {
+  const Terms terms = read_terms(a_given, b_given, given);
+  read_kernel_options(terms.backend, terms.precision);  // for what it throws
+  check_terms(terms);
   const Compact a("a", a_given), b("b", b_given);
   const DLDataType result_dtype = library.is_none()
                                       ? dtype_called(nb::cast<std::string>(dtype))
                                       : product_dtype(nb::cast<const char*>(library), (*a).dtype, (*b).dtype, dtype);
   const ops::MatmulResult result = ops::matmul_result(*a, *b, result_dtype);
-  ops::MatmulTerms terms;
-  terms.activation = read_epilogue(epilogue);
-  std::optional<Compact> addend, row;
-  if (!c.is_none()) terms.c = &*addend.emplace("c", c);
-  if (!bias.is_none()) terms.bias = &*row.emplace("bias", bias);
-  ops::check_terms(terms, result.shape, ((*a).ndim > 1) + ((*b).ndim > 1), result.dtype);
+  const MaybeCompact c("c", terms.c), bias("bias", terms.bias), scale_a("scale_a", terms.scale_a),
+      scale_b("scale_b", terms.scale_b);
+  ops::check_terms({c.get(), bias.get(), nullptr, read_epilogue(terms.epilogue)}, result.shape,
+                   ((*a).ndim > 1) + ((*b).ndim > 1), result.dtype);
+  check_scale("scale_a", terms.scale_a, scale_a.get(), (*a).dtype);
+  check_scale("scale_b", terms.scale_b, scale_b.get(), (*a).dtype);
+  if (!terms.alpha.is_none()) factor_value("alpha", terms.alpha, result.dtype);
+  if (!terms.beta.is_none()) factor_value("beta", terms.beta, result.dtype);
   nb::dict answer;
   answer["shape"] = exchange::shape_tuple(result.shape);
   answer["dtype"] = dtype_name(result.dtype);
@@ -78,17 +94,14 @@ std::size_t matmul_workspace(nb::handle a_given, nb::handle b_given, const std::
 
 void bind_abstract_matmul(nb::module_& m) {
   m.def("abstract_matmul", &abstract_matmul, nb::arg("a"), nb::arg("b"), nb::arg("dtype").none() = nb::none(),
-        nb::kw_only(), nb::arg("library").none() = nb::none(), nb::arg("c").none() = nb::none(),
-        nb::arg("bias").none() = nb::none(), nb::arg("epilogue").none() = nb::none(),
-        nb::arg("backend").none() = nb::none(), nb::arg("precision").none() = nb::none(),
+        nb::kw_only(), nb::arg("library").none() = nb::none(), nb::arg("terms"),
         nb::sig("def abstract_matmul(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], "
-                "dtype: typing.Any = None, *, library: str | None = None, "
-                "c: tuple[tuple[int, ...], str] | None = None, bias: tuple[tuple[int, ...], str] | None = None, "
-                "epilogue: str | None = None, backend: typing.Any = None, precision: typing.Any = None) -> dict[str, "
+                "dtype: typing.Any = None, *, library: str | None = None, **terms: typing.Any) -> dict[str, "
                 "typing.Any]"),
         "What a product of arrays of these (shape, dtype) is, or the error that interop.matmul raises: its shape and "
         "dtype, and whether kernels read the operands as they are. `dtype` is the product's own, or with `library`, "
-        "whose promotion decides, what the caller asked for.");
+        "whose promotion decides, what the caller asked for. Of the other arguments of interop.matmul, arrays are "
+        "(shape, dtype), too.");
   m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
         nb::sig("def matmul_workspace(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], dtype: str, "
                 "backend: str | None, precision: str | None, /) -> int"),

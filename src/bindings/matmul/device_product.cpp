@@ -87,9 +87,8 @@ class Converted {
 DeviceProduct::DeviceProduct(const Product& product, const DLTensor& out, cuda::MatmulOptions options) {
   if (product.terms.autotune.is(Py_False)) options.uses_choices = false;
   options_ = options;
-  const Call& call = product.call;
   const DLDataType dtype = product.result.dtype;
-  const DLTensor* operands[2] = {&call.tensor(0), &call.tensor(1)};
+  const DLTensor* operands[2] = {&product.operand(0), &product.operand(1)};
   if (!ops::reads_matmul(operands[0]->dtype, operands[1]->dtype, dtype)) {
     for (int i = 0; i < 2; ++i) {
       if (operands[i]->dtype == dtype) continue;
@@ -98,8 +97,8 @@ DeviceProduct::DeviceProduct(const Product& product, const DLTensor& out, cuda::
     }
   }
   gemm_ = ops::plan_matmul(*operands[0], *operands[1], out, product.beside);
-  gemm_.a_conjugated = call.conjugated(0);
-  gemm_.b_conjugated = call.conjugated(1);
+  gemm_.a_conjugated = product.conjugated(0);
+  gemm_.b_conjugated = product.conjugated(1);
   // Explained, host arrays have no copies yet: those would be as well aligned as the output.
   if (out.device.device_type == kDLCPU) gemm_.a = gemm_.b = out.data;
   set_scales(product);

@@ -11,6 +11,7 @@
 #include "bindings/explain.h"
 #include "bindings/frame.h"
 #include "bindings/matmul/abstract.h"
+#include "bindings/matmul/backward.h"
 #include "bindings/matmul/choices.h"
 #include "bindings/matmul/device_product.h"
 #include "bindings/matmul/product.h"
@@ -57,18 +58,18 @@ void on_host(const Product& product) {
   const Call& call = product.call;
   const DLDataType dtype = product.result.dtype;
   const bool is_half = dtype.bits == 16 && is_float(dtype);
-  const bool converts = call.tensor(0).dtype != dtype || call.tensor(1).dtype != dtype || is_half ||
-                        call.conjugated(0) || call.conjugated(1);
+  const bool converts = product.operand(0).dtype != dtype || product.operand(1).dtype != dtype || is_half ||
+                        product.conjugated(0) || product.conjugated(1);
   if (product.is_plain() && !converts) {
     nb::dict keywords;
-    keywords["out"] = call.numpy_output();
+    keywords["out"] = product.numpy_output();
     std::optional<exchange::Within> guard;
     if (!led_by_numpy(call)) guard.emplace(exchange::numpy_in_silence());
-    kNumpyMatmul.get()(call.numpy(0), call.numpy(1), **keywords);
+    kNumpyMatmul.get()(product.numpy_operand(0), product.numpy_operand(1), **keywords);
     return;
   }
   nb::dict keywords;
-  keywords["conjugates"] = nb::make_tuple(call.conjugated(0), call.conjugated(1));
+  keywords["conjugates"] = nb::make_tuple(product.conjugated(0), product.conjugated(1));
   keywords["c"] = product.numpy_of(product.arrays.c);
   keywords["alpha"] = product.alpha();
   keywords["beta"] = product.beta();
@@ -81,8 +82,8 @@ void on_host(const Product& product) {
     if (!scale.is_none()) scales.append(place < 0 ? nb::borrow(scale) : product.numpy_of(place));
   }
   keywords["scales"] = scales;
-  const nb::tuple operands = nb::make_tuple(call.numpy(0), call.numpy(1));
-  compute_on_host(call, kMatmulName.get(), operands, exchange::numpy_dtype(dtype), keywords);
+  const nb::tuple operands = nb::make_tuple(product.numpy_operand(0), product.numpy_operand(1));
+  compute_on_host(call, kMatmulName.get(), operands, exchange::numpy_dtype(dtype), keywords, product.numpy_output());
 }
 
 /// The result of a product whose arrays are read.
@@ -93,7 +94,7 @@ const DLTensor& make_result(Product& product) {
                      "computes; accepted: None, or execution='cuda' with it");
   }
   if (!call.on_host()) find_cublas();
-  return call.output(product.result.shape, product.result.dtype);
+  return product.make_output();
 }
 
 /// What a call of `interop.matmul` is: all that is decided before anything is computed. `run` does it, `explain` says
@@ -129,12 +130,20 @@ class Decision {
   std::optional<DeviceProduct> device_;
 };
 
+}  // namespace
+
+nb::object run(Product& product, const cuda::MatmulOptions& options) {
+  const DLTensor& out = make_result(product);
+  return on_own_frame([&] { return Decision(product, out, options).run(); });
+}
+
+namespace {
+
 nb::object compute(nb::handle a, nb::handle b, const Terms& terms, const cuda::MatmulOptions& options,
                    bool below_autograd) {
   return exchange::as_call(kMatmul, !terms.execution.is_none(), [&] {
     Product product(a, b, terms, {false, below_autograd});
-    const DLTensor& out = make_result(product);
-    return on_own_frame([&] { return Decision(product, out, options).run(); });
+    return run(product, options);
   });
 }
 
@@ -176,6 +185,7 @@ nb::object explain_matmul(nb::handle a, nb::handle b, nb::dict given) {
 
 void bind_matmul(nb::module_& m) {
   bind_abstract_matmul(m);
+  bind_matmul_backward(m);
   bind_matmul_choices(m);
   m.def("matmul", &matmul, nb::arg().none(), nb::arg().none(), nb::arg(),
         nb::sig("def matmul(a: typing.Any, b: typing.Any, options: dict[str, typing.Any], /) -> typing.Any"),

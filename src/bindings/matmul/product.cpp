@@ -2,7 +2,6 @@
 #include "bindings/matmul/product.h"
 
 #include <cstring>
-#include <tuple>
 
 #include "bindings/promotion.h"
 #include "bindings/scalars.h"
@@ -89,38 +88,63 @@ double scale_of(const char* name, nb::handle scale) {
                   exchange::type_text(scale) + "); accepted: a real number, or one float32");
 }
 
-Product::Product(nb::handle a, nb::handle b, const Terms& given, Reading reading)
+void check_scale(const char* name, nb::handle scale, const DLTensor* tensor, DLDataType operand) {
+  if (scale.is_none()) return;
+  if (!ops::is_float8(operand)) {
+    throw ValueError(std::string(kMatmul) + ": " + name + " is given, and the operands are " + dtype_name(operand) +
+                     "; accepted: None, or float8 operands (alpha= scales others)");
+  }
+  if (!tensor) {
+    scale_of(name, scale);
+    return;
+  }
+  if (tensor->dtype == kFloat32 && element_count(*tensor) == 1) return;
+  throw ValueError(std::string(kMatmul) + ": " + name + " is " + dtype_name(tensor->dtype) + " of shape " +
+                   shape_text(*tensor) + "; accepted: a scalar, or one float32");
+}
+
+Product::Product(nb::handle a, nb::handle b, const Terms& given, Reading reading, const Turned* turned)
     : terms(given),
       arrays(a, b, given),
       call(kMatmul, arrays.arguments, arrays.count,
            {given.out, given.stream, given.execution, reading.only_looks, false, false, reading.below_autograd}) {
-  const DLTensor &left = call.tensor(0), &right = call.tensor(1);
+  if (turned) turn(*turned);
+  const DLTensor &left = operand(0), &right = operand(1);
   const DLDataType dtype = product_dtype(call.library(), left.dtype, right.dtype, terms.dtype);
   result = ops::matmul_result(left, right, dtype);
   const auto tensor = [&](int place) { return place < 0 ? nullptr : &call.tensor(place); };
   beside = {tensor(arrays.c), tensor(arrays.bias), tensor(arrays.aux), read_epilogue(terms.epilogue)};
   ops::check_terms(beside, result.shape, (left.ndim > 1) + (right.ndim > 1), dtype);
-  check_scales();
+  check_scale("scale_a", terms.scale_a, tensor(arrays.scale_a), left.dtype);
+  check_scale("scale_b", terms.scale_b, tensor(arrays.scale_b), left.dtype);
 }
 
-void Product::check_scales() const {
-  for (const auto& [name, scale, place] :
-       {std::tuple{"scale_a", terms.scale_a, arrays.scale_a}, std::tuple{"scale_b", terms.scale_b, arrays.scale_b}}) {
-    if (scale.is_none()) continue;
-    if (!ops::is_float8(call.tensor(0).dtype)) {
-      throw ValueError(std::string(kMatmul) + ": " + name + " is given, and the operands are " +
-                       dtype_name(call.tensor(0).dtype) +
-                       "; accepted: None, or float8 operands (alpha= scales others)");
-    }
-    if (place < 0) {
-      scale_of(name, scale);
-      continue;
-    }
-    const DLTensor& tensor = call.tensor(place);
-    if (tensor.dtype == kFloat32 && element_count(tensor) == 1) continue;
-    throw ValueError(std::string(kMatmul) + ": " + name + " is " + dtype_name(tensor.dtype) + " of shape " +
-                     shape_text(tensor) + "; accepted: a scalar, or one float32");
+void Product::turn(const Turned& turned) {
+  for (int i = 0; i < 2; ++i) {
+    views_[i] = std::make_unique<View>(call.tensor(i), call.conjugated(i));
+    View& view = *views_[i];
+    if (turned.column[i]) view.insert((*view).ndim);
+    if (turned.row[i]) view.insert((*view).ndim - 1);
+    if (turned.adjoint[i]) view.adjoin();
   }
+  drops_row_ = turned.drops_row;
+  drops_column_ = turned.drops_column;
+  if (turned.sums && (**views_[0]).ndim > 2) View::fold(*views_[0], *views_[1]);
+}
+
+const DLTensor& Product::make_output() {
+  Shape shape = result.shape;
+  if (drops_row_) {
+    shape.sizes[shape.ndim - 2] = shape.sizes[shape.ndim - 1];
+    --shape.ndim;
+  }
+  if (drops_column_) --shape.ndim;
+  const DLTensor& made = call.output(shape, result.dtype);
+  if (!drops_row_ && !drops_column_) return made;
+  out_ = std::make_unique<View>(made, false);
+  if (drops_column_) out_->insert(made.ndim);
+  if (drops_row_) out_->insert((**out_).ndim - 1);
+  return **out_;
 }
 
 }  // namespace interop::bindings

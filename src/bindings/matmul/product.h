@@ -3,9 +3,11 @@
 
 #include <interop/call.h>
 
+#include <memory>
 #include <string>
 
 #include "bindings/matmul/terms.h"
+#include "bindings/matmul/view.h"
 #include "ops/matmul.h"
 
 namespace interop::bindings {
@@ -18,6 +20,8 @@ DLDataType product_dtype(const char* library, DLDataType a, DLDataType b, nanobi
 ScalarValue factor_value(const char* name, nanobind::handle factor, DLDataType result);
 /// The scale of an operand that is not an array; 1 if there is none.
 double scale_of(const char* name, nanobind::handle scale);
+/// Throws, naming it, for a scale that is none of an operand of this dtype. `tensor`: the scale, where it is an array.
+void check_scale(const char* name, nanobind::handle scale, const DLTensor* tensor, DLDataType operand);
 
 /// The arguments of a call that are arrays, and where each one stands among them; -1: it is not there.
 struct Arrays {
@@ -46,6 +50,14 @@ struct Arrays {
   }
 };
 
+/// How two arrays stand in a product that is a gradient. Of each of them in turn: is it one row, or one column, of a
+/// matrix; is the adjoint taken?
+struct Turned {
+  bool row[2], column[2], adjoint[2];
+  bool drops_row, drops_column;  ///< the result is a vector: its one row, or its one column
+  bool sums;  ///< the result is the sum of the stack's products, where the memory has a view of which it is one product
+};
+
 /// A call, with the shape and dtype of its result.
 struct Product {
   /// How its arrays are read: see `CallOptions`.
@@ -60,7 +72,16 @@ struct Product {
   ops::MatmulResult result;
   ops::MatmulTerms beside;
 
-  Product(nanobind::handle a, nanobind::handle b, const Terms& given, Reading reading);
+  Product(nanobind::handle a, nanobind::handle b, const Terms& given, Reading reading, const Turned* turned = nullptr);
+
+  // The operands of the product: the arrays a and b of the call, or views of their memory.
+  const DLTensor& operand(int i) const { return views_[i] ? **views_[i] : call.tensor(i); }
+  bool conjugated(int i) const { return views_[i] ? views_[i]->conjugated() : call.conjugated(i); }
+  nanobind::object numpy_operand(int i) const { return views_[i] ? views_[i]->numpy(call.numpy(i)) : call.numpy(i); }
+
+  /// Makes the array for the result, and returns it as the product writes it.
+  const DLTensor& make_output();
+  nanobind::object numpy_output() const { return out_ ? out_->numpy(call.numpy_output()) : call.numpy_output(); }
 
   bool is_plain() const {
     return !has_factors() && arrays.count == 2 && terms.scale_a.is_none() && terms.scale_b.is_none() &&
@@ -75,7 +96,13 @@ struct Product {
   static nanobind::object factor(nanobind::handle given) {
     return given.is_none() ? nanobind::object(nanobind::int_(1)) : nanobind::borrow(given);
   }
-  void check_scales() const;
+  void turn(const Turned& turned);
+
+  std::unique_ptr<View> views_[2], out_;
+  bool drops_row_ = false, drops_column_ = false;
 };
+
+/// Computes the product, by NumPy or on the GPU, and returns its result.
+nanobind::object run(Product& product, const cuda::MatmulOptions& options);
 
 }  // namespace interop::bindings
