@@ -18,7 +18,6 @@ from interop._functions.array_function import ArrayFunction
 from interop._functions.identity import identities
 from interop._functions.parameters import Parameter
 from interop.torch._constants import constant
-from interop.torch._tensors import below
 
 __all__ = ["call", "is_traced", "leave"]
 
@@ -68,7 +67,8 @@ def _run(
         else:
             args.extend(given)
     function: Any = _function_of(key)
-    below(function, *args, **named)
+    with torch.no_grad():  # autograd has been asked before
+        function(*args, **named)
 
 
 def _value(kind: str, values: dict[str, Iterator[Any]]) -> Any:

@@ -250,8 +250,12 @@ def test_a_fused_expression_is_one_kernel():
 @pytest.mark.gpu
 @pytest.mark.usefixtures("cuda_device")
 def test_products_are_captured_in_cuda_graphs():
-    f = interop.elementwise("x * y + 1")
-    compiled = torch.compile(lambda a, b: f(interop.matmul(a, b), b), fullgraph=True, mode="reduce-overhead")
-    for seed in range(4):
+    f = interop.elementwise("x * y + s")
+
+    def call(a, b, s):
+        return f(interop.matmul(a, b, alpha=s, c=b, beta=2 * s), b, s)
+
+    compiled = torch.compile(call, fullgraph=True, mode="reduce-overhead")
+    for seed in range(8):  # a replayed graph has the numbers of its own call
         a, b = made("cuda", 64, 64, seed=seed), made("cuda", 64, 64, seed=seed + 9)
-        torch.testing.assert_close(compiled(a, b).clone(), f(interop.matmul(a, b), b))
+        torch.testing.assert_close(compiled(a, b, seed + 0.5).clone(), call(a, b, seed + 0.5))
