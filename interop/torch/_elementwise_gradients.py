@@ -161,11 +161,13 @@ def _gradient(
         return gradient
     arrays = [*(kept[place] for place in derivative.arrays), gradient]
     values = [values[place] for place in derivative.values]
-    forward = functools.partial(program, arrays, values, {"execution": execution})
+    options = {"execution": execution}
+    if not any(map(watches, arrays)):
+        return program(arrays, values, options)  # type: ignore[no-any-return]
     if all(map(_is_exact, arrays)):
         with contextlib.suppress(NoDerivativeError):
             names = dict(zip(program.names, arrays, strict=True))
-            return _record(forward, program, names, values, {"execution": execution})
+            return _record(functools.partial(program, arrays, values, options), program, names, values, options)
     plan = _expression.plan_of(program.typed, program.labels)
     elements = [
         element(program.typed.function, label, values[place], dtype, gradient) for place, label, dtype in plan.values
@@ -176,7 +178,4 @@ def _gradient(
 def _is_exact(x: torch.Tensor) -> bool:
     """Is it plain memory, to all but autograd?"""
     with torch.no_grad():
-        return _has_memory(x) and not watches(x)
-
-
-_has_memory: Callable[[torch.Tensor], bool] = getattr(torch._C, "_has_storage", lambda x: True)
+        return not watches(x)

@@ -222,6 +222,34 @@ def test_derivatives_by_transforms(torch, rules, place, name):
         torch_calls.assert_close(torch, make(ours), make(own))
 
 
+def test_public_functions_inside_transforms(torch, place):
+    """They are what is computed here: mapped, differentiated, with a tangent, faked, traced."""
+    from torch._subclasses import FakeTensorMode
+    from torch.autograd import forward_ad
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, y = (torch_calls.ordinary(torch, (3,), "float64", place, k) for k in range(2))
+    expression = interop.elementwise("x * y + exp(x)")
+    for ours, own in (
+        (interop.multiply, torch.mul),
+        (interop.pow, torch.pow),
+        (expression, lambda x, y: x * y + torch.exp(x)),
+    ):
+        for make in (
+            lambda f: torch.func.vmap(f)(x, y),
+            lambda f: torch.func.jacrev(f)(x, y),
+            lambda f: torch.func.jacfwd(f)(x, y),
+            lambda f: torch.func.vmap(torch.func.grad(f))(x, y),
+            lambda f: make_fx(lambda *z: f(*z))(x, y)(x, y),
+        ):
+            torch_calls.assert_close(torch, make(ours), make(own))
+        with forward_ad.dual_level():
+            tangents = [forward_ad.unpack_dual(f(forward_ad.make_dual(x, y), y)).tangent for f in (ours, own)]
+            torch_calls.assert_close(torch, *tangents)
+        with FakeTensorMode() as mode:
+            assert ours(mode.from_tensor(x), mode.from_tensor(y)).shape == (3,)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_traces(torch, rules, place, name):
     """By `make_fx`, and of tensors without memory."""

@@ -17,10 +17,9 @@ CASES = [(name, dtype) for name in SMOOTH for dtype in DTYPES if elements.serves
 WIDE = [(name, dtype) for name, dtype in CASES if dtype in ("float64", "complex128")]
 
 
-def recorded(name, a, b=None, **options):
-    from interop.torch._elementwise_gradients import record
-
-    return record(name, a, b, options)
+def recorded(name, *operands, **options):
+    """The public function: of tensors that need a gradient, it records."""
+    return getattr(interop, name)(*operands, **options)
 
 
 def by_torch(name, a, b=None, **options):

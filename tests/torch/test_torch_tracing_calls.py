@@ -16,10 +16,11 @@ from interop._functions.identity import identities
 
 torch = pytest.importorskip("torch")
 
-import interop.torch  # noqa: E402 (for the operator)
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+import interop.torch  # noqa: E402 (for the operator)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 
