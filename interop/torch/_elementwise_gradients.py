@@ -163,7 +163,7 @@ def _gradient(
     values = [values[place] for place in derivative.values]
     options = {"execution": execution}
     if not any(map(watches, arrays)):
-        return program(arrays, values, options)  # type: ignore[no-any-return]
+        return program(arrays, values, options)
     if all(map(_is_exact, arrays)):
         with contextlib.suppress(NoDerivativeError):
             names = dict(zip(program.names, arrays, strict=True))
