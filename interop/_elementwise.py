@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from interop import _core
 from interop._arguments import missing, refuse_call_of
 from interop._streams import StreamLike
+from interop._traced import traced_by
 
 __all__ = [
     "abs",
@@ -142,7 +143,14 @@ def _operation(
         if declared.__doc__:  # there is none under python -OO
             words = sections.format(dtypes=dtypes, result=result, more=more)
             made.__doc__ = declared.__doc__ = cleandoc(declared.__doc__).replace("{sections}", words)
-        return made  # type: ignore[no-any-return]
+
+        def traced(*args: Any, **options: Any) -> Any:
+            from interop.torch import _tracing  # by torch's compiler, as it traces
+
+            return _tracing.elementwise(name, *args, **options)
+
+        traced.__code__ = traced.__code__.replace(co_name=f"traced_{name}")  # what is compiled is kept by the code
+        return traced_by(traced)(made)  # type: ignore[no-any-return]
 
     return make
 

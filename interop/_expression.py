@@ -12,6 +12,7 @@ from interop._expressions.parser import OPTIONS, parse
 from interop._expressions.source import load
 from interop._expressions.typed import Split
 from interop._streams import StreamLike
+from interop._traced import traced_by
 
 __all__ = ["Expression", "elementwise"]
 
@@ -77,6 +78,12 @@ def elementwise(expression: str, /) -> Expression:
     return Expression(expression)
 
 
+def _traced(expression: Expression, /, *args: Any, **named: Any) -> Any:
+    from interop.torch import _tracing  # by torch's compiler, as it traces
+
+    return _tracing.expression(expression, *args, **named)
+
+
 class Expression:
     """An expression that is called with arrays; `interop.elementwise` makes it, and says how it computes.
 
@@ -88,12 +95,13 @@ class Expression:
         parameters = parsed.parameters
         function = f"interop.elementwise({shown(expression)})"
         self._text = expression
-        make_split = functools.partial(Split, function, parsed)
-        self._calls = _core.Expression(function, list(parameters), make_split, load)
+        self._make_split = functools.partial(Split, function, parsed)
+        self._calls = _core.Expression(function, list(parameters), self._make_split, load)
         positional = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in parameters]
         options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OPTIONS]
         self.__signature__ = inspect.Signature([*positional, *options])
 
+    @traced_by(_traced)
     def __call__(
         self,
         *arrays: Any,

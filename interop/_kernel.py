@@ -13,12 +13,14 @@ from interop._arguments import named, shown, type_name
 from interop._core import CudaError
 from interop._cuda import images
 from interop._functions.array_function import ArrayFunction, ShapeRule
+from interop._functions.identity import Identity
 from interop._functions.image_declaration import check_bytes, signature_of
 from interop._functions.kernel_declaration import NAME, parameters_of
 from interop._functions.parameters import Parameter
 from interop._functions.reads import checked, described, names_of, with_reads
 from interop._program import Program, Source, one_of, program_of, read_source
 from interop._streams import StreamLike
+from interop._traced import call_by_operator, traced_by, traced_call
 from interop._variables import Globals
 
 __all__ = ["Kernel", "kernel"]
@@ -264,15 +266,25 @@ class Kernel(ArrayFunction):
         declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters]
         launched = (*fixed, *launch[2:])
         self._calls = _core.Kernel(label, declarations, self._load, launched, checked(parameters, reads))
+        image = source.image.data if source.image else b""
+        options = sorted(source.options.items())
+        made_of = (source.text, image, source.path, options, source.compiler, signature, *launch, reads)
+        self._identity = Identity.of(self, name, *made_of, *self._shapes.items(), *self._shapes.values())
 
+    @traced_by(traced_call)
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         """Launch the kernel; see the class."""
         # Python looks up the default of each keyword that a signature has; C++ reads those that are given.
-        if self._is_plain and len(args) == self._count:
-            made = self._calls.call(args, self._like, named)
-            if made is not NotImplemented:
-                return made
-        return self._call_with(args, **named)
+        try:
+            if self._is_plain and len(args) == self._count:
+                made = self._calls.call(args, self._like, named)
+                if made is not NotImplemented:
+                    return made
+            return self._call_with(args, **named)
+        except TypeError:
+            if (made := call_by_operator(self, args, named)) is NotImplemented:
+                raise
+            return made
 
     def _call_with(
         self,

@@ -14,6 +14,7 @@ from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.c_types import Names, Resolved, without_std
 from interop._functions.cxx_names import CxxNames
 from interop._functions.declarations import functions_in, parameters_in
+from interop._functions.identity import Identity
 from interop._functions.opaque import Opaque, WithPointers, pointers_of
 from interop._functions.parameters import (
     Declaration,
@@ -28,6 +29,7 @@ from interop._functions.parameters import (
 from interop._functions.reads import checked, described, names_by_function, places_of, with_reads
 from interop._functions.shared_library import SharedLibrary
 from interop._streams import StreamLike
+from interop._traced import call_by_operator, traced_by, traced_call
 
 __all__ = ["Function", "Library", "Opaque", "load"]
 
@@ -286,6 +288,7 @@ class Library:
         self._by_name: dict[str, list[str]] = {}  # those, by their names without namespaces
         self._refused = dict(refused)
         names = CxxNames(library.file)
+        self._version = library.version
         different = [declaration.name for declaration in declared]
         of_text = [declaration.name for declaration in declared if not declaration.stated.place]
         for declaration in declared:
@@ -441,6 +444,8 @@ class Function(ArrayFunction):
         self.__name__ = self.__qualname__ = declaration.plain_name
         self.__doc__ = described(declaration.text, reads)
         compared = checked(parameters, reads)
+        made = (library._version, declaration.text, declaration.parameters, *made_of[2:])
+        self._identity = Identity.of(self, self.__name__, *made, *self._shapes.items(), *self._shapes.values())
 
         def make(addresses: frozenset[int]) -> _core.CFunction:
             declared = pointers_of(parameters, addresses)
@@ -456,13 +461,20 @@ class Function(ArrayFunction):
         else:
             self._calls = make(frozenset())
 
+    @traced_by(traced_call)
     def __call__(
         self, /, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
     ) -> Any:
         """Call the C function; see the class."""
-        if self._is_direct and not named and len(args) == self._count:
-            return self._calls.call(args, self._like, _NONE, stream, execution, False)
-        return self._call(args, named, stream, execution, False)
+        try:
+            if self._is_direct and not named and len(args) == self._count:
+                return self._calls.call(args, self._like, _NONE, stream, execution, False)
+            return self._call(args, named, stream, execution, False)
+        except TypeError:
+            named |= {"stream": stream, "execution": execution}
+            if (made := call_by_operator(self, args, named)) is NotImplemented:
+                raise
+            return made
 
     def _call(self, args: tuple[Any, ...], named: dict[str, Any], stream: Any, execution: Any, looks: bool) -> Any:
         def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from interop import _core
 from interop._arguments import missing, refuse_call_of
 from interop._streams import StreamLike
+from interop._traced import traced_by
 
 __all__ = ["matmul"]
 
@@ -35,7 +36,13 @@ def _with_few_defaults(declared: FunctionT) -> FunctionT:
             refuse_call_of("interop.matmul", (a, b, *more), options)
         return _core.matmul(a, b, options)
 
-    return matmul  # type: ignore[return-value]
+    return traced_by(_traced)(matmul)  # type: ignore[return-value]
+
+
+def _traced(*args: Any, **options: Any) -> Any:
+    from interop.torch import _tracing  # by torch's compiler, as it traces
+
+    return _tracing.matmul(*args, **options)
 
 
 @_with_few_defaults

@@ -188,7 +188,7 @@ def test_the_page_lists_the_functions_and_what_expressions_have():
 
 
 def test_an_operation_stands_in_few_files():
-    """The table, the function that users call, and where NumPy's and JAX's answers are not the package's."""
+    """The table, the function that users call, and where NumPy's, JAX's and torch's answers are not the package's."""
     files = [*(ROOT / "src").rglob("*.*"), *(ROOT / "interop").rglob("*.py")]
     found = {
         file.relative_to(ROOT).as_posix()
@@ -201,4 +201,5 @@ def test_an_operation_stands_in_few_files():
         "interop/_elementwise.py",
         "interop/_host/elementwise.py",
         "interop/jax/_elementwise.py",
+        "interop/torch/_elementwise.py",
     }

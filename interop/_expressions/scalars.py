@@ -49,9 +49,12 @@ def of_scalars(operation: Operation, *operands: Any) -> Any:
         return not x if isinstance(x, bool) else ~x
     if name in COMPARISONS:  # Python's numbers are compared exactly, whatever their size
         operands = tuple(x.item() if isinstance(x, np.generic) else x for x in operands)
+    function = _OPERATORS[operation.symbol, operation.arity] if operation.symbol else None
+    if function and not any(isinstance(x, np.generic) for x in operands):
+        return function(*operands)
     with np.errstate(all="ignore"):
-        if operation.symbol:
-            return _OPERATORS[operation.symbol, operation.arity](*operands)
+        if function:
+            return function(*operands)
         if name == "abs":
             return abs(*operands)
         result = getattr(np, operation.numpy)(*operands)

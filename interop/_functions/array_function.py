@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from interop._arguments import known_keywords
+from interop._functions.identity import Identity
 from interop._functions.parameters import Parameter
 
 __all__ = ["ArrayFunction", "ShapeRule"]
@@ -20,6 +21,8 @@ Core = Callable[[tuple[Any, ...], dict[int, Any], dict[int, Any]], Any]
 
 class ArrayFunction:
     """A function that is called with arrays and numbers, some of which it may make itself."""
+
+    _identity: Identity
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +78,15 @@ class SharedLibrary:
     def file(self) -> Path:
         """The file that the loader has found."""
         return Path(_file_of(self._library))
+
+    @property
+    def version(self) -> tuple[object, ...]:
+        """Which file it is, as far as it can be told without reading all of it."""
+        try:
+            status = self.file.stat()
+        except OSError:
+            return (self.file, uuid.uuid4())  # another one in each process
+        return (self.file, status.st_size, status.st_mtime_ns)
 
     def address_of(self, function: str) -> int | None:
         """Return the address of the function with this symbol; None if there is no such symbol.

@@ -143,6 +143,8 @@ def element_of(function: str, name: str, scalar: Any, dtype: Any, warns: bool = 
         fits = limits.min <= int(scalar) <= limits.max
     elif is_integer:
         fits = abs(int(scalar)) <= sys.float_info.max
+        if fits and not -(2**63) <= int(scalar) < 2**64:  # NumPy makes an object of it, which bfloat16 is not made of
+            scalar = float(scalar)
     elif dtype.kind != "c" and isinstance(scalar, complex | np.complexfloating):
         raise TypeError(f"{function}: {name} is {shown(scalar)}, and the result is {dtype}; accepted: a real number")
     if not fits:

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from interop import _core
+from interop._expressions.known import typed_for
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
 from interop._libraries.jax import keeping
-from interop._operations.promotion import configuration, element_of, numpy_dtype
+from interop._operations.promotion import element_of, numpy_dtype
 from interop.jax._calls import check_operands, refuse_in_trace, refuse_outputs
 from interop.jax._calls import compute as compute_concrete
 from interop.jax._elementwise import computed, converted, described
@@ -62,42 +62,12 @@ def _typed(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], Type
     arrays = {name: x for name, x in zip(split.parameters, arguments, strict=True) if name in split.arrays}
     scalars = split.evaluate(*arguments) if split.sources else []
     kinds = tuple(map(described, arrays.values()))
-    types = tuple(_Kind(x) for x in scalars)
-    while True:
-        asked = configuration("jax")
-        typed = _type(split, kinds, types, (), asked)
-        sides = typed.sides(scalars)
-        if any(sides):
-            typed = _type(split, kinds, types, sides, asked)
-        if typed.configuration in (None, asked):
-            break
-        _type.cache_clear()  # another thread has changed the configuration meanwhile
+    typed = typed_for(split, "jax", kinds, scalars)
     values = [
         element_of(split.function, split.labels[source], scalars[source], numpy_dtype(dtype))
         for source, dtype in typed.values
     ]
     return arrays, typed, values
-
-
-class _Kind:
-    """A scalar, of which the kind alone counts."""
-
-    def __init__(self, scalar: Any) -> None:
-        self.scalar = scalar
-        self.kind = scalar.dtype if isinstance(scalar, np.generic) else type(scalar)
-
-    def __hash__(self) -> int:
-        return hash(self.kind)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Kind) and self.kind == other.kind
-
-
-@functools.lru_cache(maxsize=1024)
-def _type(
-    split: Split, arrays: tuple[Any, ...], scalars: tuple[_Kind, ...], sides: tuple[int, ...], _configuration: Any
-) -> Typed:
-    return split.type("jax", arrays, [x.scalar for x in scalars], sides)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -43,18 +43,19 @@ struct Operation {
   X(add, "+", 2, Add, simple, "biufc", same, false, "add", "add", "0", "1", "1")                                      \
   X(subtract, "-", 2, Subtract, simple, "iufc", same, false, "subtract", "subtract", nullptr, "1", "-1")              \
   X(multiply, "*", 2, Multiply, simple, "biufc", same, false, "multiply", "multiply", "1", "b", "a")                  \
-  X(divide, "/", 2, Divide, simple, "fc", same, true, "divide", "divide", nullptr, "1 / b", "-a / (b * b)")           \
+  X(divide, "/", 2, Divide, simple, "fc", same, true, "divide", "divide", nullptr, "1 / b", "-(a / b) / b")           \
   X(floor_divide, "//", 2, FloorDivide, divisions, "iuf", same, false, "floor_divide", "floor_divide", nullptr, "0",  \
     "0")                                                                                                              \
   X(remainder, "%", 2, Remainder, divisions, "iuf", same, false, "remainder", "remainder", nullptr, "1", "-(a // b)") \
   X(minimum, nullptr, 2, Minimum, simple, "biuf", same, false, "minimum", "minimum", "largest",                       \
-    "where(a < b, 1, where(a == b, 0.5, 0))", "where(b < a, 1, where(a == b, 0.5, 0))")                               \
+    "where(a > b, 0, where(a == b, 0.5, 1))", "where(b > a, 0, where(a == b, 0.5, 1))")                               \
   X(maximum, nullptr, 2, Maximum, simple, "biuf", same, false, "maximum", "maximum", "least",                         \
-    "where(a > b, 1, where(a == b, 0.5, 0))", "where(b > a, 1, where(a == b, 0.5, 0))")                               \
-  X(pow, "**", 2, Pow, divisions, "iufc", same, false, "power", "pow", nullptr, "b * a ** (b - 1)",                   \
-    "where(a == 0, 0, log(a) * a ** b)")                                                                              \
+    "where(a < b, 0, where(a == b, 0.5, 1))", "where(b < a, 0, where(a == b, 0.5, 1))")                               \
+  X(pow, "**", 2, Pow, divisions, "iufc", same, false, "power", "pow", nullptr, "where(b == 0, 0, b * a ** (b - 1))", \
+    "where(logical_and(a == 0, b >= 0), 0, log(a) * a ** b)")                                                         \
   X(negative, "-", 1, Negative, simple, "iufc", same, false, "negative", "negative", nullptr, "-1", nullptr)          \
-  X(abs, nullptr, 1, Abs, simple, "biufc", part, false, "absolute", "abs", nullptr, "sign(x)", nullptr)               \
+  X(abs, nullptr, 1, Abs, simple, "biufc", part, false, "absolute", "abs", nullptr,                                   \
+    "where(x > 0, 1, where(x < 0, -1, 0))", nullptr)                                                                  \
   X(equal, "==", 2, Equal, comparisons, "biufc", truth, false, "equal", "eq", nullptr, nullptr, nullptr)              \
   X(not_equal, "!=", 2, NotEqual, comparisons, "biufc", truth, false, "not_equal", "ne", nullptr, nullptr, nullptr)   \
   X(less, "<", 2, Less, comparisons, "biuf", truth, false, "less", "lt", nullptr, nullptr, nullptr)                   \
@@ -116,7 +117,8 @@ inline constexpr Operation kInExpressions[] = {
     {"acosh", nullptr, 1, "Acosh", "f", Gives::same, true, 0, "arccosh", "acosh", {"1 / sqrt(square(x) - 1)"}},
     {"atanh", nullptr, 1, "Atanh", "f", Gives::same, true, 0, "arctanh", "atanh", {"1 / (1 - square(x))"}},
     {"atan2", nullptr, 2, "Atan2", "f", Gives::same, true, 0, "arctan2", "atan2",
-     {"b / (square(a) + square(b))", "-a / (square(a) + square(b))"}},
+     {"where(logical_and(a == 0, b == 0), 0, b / (square(a) + square(b)))",
+      "where(logical_and(a == 0, b == 0), 0, -a / (square(a) + square(b)))"}},
     {"hypot", nullptr, 2, "Hypot", "f", Gives::same, true, 0, "hypot", "hypot", {"a / hypot(a, b)", "b / hypot(a, b)"}},
     {"copysign", nullptr, 2, "Copysign", "f", Gives::same, true, 0, "copysign", "copysign",
      {"sign(a) * copysign(1.0, b)", "0"}},

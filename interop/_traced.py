@@ -1,0 +1,63 @@
+"""What `torch.compile` traces in place of a function that calls the compiled half, which it cannot look into."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+__all__ = ["call_by_operator", "traced_by", "traced_call"]
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def traced_by(traced: Callable[..., Any]) -> Callable[[FunctionT], FunctionT]:
+    """Have torch's compiler trace `traced` in place of the decorated function, with what that is called with.
+
+    `traced` imports `interop.torch` in its body, which runs while the compiler traces it. In place of a method it may
+    have no closure, as the compiler would look for it in that of the method.
+    """
+
+    def mark(function: FunctionT) -> FunctionT:
+        # All of these names are private to torch: the first is of calls in a compiled function, the others are of
+        # torch.compile(function) itself, which goes by them to what it compiles.
+        words = {"inline": traced, "orig_callable": traced, "wrapper_id": id(function)}
+        function.__dict__ = _Attributes(vars(function), **{f"{_PREFIX}{word}": x for word, x in words.items()})
+        return function
+
+    return mark
+
+
+def traced_call(function: Any, /, *args: Any, **named: Any) -> Any:
+    """Call a kernel or C function as torch's compiler traces it."""
+    from interop.torch import _tracing
+
+    return _tracing.call(function, *args, **named)
+
+
+def call_by_operator(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Call a kernel or C function that has raised an error, if that may be since torch follows an array in a mode.
+
+    NotImplemented if torch follows none: under no mode, as that of `torch.export`, and where no tensor is fake.
+    """
+    if "torch" not in sys.modules:
+        return NotImplemented
+    from interop.torch import _calls
+
+    return _calls.call(function, args, named) if _calls.is_traced((*args, *named.values())) else NotImplemented
+
+
+_PREFIX = "_torchdynamo_"
+
+
+class _Attributes(dict[str, Any]):
+    """The attributes of a function, of which `functools.wraps` sees none that is for torch's compiler.
+
+    A function of the user's that wraps this one would be traced as this one, without what it adds.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def keys(self) -> list[str]:  # type: ignore[override]
+        return [name for name in super().__iter__() if not name.startswith(_PREFIX)]
