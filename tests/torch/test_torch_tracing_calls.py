@@ -16,10 +16,11 @@ from interop._functions.identity import identities
 
 torch = pytest.importorskip("torch")
 
-import interop.torch  # noqa: E402 (for the operator)
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+import interop.torch  # noqa: E402 (for the operator)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 
@@ -277,6 +278,14 @@ def test_modes_of_torch(lib):
         assert torch.equal(add(A, A, 5), 2 * A)
     with FakeTensorMode() as mode, pytest.raises(TypeError, match="returns a value cannot be traced"):
         lib.total(mode.from_tensor(X), 3)
+
+
+def test_the_operator_passes_torchs_checks(lib):
+    key = lib.scale._identity.key
+    number = torch.tensor(2.0, dtype=torch.float64)
+    torch.library.opcheck(torch.ops.interop.call, (key, "=w\n=n\n=i", [], [X.clone()], [3], [number]))
+    key = lib.sum.returning(c="a")._identity.key
+    torch.library.opcheck(torch.ops.interop.call, (key, "=r\n=r\n=i\nc=w", [A, B], [torch.empty(5)], [5], []))
 
 
 # ---- which function a graph names ----
