@@ -89,18 +89,19 @@ class Program:
         self.labels = tuple(labels)  #: of the scalars, as messages name them
         self.parameters = (*self.names, *(f"scalar {k}" for k in range(len(labels))))
         self.places = list(range(len(names), len(self.parameters)))
-        self._calls = _core.Expression(typed.function, list(self.parameters), lambda _: self, load)
         self._derivatives: dict[int, Derivative | None] = {}
+
+    @functools.cached_property
+    def _calls(self) -> _core.Expression:
+        return _core.Expression(self.typed.function, list(self.parameters), lambda _: self, load)
 
     def type(self, *_: object) -> Typed:
         """Return the steps, which are for these dtypes alone; `Split.type` finds them."""
         return self.typed
 
-    def __call__(
-        self, arrays: Sequence[Any], values: Sequence[Any], out: Any = None, stream: Any = None, execution: Any = None
-    ) -> Any:
-        """Compute it."""
-        return _core.call_expression(self._calls, (*arrays, *values), {}, out, stream, execution)
+    def __call__(self, arrays: Sequence[Any], values: Sequence[Any], options: dict[str, Any]) -> Any:
+        """Compute it of torch's tensors as memory."""
+        return _core.below_autograd(self._calls, options, *arrays, *values)
 
     def derivative(self, array: int) -> Derivative | None:
         """Return the derivative by one of the arrays; None where the result does not depend on it smoothly.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interop.torch import _elementwise, _expression, _matmul
+from interop.torch import _elementwise, _elementwise_gradients, _expression, _matmul
 
 __all__ = ["compute", "record"]
 
@@ -18,16 +18,16 @@ def compute(operation: _Operation, options: dict[str, Any], *operands: Any) -> A
     The second operand of a unary function is None. `options` are the arguments with a name, as given.
     """
     if not isinstance(operation, str):
-        return _expression.compute(*operation, options, *operands)
+        return _expression.compute(operation[1], operands, options)
     if operation == "matmul":
-        return _matmul.compute(*operands, options)
-    return _elementwise.compute(operation, *operands, options)
+        return _matmul.compute(operands[0], operands[1], options)
+    return _elementwise.compute(operation, operands[0], operands[1], options)
 
 
 def record(operation: _Operation, options: dict[str, Any], *operands: Any) -> Any:
     """Compute plain tensors, one or more of which need a gradient, and record the derivative."""
     if not isinstance(operation, str):
-        return _expression.record(*operation, options, *operands)
+        return _elementwise_gradients.record_expression(operation[0], operation[1], operands, options)
     if operation == "matmul":
-        return _matmul.record(*operands, options)
-    return _elementwise.record(operation, *operands, options)
+        return _matmul.record(operands[0], operands[1], options)
+    return _elementwise_gradients.record(operation, operands[0], operands[1], options)

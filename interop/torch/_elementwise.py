@@ -64,7 +64,7 @@ def compute(name: str, a: Any, b: Any, options: dict[str, Any]) -> Any:
 
 def operands_of(function: str, operands: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return operands by name: scalars, and arrays of any library as tensors."""
-    return {name: x if is_scalar(x) else as_tensor(function, x) for name, x in operands}
+    return {name: x if is_scalar(x) else as_tensor(function, name, x) for name, x in operands}
 
 
 def refuse_options(function: str, options: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from interop._operations.table import COMPARISONS, OPERATIONS
 from interop.torch import _elementwise, _expression
 from interop.torch._derivatives import Derivative, NoDerivativeError, Program, Steps, literal
 from interop.torch._elementwise import common_dtype, described, element, needing_grad, operands_of
-from interop.torch._tensors import below, name_of, refuse_written, sum_to, watches
+from interop.torch._tensors import name_of, refuse_written, sum_to, watches
 
 __all__ = ["record", "record_expression"]
 
@@ -29,9 +29,9 @@ def record(name: str, a: Any, b: Any, options: dict[str, Any]) -> Any:
     function, parameters = f"interop.{name}", OPERATIONS[name].parameters
     operands = operands_of(function, zip(parameters, (a, b), strict=False))
     first, second = (*operands.values(), None)[:2]
-    forward = functools.partial(_core.elementwise, name, first, second, options)
+    forward = functools.partial(_core.below_autograd, name, options, first, second)
     if name in COMPARISONS:
-        return below(forward)
+        return forward()
     dtype = common_dtype(name, *map(described, operands.values()))
     zero = options.get("where_zero")
     arrays = {parameter: x for parameter, x in operands.items() if isinstance(x, torch.Tensor)}
@@ -43,7 +43,9 @@ def record(name: str, a: Any, b: Any, options: dict[str, Any]) -> Any:
         return _elementwise.compute(name, first, second, options)
 
 
-def record_expression(split: Split, operands: Sequence[Any], options: dict[str, Any]) -> Any:
+def record_expression(
+    expression: _core.Expression, split: Split, operands: Sequence[Any], options: dict[str, Any]
+) -> Any:
     """Compute an expression as `record` does a function; the operands are in the order of its parameters."""
     named = operands_of(split.function, zip(split.parameters, operands, strict=True))
     arrays = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
@@ -52,7 +54,7 @@ def record_expression(split: Split, operands: Sequence[Any], options: dict[str, 
     values = [scalars[source] for source, _ in typed.values]
     try:
         program = _program_of_expression(split, typed)
-        forward = functools.partial(program, [*arrays.values()], values, **options)
+        forward = functools.partial(_core.below_autograd, expression, options, *named.values())
         return _record(forward, program, arrays, values, options)
     except NoDerivativeError:
         return _expression.compute(split, operands, options)
@@ -108,7 +110,7 @@ def _record(
     needing = needing_grad({**arrays, "out": out})
     derivatives = [program.derivative(place) if x.requires_grad else None for place, x in enumerate(arrays.values())]
     if needing is None or not any(derivatives):
-        return below(forward)
+        return forward()
     refuse_written(function, needing, out=out)
     if options.get("stream") is not None:
         raise ValueError(
@@ -130,7 +132,7 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
         ctx.values, ctx.execution = values, execution
         ctx.shapes = [x.shape for x in arrays]
         ctx.dtypes = [x.dtype for x in arrays]
-        return below(forward)
+        return forward()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
@@ -159,7 +161,7 @@ def _gradient(
         return gradient
     arrays = [*(kept[place] for place in derivative.arrays), gradient]
     values = [values[place] for place in derivative.values]
-    forward = functools.partial(program, arrays, values, execution=execution)
+    forward = functools.partial(program, arrays, values, {"execution": execution})
     if all(map(_is_exact, arrays)):
         with contextlib.suppress(NoDerivativeError):
             names = dict(zip(program.names, arrays, strict=True))

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value|divide by zero|ove
 def recorded(split, *operands, **options):
     from interop.torch._elementwise_gradients import record_expression
 
-    return record_expression(split, operands, options)
+    made = interop.elementwise(split.parsed.text)
+    return record_expression(made._calls, split, operands, options)
 
 
 def by_torch(split, *operands, **options):

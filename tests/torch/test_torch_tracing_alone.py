@@ -99,4 +99,3 @@ def test_an_exported_program_is_loaded_where_the_operators_are_registered(strict
         """
         alone.run(code, tmp_path)
         torch.testing.assert_close(torch.load(tmp_path / "y.pt"), module(x).detach())
-
