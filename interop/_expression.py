@@ -101,7 +101,7 @@ class Expression:
         options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OPTIONS]
         self.__signature__ = inspect.Signature([*positional, *options])
 
-    @traced_by(_traced)
+    @traced_by(_traced, is_method=True)
     def __call__(
         self,
         *arrays: Any,

@@ -271,7 +271,7 @@ class Kernel(ArrayFunction):
         made_of = (source.text, image, source.path, options, source.compiler, signature, *launch, reads)
         self._identity = Identity.of(self, name, *made_of, *self._shapes.items(), *self._shapes.values())
 
-    @traced_by(traced_call)
+    @traced_by(traced_call, is_method=True)
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         """Launch the kernel; see the class."""
         # Python looks up the default of each keyword that a signature has; C++ reads those that are given.

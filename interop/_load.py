@@ -461,7 +461,7 @@ class Function(ArrayFunction):
         else:
             self._calls = make(frozenset())
 
-    @traced_by(traced_call)
+    @traced_by(traced_call, is_method=True)
     def __call__(
         self, /, *args: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
     ) -> Any:

@@ -11,7 +11,7 @@ __all__ = ["call_by_operator", "traced_by", "traced_call"]
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def traced_by(traced: Callable[..., Any]) -> Callable[[FunctionT], FunctionT]:
+def traced_by(traced: Callable[..., Any], *, is_method: bool = False) -> Callable[[FunctionT], FunctionT]:
     """Have torch's compiler trace `traced` in place of the decorated function, with what that is called with.
 
     `traced` imports `interop.torch` in its body, which runs while the compiler traces it. In place of a method it may
@@ -19,9 +19,10 @@ def traced_by(traced: Callable[..., Any]) -> Callable[[FunctionT], FunctionT]:
     """
 
     def mark(function: FunctionT) -> FunctionT:
-        # All of these names are private to torch: the first is of calls in a compiled function, the others are of
-        # torch.compile(function) itself, which goes by them to what it compiles.
-        words = {"inline": traced, "orig_callable": traced, "wrapper_id": id(function)}
+        words: dict[str, Any] = {"inline": traced}
+        if not is_method:  # of torch.compile(function), which goes by these to what it compiles
+            words |= {"orig_callable": traced, "wrapper_id": id(function)}
+        # The names are private to torch.
         function.__dict__ = _Attributes(vars(function), **{f"{_PREFIX}{word}": x for word, x in words.items()})
         return function
 

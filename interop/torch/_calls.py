@@ -242,7 +242,7 @@ def _is_surely(condition: Any) -> bool:
     """Is it true whatever the sizes are? A graph of all sizes shall not be one of those for which it is false."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return statically_known_true(condition)
+    return bool(statically_known_true(condition))
 
 
 def leave(words: str) -> NoReturn:

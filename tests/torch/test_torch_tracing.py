@@ -113,6 +113,16 @@ def test_functions_that_are_compiled_themselves_have_graphs_of_their_own():
         torch.testing.assert_close(function(*operands(name)), getattr(interop, name)(*operands(name)))
 
 
+def test_a_graph_is_of_its_own_function():
+    compiled = Compiled(torch, lambda x, function: function(x, x))
+    x = torch.full((3, 3), 3.0)
+    f, g = interop.elementwise("x * y - 1"), interop.elementwise("x - y")
+    partial = [functools.partial(interop.matmul, alpha=alpha) for alpha in (2, 3)]
+    for function in (interop.add, interop.multiply, interop.matmul, *partial, f, g, interop.add):
+        assert_same(compiled(x, function), function(x, x))
+    assert compiled.breaks == []
+
+
 def test_what_wraps_a_function_is_traced_itself():
     @functools.wraps(interop.add)
     def twice(a, b):

@@ -280,6 +280,14 @@ def test_modes_of_torch(lib):
         lib.total(mode.from_tensor(X), 3)
 
 
+def test_the_operator_passes_torchs_checks(lib):
+    key = lib.scale._identity.key
+    number = torch.tensor(2.0, dtype=torch.float64)
+    torch.library.opcheck(torch.ops.interop.call, (key, "=w\n=n\n=i", [], [X.clone()], [3], [number]))
+    key = lib.sum.returning(c="a")._identity.key
+    torch.library.opcheck(torch.ops.interop.call, (key, "=r\n=r\n=i\nc=w", [A, B], [torch.empty(5)], [5], []))
+
+
 # ---- which function a graph names ----
 
 
