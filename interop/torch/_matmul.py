@@ -19,6 +19,7 @@ from interop.torch._matmul_derivatives import (
     products_recorded,
     tangent,
 )
+from interop.torch._sharding import know_distributed
 from interop.torch._tensors import as_tensor, fill, name_of, number_of, refuse_written, watches
 
 __all__ = ["Product", "compute", "multiply_below", "multiply_below_with_aux", "record"]
@@ -35,6 +36,7 @@ def compute(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
     Raises as the public function does.
     """
     tensors, keywords = _arguments(a, b, options)
+    know_distributed(tensors)
     out, aux = options.get("out"), options.get("aux")
     if out is None and aux is None:
         result: torch.Tensor = torch.ops.interop.matmul(*tensors, **keywords)

@@ -16,6 +16,7 @@ from interop._operations.promotion import factor_of, numpy_dtype
 from interop.torch._matmul import Product, multiply_below, multiply_below_with_aux
 from interop.torch._matmul_batching import batched
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
+from interop.torch._sharding import know_distributed
 from interop.torch._tensors import exact, name_of
 
 __all__: list[str] = []  # what is imported for its effect
@@ -142,6 +143,7 @@ def _next_level() -> Iterator[None]:
 
 def _autograd_of(operator: Any, with_aux: bool) -> Callable[..., Any]:
     def autograd(keyset: Any, *tensors: Any, **options: Any) -> Any:
+        know_distributed(tensors)
         rest = keyset & torch._C._after_autograd_keyset
         records = torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
         if not records and forward_ad._current_level < 0:
