@@ -17,10 +17,10 @@ def batched(
 ) -> Any:
     """Return the product, or the product and what its epilogue was given, with the batch as dimension 0.
 
-    `dims`: of each of the six tensors, the dimension that is the batch; None where it is in no batch. `size`: of the
+    `dims`: of each of the eight tensors, the dimension that is the batch; None where it is in no batch. `size`: of the
     batch.
     """
-    if dims[4] is not None or dims[5] is not None:
+    if any(dim is not None for dim in dims[4:]):
         return _one_by_one(operator, size, dims, tensors, options)  # a kernel takes one scale
     a, b, c, bias = (x if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors[:4], dims[:4], strict=True))
     in_a, in_b, in_c, in_bias = (dim is not None for dim in dims[:4])

@@ -12,6 +12,7 @@ from interop import _core
 from interop.torch._tensors import name_of, sum_to
 
 __all__ = [
+    "HOST_FACTORS",
     "Facts",
     "before_epilogue",
     "check_differentiable",
@@ -34,28 +35,38 @@ class Facts(NamedTuple):
     dtype: torch.dtype
 
 
-_NAMES = ("a", "b", "c", "bias", "scale_a", "scale_b")
+#: Tensors of one float64 in host memory, which stand for alpha and beta where a compiler knows no value of them.
+HOST_FACTORS = ("host_alpha", "host_beta")
+
+_TERMS = ("a", "b", "c", "bias")
+_NAMES = (*_TERMS, "scale_a", "scale_b", *HOST_FACTORS)
 _KERNELS = ("precision", "backend", "autotune", "execution")  # the options that its derivatives have, too
 
 
 def check_differentiable(tensors: _Tensors) -> None:
     """Raise TypeError for a tensor that requires grad, and by which a product has no derivative."""
     for name, x in zip(_NAMES, tensors, strict=False):
-        if x is not None and x.requires_grad and (name.startswith("scale") or x.dtype.itemsize == 1):
+        if x is not None and x.requires_grad and (name not in _TERMS or x.dtype.itemsize == 1):
             raise TypeError(
                 f"interop.matmul: {name} is {name_of(x.dtype)} and requires grad, and products are not differentiable "
-                f"by {'scales' if name.startswith('scale') else 'float8 operands'}; accepted: {name}.detach()"
+                f"by {'float8 operands' if name in _TERMS else 'scales'}; accepted: {name}.detach()"
             )
 
 
-def multiply(*tensors: torch.Tensor | None, **options: Any) -> torch.Tensor:
+def multiply(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, host_alpha: Any = None, **options: Any
+) -> torch.Tensor:
     """Multiply by the operator, whose derivatives are again such calls."""
-    result: torch.Tensor = torch.ops.interop.matmul(*tensors, **options)
+    result: torch.Tensor = torch.ops.interop.matmul(a, b, c, None, None, None, host_alpha, **options)
     return result
 
 
 def _conjugated(factor: Any) -> Any:
     return factor.conjugate() if isinstance(factor, complex) else factor
+
+
+def _beta(options: dict[str, Any]) -> Any:
+    return options.get("host_beta", options.get("beta"))
 
 
 def scaled(x: torch.Tensor, factor: Any) -> torch.Tensor:
@@ -101,23 +112,22 @@ def gradients(
     needed: Sequence[bool],
     options: dict[str, Any],
 ) -> list[torch.Tensor | None]:
-    """Return the gradients by a, b, c and bias, where they are needed, from that of the epilogue's input.
+    """Return the gradients by a, b, and, if they are spoken of, c and bias, from that of the epilogue's input.
 
-    Of the operands a and b, each is there where the other's gradient is needed. `facts` are of all four terms.
+    Of the operands a and b, each is there where the other's gradient is needed. `facts` are of all terms.
     """
-    found: list[torch.Tensor | None] = [None] * 4
+    found: list[torch.Tensor | None] = [None] * len(facts)
     if needed[0] or needed[1]:
         a, b = operands
         found[:2] = products(grad, a, b, facts, _options_of_gradients(options) if options else options)
-    if needed[2]:
-        found[2] = scaled(grad, _conjugated(options.get("beta")))
-    if needed[3]:
-        found[3] = grad
+    if len(facts) > 2:
+        found[2] = scaled(grad, _conjugated(_beta(options))) if needed[2] else None
+        found[3] = grad if needed[3] else None
     return [None if x is None else _as_term(x, fact) for x, fact in zip(found, facts, strict=True)]
 
 
 def _options_of_gradients(options: dict[str, Any]) -> dict[str, Any]:
-    given = {name: options[name] for name in _KERNELS if options.get(name) is not None}
+    given = {name: options[name] for name in (*_KERNELS, "host_alpha") if options.get(name) is not None}
     if options.get("alpha") is not None:
         given["alpha"] = _conjugated(options["alpha"])
     return given
@@ -138,6 +148,9 @@ def products_below(
     grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | None, facts: Sequence[Any], options: dict[str, Any]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return them from the compiled half: of exact tensors, without a record."""
+    if "host_alpha" in options:
+        options = options | {"alpha": options["host_alpha"].item()}
+        del options["host_alpha"]
     return _core.matmul_backward(grad, a, b, facts[0].shape, facts[1].shape, options)
 
 
@@ -174,14 +187,14 @@ def _sum_of_products(x: torch.Tensor, y: torch.Tensor, batch: torch.Size, option
 # ---- the tangent ----
 
 
-def tangent(
-    operands: _Tensors, tangents: _Tensors, shape: torch.Size, options: dict[str, Any]
-) -> torch.Tensor:
+def tangent(operands: _Tensors, tangents: _Tensors, shape: torch.Size, options: dict[str, Any]) -> torch.Tensor:
     """Return the tangent of the epilogue's input, which has that shape, from those of a, b, c and bias."""
     a, b = operands
     by_a, by_b, by_c, by_bias = tangents
-    keywords = {name: options[name] for name in (*_KERNELS, "alpha", "dtype") if options.get(name) is not None}
-    rest = None if by_c is None else scaled(by_c, options.get("beta"))
+    keywords = {
+        name: options[name] for name in (*_KERNELS, "alpha", "host_alpha", "dtype") if options.get(name) is not None
+    }
+    rest = None if by_c is None else scaled(by_c, _beta(options))
     if by_bias is not None:
         rest = by_bias if rest is None else rest + by_bias
     for x, y in ((by_a, b), (a, by_b)):

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
-from interop import _core
-from interop._operations.finish import finish_dtype
-from interop._operations.promotion import factor_of, numpy_dtype
-from interop.torch._matmul import Product, multiply_below, multiply_below_with_aux
 from interop.torch._matmul_batching import batched
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
+from interop.torch._matmul_function import Product, ask, multiply_below, multiply_below_with_aux
 from interop.torch._sharding import know_distributed
-from interop.torch._tensors import exact, name_of
+from interop.torch._tensors import exact, next_level, single_level
 
 __all__: list[str] = []  # what is imported for its effect
 
 _FUNCTION = "interop.matmul"
 _ARGUMENTS = (
-    "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, *, "
+    "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, "
+    "Tensor? host_alpha=None, Tensor? host_beta=None, *, "
     "Scalar? alpha=None, Scalar? beta=None, Scalar? factor_a=None, Scalar? factor_b=None, ScalarType? dtype=None, "
     "str? epilogue=None, str? precision=None, str? backend=None, bool? autotune=None, int? stream=None, "
     "str? execution=None)"
 )
 
-# Tensors stand by position: vmap and autograd take no others.
+# Tensors stand by position: vmap and autograd take no others. `host_alpha` and `host_beta`, of one float64 in host
+# memory, stand for alpha and beta where a compiler knows no value: it would make a new graph for each number.
 _library = torch.library.Library("interop", "FRAGMENT")
 _library.define(f"matmul{_ARGUMENTS} -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(f"matmul_with_aux{_ARGUMENTS} -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
@@ -38,19 +36,19 @@ _matmul_with_aux = torch.ops.interop.matmul_with_aux.default
 
 
 def _filled(given: Sequence[Any]) -> list[Any]:
-    """Return what there is of all six tensors: torch leaves out those at the end that are None."""
-    return [*given, *(None,) * (6 - len(given))]
+    """Return what there is of all eight tensors: torch leaves out those at the end that are None."""
+    return [*given, *(None,) * (8 - len(given))]
 
 
 # ---- memory ----
 
 
 def _kernel(*tensors: Any, **options: Any) -> torch.Tensor:
-    return multiply_below(options, *map(exact, _filled(tensors)))
+    return multiply_below(options, *map(exact, tensors))
 
 
 def _kernel_with_aux(*tensors: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return multiply_below_with_aux(options, *map(exact, _filled(tensors)))
+    return multiply_below_with_aux(options, *map(exact, tensors))
 
 
 for _key in ("CPU", "CUDA"):
@@ -64,30 +62,13 @@ for _key in ("Conjugate", "Negative"):  # views that the kernels read as they ar
 # ---- no memory ----
 
 
-def _described(x: torch.Tensor, shape: Sequence[int]) -> tuple[tuple[int, ...], str]:
-    return tuple(shape), name_of(x.dtype)
-
-
-def _answer(tensors: Sequence[Any], options: dict[str, Any], shape_of: Callable[[Any], Sequence[int]]) -> Any:
-    """Ask the rules of shapes and dtypes, or raise what `interop.matmul` does."""
-    a, b, c, bias = (None if x is None else _described(x, shape_of(x)) for x in tensors[:4])
-    assert a is not None
-    assert b is not None
-    given = {name: options.get(name) for name in ("epilogue", "backend", "precision")}
-    return _core.abstract_matmul(a, b, options.get("dtype"), library="torch", c=c, bias=bias, **given)
-
-
 def _result(tensors: Sequence[Any], options: dict[str, Any]) -> tuple[Sequence[Any], torch.dtype]:
     """Return the shape and dtype of a product."""
-    is_known = all(type(size) is int for x in tensors[:4] if x is not None for size in x.shape)
-    answer = _answer(tensors, options, lambda x: x.shape if is_known else (1,) * x.ndim)
-    for name in ("alpha", "beta"):
-        factor = options.get(name)
-        if isinstance(factor, bool | int | float | complex):  # else a symbol
-            dtype = numpy_dtype(answer["dtype"])
-            factor_of(_FUNCTION, name, factor, dtype, finish_dtype(dtype))
-    shape = answer["shape"] if is_known else _symbolic_shape(tensors, options)
-    return shape, getattr(torch, answer["dtype"])
+    if all(type(size) is int for x in tensors if x is not None for size in x.shape):
+        answer = ask(tensors, options, lambda x: x.shape)
+        return answer["shape"], getattr(torch, answer["dtype"])
+    answer = ask(tensors, options)
+    return _symbolic_shape(tensors, options), getattr(torch, answer["dtype"])
 
 
 def _symbolic_shape(tensors: Sequence[Any], options: dict[str, Any]) -> Sequence[Any]:
@@ -95,7 +76,7 @@ def _symbolic_shape(tensors: Sequence[Any], options: dict[str, Any]) -> Sequence
 
     def message() -> str:
         try:
-            _answer(tensors, options, lambda x: [int(size) for size in x.shape])
+            ask(tensors, options, lambda x: [int(size) for size in x.shape])
         except ValueError as error:
             return str(error)
         return f"{_FUNCTION}: the shapes do not fit"
@@ -116,7 +97,7 @@ def _symbolic_shape(tensors: Sequence[Any], options: dict[str, Any]) -> Sequence
 
 def _fake(*tensors: Any, **options: Any) -> torch.Tensor:
     shape, dtype = _result(_filled(tensors), options)
-    return tensors[0].new_empty(shape, dtype=dtype)  # type: ignore[no-any-return]
+    return tensors[0].new_empty(shape, dtype=dtype)
 
 
 def _fake_with_aux(*tensors: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,17 +109,6 @@ torch.library.register_fake("interop::matmul_with_aux", _fake_with_aux, lib=_lib
 
 
 # ---- derivatives ----
-
-
-@contextlib.contextmanager
-def _next_level() -> Iterator[None]:
-    """Call what is below one level of autograd: nothing is recorded twice, and an outer transform records, too."""
-    if not torch._C._are_functorch_transforms_active():
-        with torch._C._AutoDispatchBelowAutograd():
-            yield
-        return
-    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-        yield
 
 
 def _autograd_of(operator: Any, with_aux: bool) -> Callable[..., Any]:
@@ -160,10 +130,10 @@ def _autograd_of(operator: Any, with_aux: bool) -> Callable[..., Any]:
         below = _matmul_with_aux if both else _matmul
 
         def multiply(options: dict[str, Any], *tensors: Any) -> Any:
-            with _next_level():
+            with next_level():
                 return below.redispatch(rest, *tensors, **options)
 
-        with _single_level():
+        with single_level():
             results = Product.apply(multiply, options, *_filled(tensors))
         return results[0] if both and not with_aux else results
 
@@ -172,17 +142,6 @@ def _autograd_of(operator: Any, with_aux: bool) -> Callable[..., Any]:
 
 _library.impl("matmul", _autograd_of(_matmul, False), "Autograd", with_keyset=True)
 _library.impl("matmul_with_aux", _autograd_of(_matmul_with_aux, True), "Autograd", with_keyset=True)
-
-
-@contextlib.contextmanager
-def _single_level() -> Iterator[None]:
-    """Allow a Function at one level of a transform: torch's own are for all of its levels."""
-    before = torch._C._functorch.get_single_level_autograd_function_allowed()
-    torch._C._functorch.set_single_level_autograd_function_allowed(True)
-    try:
-        yield
-    finally:
-        torch._C._functorch.set_single_level_autograd_function_allowed(before)
 
 
 # ---- batches, and costs ----
@@ -200,7 +159,7 @@ torch.library.register_vmap("interop::matmul", _vmap_of(_matmul), lib=_library)
 torch.library.register_vmap("interop::matmul_with_aux", _vmap_of(_matmul_with_aux), lib=_library)
 
 
-@register_flop_formula([torch.ops.interop.matmul, torch.ops.interop.matmul_with_aux], get_raw=True)
+@register_flop_formula([torch.ops.interop.matmul, torch.ops.interop.matmul_with_aux], get_raw=True)  # type: ignore[untyped-decorator]
 def _flops(a: torch.Tensor, *_: Any, out_val: Any, **__: Any) -> int:
     """Count two for each pair of numbers that is multiplied, as torch does."""
     result = out_val[0] if isinstance(out_val, tuple) else out_val

@@ -23,9 +23,9 @@ _Shard = Callable[[int], Any]  # from a dimension to a cut along it
 
 
 def _cuts(
-    a: Any, b: Any, c: Any = None, bias: Any = None, scale_a: Any = None, scale_b: Any = None, **options: Any
+    a: Any, b: Any, c: Any = None, bias: Any = None, *factors: Any, **options: Any
 ) -> list[tuple[list[Any], list[Any]]]:
-    """Return the ways to cut a product over one dimension of a mesh: of its result, and of its six tensors."""
+    """Return the ways to cut a product over one dimension of a mesh: of its result, and of its tensors."""
     indices_of = [_indices(a, "mk"), _indices(b, "kn")]
     stacks = range(2 - max(len(a.shape), len(b.shape)), 0)
     indices_of.append([*stacks, *(x for side in indices_of for x in side[-2:] if x in ("m", "n"))])
@@ -34,8 +34,8 @@ def _cuts(
     # The sum of what an epilogue makes of terms is not what it makes of their sum. A product of bool is no sum.
     if options.get("epilogue") is None and not (_is_bool(a) and _is_bool(b) and options.get("dtype") is None):
         ways += _as_sums(a, b, c, bias, indices_of)
-    scales = [None if x is None else Replicate() for x in (scale_a, scale_b)]
-    return [([result], [*operands, *scales]) for result, *operands in ways]
+    numbers = [None if x is None else Replicate() for x in factors]
+    return [([result], [*operands, *numbers]) for result, *operands in ways]
 
 
 def _cuts_of_pair(*tensors: Any, **options: Any) -> list[tuple[list[Any], list[Any]]]:

@@ -11,11 +11,17 @@ import torch
 __all__ = ["know_distributed"]
 
 
-def know_distributed(tensors: Sequence[Any]) -> None:
-    """Tell torch how products are cut, if one of these tensors is distributed: nobody else loads what that needs."""
+def know_distributed(tensors: Sequence[Any]) -> bool:
+    """Is one of these tensors distributed? Then torch knows from now on how products are cut.
+
+    What that needs is loaded for nobody else.
+    """
     if torch.compiler.is_dynamo_compiling():
-        return  # what is traced runs, too
+        return False  # what is traced is also run
     module = sys.modules.get("torch.distributed.tensor")
     distributed = getattr(module, "DTensor", ())  # not there yet while another thread imports the module
-    if any(isinstance(x, distributed) for x in tensors):
-        from interop.torch import _matmul_sharding  # noqa: F401 - for its effect
+    if not any(isinstance(x, distributed) for x in tensors):
+        return False
+    from interop.torch import _matmul_sharding  # noqa: F401 - for its effect
+
+    return True

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from interop import _core
 from interop._libraries import known
 
-__all__ = ["as_tensor", "exact", "fill", "name_of", "number_of", "refuse_written", "sum_to", "watches"]
+__all__ = [
+    "as_tensor",
+    "exact",
+    "fill",
+    "name_of",
+    "next_level",
+    "number_of",
+    "outer_levels",
+    "refuse_written",
+    "single_level",
+    "sum_to",
+    "watches",
+]
 
 _EXACT = (torch.Tensor, torch.nn.Parameter)
 
 
-def as_tensor(function: str, x: Any) -> torch.Tensor:
+def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
     """Return a tensor as it is, and an array of another library as a tensor of the same memory."""
     if isinstance(x, torch.Tensor):
         return x
-    tensor: torch.Tensor = known.library("torch").take(torch, _core.asarray(x, function), None)
+    tensor: torch.Tensor = known.library("torch").take(torch, _core.asarray(x, function, name=name), None)
     return tensor
 
 
@@ -43,7 +57,7 @@ def watches(x: torch.Tensor) -> bool:
         or _transforms()
         or _is_batched(x)
         or _modes() > 0
-        or getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0
+        or getattr(forward_ad, "_current_level", 0) >= 0
         or torch.compiler.is_compiling()
     )
 
@@ -52,6 +66,38 @@ _transforms: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_a
 # A gradient of `torch.autograd.grad(is_grads_batched=True)`, under no transform that torch tells of.
 _is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
 _modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+
+
+@contextlib.contextmanager
+def single_level() -> Iterator[None]:
+    """Allow a Function at one level of a transform: torch's own are for all of its levels."""
+    before = torch._C._functorch.get_single_level_autograd_function_allowed()
+    torch._C._functorch.set_single_level_autograd_function_allowed(True)
+    try:
+        yield
+    finally:
+        torch._C._functorch.set_single_level_autograd_function_allowed(before)
+
+
+@contextlib.contextmanager
+def next_level() -> Iterator[None]:
+    """Call what is below one level of autograd: nothing is recorded twice, and outer transforms record, too.
+
+    A Function turns both modes off for all levels. Derivatives of derivatives would be wrong, and nobody told.
+    """
+    if not _transforms():
+        with torch._C._AutoDispatchBelowAutograd():
+            yield
+        return
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+@contextlib.contextmanager
+def outer_levels() -> Iterator[None]:
+    """Compute a tangent, whose own tangents are of outer transforms."""
+    with forward_ad._set_fwd_grad_enabled(True) if _transforms() else contextlib.nullcontext():
+        yield
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -82,7 +128,7 @@ def refuse_written(function: str, needs_grad: str | None, **written: object) -> 
 def fill(function: str, name: str, written: Any, result: torch.Tensor) -> None:
     """Write a result to an array of the caller's, of the result's shape and dtype."""
     if not isinstance(written, torch.Tensor):
-        written = as_tensor(function, written)
+        written = as_tensor(function, name, written)
     if written.shape != result.shape:
         raise ValueError(
             f"{function}: {name} has shape {tuple(written.shape)}; accepted: the result's shape, {tuple(result.shape)}"

@@ -17,9 +17,9 @@ cudaStream_t from_int(const std::optional<int64_t>& handle) {
   return handle ? exchange::stream_from_handle(*handle) : nullptr;
 }
 
-nb::object asarray(nb::handle x, const char* function, std::optional<int64_t> stream) {
+nb::object asarray(nb::handle x, const char* function, std::optional<int64_t> stream, const char* name) {
   const exchange::CallGuard guard;
-  return exchange::as_call(function, false, [&] { return exchange::asarray(x, function, from_int(stream)); });
+  return exchange::as_call(function, false, [&] { return exchange::asarray(x, function, from_int(stream), name); });
 }
 
 /// An `Array` for one importer, whatever that says of device and stream.
@@ -55,7 +55,8 @@ int64_t stream_handle(nb::handle stream, const char* function) {
 
 void bind_convert(nb::module_& m) {
   m.def("asarray", &asarray, nb::arg("x").none(), nb::arg("function"), nb::arg("stream") = nb::none(),
-        nb::sig("def asarray(x: typing.Any, function: str, stream: int | None = None) -> Array"),
+        nb::arg("name") = "x",
+        nb::sig("def asarray(x: typing.Any, function: str, stream: int | None = None, name: str = 'x') -> Array"),
         "The array itself if it is an Array, else one on its memory, ready on `stream`, or on its producer's own.");
   nb::class_<Export>(m, "Export",
                      "An Array for one importer: memory of `device`, also where the array says another, ready on "

@@ -10,10 +10,7 @@ from helpers.torch_products import EPILOGUES, SHAPES, assert_close, needing_grad
 
 torch = pytest.importorskip("torch")
 
-from interop.torch import _matmul_operator  # noqa: E402, F401 (which makes the operator)
 from interop.torch._matmul import compute, record  # noqa: E402
-
-F32_16X16 = [(16, 16), (16, 16)]
 
 
 def by_record(a, b, **options):
@@ -93,7 +90,7 @@ def test_gradients_have_the_dtypes_of_their_operands(multiply, place, a_dtype, b
         x.to(getattr(torch, kind))
         for x, kind in zip(tensors(torch, place, "float32", (3, 4), (4, 5)), (a_dtype, b_dtype), strict=True)
     ]
-    leaves = [x.requires_grad_() for x in operands if not x.dtype == torch.int32]
+    leaves = [x.requires_grad_() for x in operands if x.dtype != torch.int32]
     common = torch.promote_types(*(x.dtype for x in operands))
     expected = torch.matmul(*(x.to(common) for x in operands))
     y = multiply(*operands)
@@ -186,7 +183,8 @@ def test_the_slope_of_gelu_is_right_to_the_dtype(place, dtype, epilogue):
         s = torch.sigmoid(2 * k * (x + 0.044715 * x**3))
         exact = s + 2 * x * s * (1 - s) * k * (1 + 3 * 0.044715 * x * x)
     error = (a.grad.flatten().double().cpu() - exact).abs().max()
-    assert error <= 4 * torch.finfo(a.dtype).eps
+    # torch's formula for gelu_tanh has 1 - tanh^2, which cancels, times about 20 where that is a few eps.
+    assert error <= (4 if epilogue == "gelu" else 64) * torch.finfo(a.dtype).eps
 
 
 @WAYS

@@ -11,7 +11,7 @@
 namespace interop::bindings {
 namespace {
 
-const exchange::Lookup kAsStrided("numpy.lib.stride_tricks", "as_strided");
+const exchange::Lookup kSwap("numpy", "swapaxes"), kAsStrided("numpy.lib.stride_tricks", "as_strided");
 
 }  // namespace
 
@@ -24,6 +24,7 @@ View::View(const DLTensor& tensor, bool conjugated) : tensor_(tensor), conjugate
 }
 
 void View::insert(int place) {
+  reshaped_ = true;
   int& ndim = tensor_.ndim;
   if (ndim == kMaxDims) {
     throw ValueError(std::string(kMatmul) + ": a gradient of " + std::to_string(ndim) +
@@ -37,6 +38,7 @@ void View::insert(int place) {
 }
 
 void View::adjoin() {
+  turned_ = !turned_;
   const int last = tensor_.ndim - 1;
   std::swap(shape_.sizes[last], shape_.sizes[last - 1]);
   std::swap(strides_[last], strides_[last - 1]);
@@ -61,6 +63,7 @@ bool View::merges(int kept, int64_t& stride) const {
 
 /// Becomes a matrix, in which dimension `kept` is that at `place`, and all others are one.
 void View::take(int place, int kept, int64_t size, int64_t stride) {
+  reshaped_ = true;
   const int64_t kept_size = shape_.sizes[kept], kept_stride = strides_[kept];
   shape_.ndim = tensor_.ndim = 2;
   shape_.sizes[place] = kept_size;
@@ -84,6 +87,7 @@ bool View::fold(View& left, View& right) {
 }
 
 nb::object View::numpy(nb::handle array) const {
+  if (!reshaped_) return turned_ ? kSwap.get()(array, -1, -2) : nb::borrow(array);
   Shape steps;
   steps.ndim = tensor_.ndim;
   for (int i = 0; i < tensor_.ndim; ++i) steps.sizes[i] = strides_[i] * item_bytes(tensor_.dtype);

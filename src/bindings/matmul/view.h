@@ -35,6 +35,7 @@ class View {
   int64_t strides_[kMaxDims];
   DLTensor tensor_;
   bool conjugated_;
+  bool reshaped_ = false, turned_ = false;  // what `numpy` does again
 };
 
 }  // namespace interop::bindings

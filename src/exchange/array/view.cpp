@@ -127,10 +127,10 @@ nb::object view_of(Operand& operand) {
   return operand.view;
 }
 
-nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
+nb::object asarray(nb::handle x, const char* function, cudaStream_t stream, const char* name) {
   const auto refuse_stream = [&] {
-    throw ValueError(std::string(function) +
-                     ": stream is given, but x is in host memory, which has none; accepted: None");
+    throw ValueError(std::string(function) + ": stream is given, but " + name +
+                     " is in host memory, which has none; accepted: None");
   };
   if (nb::isinstance<Array>(x)) {
     const Array& array = nb::cast<const Array&>(x);
@@ -141,9 +141,9 @@ nb::object asarray(nb::handle x, const char* function, cudaStream_t stream) {
   }
   Operand operand;
   operand.function = function;
-  operand.name = "x";
+  operand.name = name;
   operand.object = x;
-  operand.route = &route_of(x, function, "x");
+  operand.route = &route_of(x, function, name);
   operand.route->enter(operand);
   operand.route->inspect(operand);
   if (operand.copied) {

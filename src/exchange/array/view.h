@@ -20,8 +20,8 @@ Array take_view(Operand& operand);
 nb::object view_of(Operand& operand);
 
 /// `interop.asarray` for messages of `function`: the array itself, or a view of it, never a copy. Device memory is
-/// ready on `stream`, or (null) on the producer's own.
-nb::object asarray(nb::handle x, const char* function, cudaStream_t stream);
+/// ready on `stream`, or (null) on the producer's own. `name` is the argument's, and outlives the call.
+nb::object asarray(nb::handle x, const char* function, cudaStream_t stream, const char* name = "x");
 
 /// tp_traverse, tp_finalize and tp_clear of `interop.Array`: a cycle through the owners of a view's memory is collected
 /// once there is no export of it.
