@@ -115,6 +115,6 @@ __all__ = [  # not "jax": a star import would load JAX
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("jax", "testing"):  # loaded on first use: the one loads JAX, the other is seldom needed
+    if name in ("jax", "testing", "torch"):  # loaded on first use: they load JAX and torch, or are seldom needed
         return _importlib.import_module(f"interop.{name}")
     raise AttributeError(f"module 'interop' has no attribute {name!r}")

@@ -13,7 +13,7 @@ from helpers import libraries, machine
 import interop
 from interop import _core
 from interop._commands import bench
-from interop._commands.bench import elementwise, examples, launches, matmul, measure, overhead, plot, table
+from interop._commands.bench import elementwise, examples, gradients, launches, matmul, measure, overhead, plot, table
 
 
 def test_without_a_gpu_it_says_so(capsys):
@@ -224,6 +224,20 @@ def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp
         assert (name in rows) != (f"{name}: skipped: " in printed)
         assert name not in rows or float(rows[name]["microseconds"]) > 0
     assert "of which, us: import " in printed
+
+
+@pytest.mark.gpu
+def test_gradients_prints_a_row_for_each_product_on_gpu(cuda_torch, monkeypatch, tmp_path):
+    for name, value in {"_WARM_UP": 2, "BLOCKS": 2, "_CALLS": 3}.items():
+        monkeypatch.setattr(measure, name, value)
+    for name, value in {"_SIZES": (16, 32), "_SAMPLES": 2, "warm_up": lambda _: None}.items():
+        monkeypatch.setattr(gradients, name, value)
+    assert bench.run("gradients", str(tmp_path / "rows.csv")) == 0
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 5 * 3
+    assert all(float(row["wall_us"]) > 0 for row in rows)
+    assert {row["n"] for row in rows if row["host_us"]} == {"16"}
 
 
 @pytest.mark.gpu

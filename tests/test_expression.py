@@ -257,10 +257,10 @@ def test_the_errstate_of_the_caller_is_no_other_library_s(torch):
 # ---- libraries ----
 
 
-def test_torch_tensors_that_need_grad_are_refused(torch):
-    x = torch.ones(2, requires_grad=True)
-    with pytest.raises(BufferError, match="x requires grad"):
-        interop.elementwise("x + 1")(x)
+def test_torch_tensors_that_need_grad_are_refused_where_numpy_leads(torch):
+    y = torch.ones(2, requires_grad=True)
+    with pytest.raises(BufferError, match="y requires grad"):
+        interop.elementwise("x + y")(np.ones(2), y)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch's own, while it loads the compiler

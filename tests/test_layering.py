@@ -125,6 +125,7 @@ LAYERS = [
     "_expressions",
     "_host",
     "jax",
+    "torch",
     "functions that users call",
     "_commands",
 ]
@@ -203,7 +204,7 @@ def imports_at_module_level(file):
 
 @pytest.mark.parametrize("file", MODULES, ids=module_of)
 def test_modules_import_no_array_library_but_numpy(file):
-    forbidden = FREE - ({"jax"} if module_of(file).startswith("jax") else set())
+    forbidden = FREE - {module_of(file).partition(".")[0]} if module_of(file).startswith(("jax", "torch")) else FREE
     assert not imports_at_module_level(file) & forbidden
 
 

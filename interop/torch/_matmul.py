@@ -9,7 +9,7 @@ import torch
 from interop import _core
 from interop.torch import _matmul_operator  # noqa: F401 (for its effect: there is an operator)
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
-from interop.torch._matmul_function import SYMBOLS, TERMS, Product, ask, multiply_below, multiply_below_with_aux
+from interop.torch._matmul_function import SYMBOLS, TERMS, apply_product, ask, multiply_below, multiply_below_with_aux
 from interop.torch._sharding import know_distributed
 from interop.torch._tensors import as_tensor, fill, number_of, refuse_written
 
@@ -53,14 +53,14 @@ def record(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
     if not options:
         if a.dtype.itemsize == 1 or b.dtype.itemsize == 1:
             check_differentiable((a, b))
-        return Product.apply(multiply_below, options, a, b)
+        return apply_product(multiply_below, options, a, b)
     tensors, keywords = _arguments(a, b, options)
     _refuse_written(tensors, options.get("out"), options.get("aux"))
     _refuse_stream(tensors, keywords)
     check_differentiable(tensors)
     if keeps_input(keywords.get("epilogue")):
-        return Product.apply(multiply_below_with_aux, keywords, *tensors)[0]
-    return Product.apply(multiply_below, keywords, *tensors)
+        return apply_product(multiply_below_with_aux, keywords, *tensors)[0]
+    return apply_product(multiply_below, keywords, *tensors)
 
 
 def _arguments(a: Any, b: Any, options: dict[str, Any]) -> tuple[list[torch.Tensor | None], dict[str, Any]]:

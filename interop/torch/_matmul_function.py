@@ -21,12 +21,11 @@ from interop.torch._matmul_derivatives import (
 )
 from interop.torch._tensors import name_of, outer_levels, watches
 
-__all__ = ["SYMBOLS", "TERMS", "Product", "ask", "multiply_below", "multiply_below_with_aux"]
+__all__ = ["SYMBOLS", "TERMS", "Product", "apply_product", "ask", "multiply_below", "multiply_below_with_aux"]
 
 TERMS = ("c", "bias", "scale_a", "scale_b")  #: tensors behind a and b, by their names in `interop.matmul`
 SYMBOLS = (torch.SymBool, torch.SymInt, torch.SymFloat)
 _SCALES = {"factor_a": "scale_a", "factor_b": "scale_b"}  # numbers have names of their own in the operator
-_Level: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 
 
 def ask(
@@ -70,12 +69,12 @@ def multiply_below_with_aux(
     return multiply_below({**options, "aux": aux}, a, b, *more), aux
 
 
-class Product(_Level):  # type: ignore[misc]
+class Product(torch.autograd.Function):  # type: ignore[misc]
     """A product that autograd knows: of exact tensors, or at one level of a transform.
 
-    `apply(multiply, options, a, b, c, bias, scale_a, scale_b, host_alpha, host_beta)`, of which those at the end may be
-    left out. Where `multiply(options, a, b, ...)` gives the epilogue's input, too, that is a second result, for the
-    derivative of the derivative goes through it.
+    `apply_product(multiply, options, a, b, c, bias, scale_a, scale_b, host_alpha, host_beta)`: those at the end may be
+    left out. Where `multiply(options, a, b, ...)` gives the epilogue's input, too, that is a second result, for
+    the derivative of the derivative goes through it.
     """
 
     @staticmethod
@@ -130,3 +129,7 @@ class Product(_Level):  # type: ignore[misc]
             before = tangent((a, b), tangents[2:6], shape, ctx.options)
             after = before if kept is None else before_epilogue(before, ctx.options["epilogue"], kept)
         return (after, before) if is_pair else after
+
+
+#: `Product.apply` at the level where it is called; torch's own is for all levels of a transform, and slower.
+apply_product: Callable[..., Any] = super(torch.autograd.Function, Product).apply

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from interop.torch._matmul_batching import batched
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
-from interop.torch._matmul_function import Product, ask, multiply_below, multiply_below_with_aux
+from interop.torch._matmul_function import apply_product, ask, multiply_below, multiply_below_with_aux
 from interop.torch._sharding import know_distributed
 from interop.torch._tensors import exact, next_level, single_level
 
@@ -134,7 +134,7 @@ def _autograd_of(operator: Any, with_aux: bool) -> Callable[..., Any]:
                 return below.redispatch(rest, *tensors, **options)
 
         with single_level():
-            results = Product.apply(multiply, options, *_filled(tensors))
+            results = apply_product(multiply, options, *_filled(tensors))
         return results[0] if both and not with_aux else results
 
     return autograd

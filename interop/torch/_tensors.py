@@ -52,13 +52,13 @@ def watches(x: torch.Tensor) -> bool:
     So it is where torch records operations, and under transforms, modes and forward-mode differentiation.
     """
     return (
-        torch.is_grad_enabled()
+        torch.compiler.is_compiling()  # first: what traces this need not know the others
+        or torch.is_grad_enabled()
         or type(x) not in _EXACT
         or _transforms()
         or _is_batched(x)
         or _modes() > 0
         or getattr(forward_ad, "_current_level", 0) >= 0
-        or torch.compiler.is_compiling()
     )
 
 

@@ -155,6 +155,8 @@ REFUSED = {
         "MaskedTensor, a subclass of torch.Tensor",
     ),
 }
+#: These torch computes where it leads the call: see tests/torch.
+MORE_THAN_MEMORY = ("jagged", "uninitialised parameter", "requires grad", "Parameter", "result of autograd", "masked")
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own about these kinds: beta state, deprecation
@@ -162,7 +164,10 @@ REFUSED = {
 def test_what_memory_cannot_say_is_refused(torch, t, name):
     make, exception, words = REFUSED[name]
     x = make(torch, t)
-    for arrays, argument in (((x, t), "a"), ((t, x), "b")):
+    calls = [((t.numpy(), x), "b")]
+    if name not in MORE_THAN_MEMORY:
+        calls += [((x, t), "a"), ((t, x), "b")]
+    for arrays, argument in calls:
         with pytest.raises(exception, match=f"^interop.matmul: {argument}.*{words.replace('a.detach', '..detach')}"):
             interop.matmul(*arrays)
 
@@ -185,9 +190,9 @@ def test_what_memory_cannot_say_is_refused(torch, t, name):
         ("jit.trace", TypeError, "torch.jit is tracing"),
     ],
 )
-def test_transformations_are_refused(torch, t, name, exception, words):
+def test_transformations_are_refused_where_numpy_leads(torch, t, name, exception, words):
     def f(x):
-        return interop.matmul(x, x)
+        return interop.matmul(np.eye(2, dtype="f4"), x)
 
     def scalar(x):
         return f(x).sum()
@@ -221,19 +226,20 @@ def test_plain_tensors_inside_a_transformation_are_right(torch, t):
     assert torch.equal(got, (t + t @ t).expand(3, 2, 2))
 
 
-def test_fake_tensors_are_refused(torch, t):
+def test_fake_tensors_are_refused_where_numpy_leads(torch, t):
     from torch._subclasses import FakeTensorMode
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
     mode = FakeTensorMode()
-    with pytest.raises(TypeError, match="a is .*FakeTensor, a subclass of torch.Tensor"):
-        interop.matmul(mode.from_tensor(t), t)
+    with pytest.raises(TypeError, match="b is .*FakeTensor, a subclass of torch.Tensor"):
+        interop.matmul(t.numpy(), mode.from_tensor(t))
+    x = t.numpy()
     with mode, pytest.raises(TypeError, match="a torch dispatch mode is active"):
-        interop.matmul(t, t)
+        interop.matmul(x, t)
     with FunctionalTensorMode():
         functional = FunctionalTensor.to_functional(t)
     with pytest.raises(TypeError, match="b is .*FunctionalTensor, a subclass of torch.Tensor"):
-        interop.matmul(t, functional)
+        interop.matmul(t.numpy(), functional)
 
 
 def test_a_dual_tensor_beside_a_lazy_view(torch, t):
@@ -241,7 +247,7 @@ def test_a_dual_tensor_beside_a_lazy_view(torch, t):
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(t, torch.ones(2, 2))
         with pytest.raises(TypeError, match="carries a forward-mode tangent"):
-            interop.matmul(torch._neg_view(t), dual)
+            interop.matmul(t.numpy(), torch._neg_view(t), bias=dual)
         product(torch, forward_ad.unpack_dual(dual).primal)
 
 

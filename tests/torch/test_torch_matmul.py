@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -356,3 +358,19 @@ def test_saved_tensor_hooks_see_what_is_kept(multiply, place):
         y = multiply(a, b, epilogue="gelu")
     expected = product(torch, a, b, epilogue="gelu")
     assert_close(torch, gradients(y.sum(), (a, b), None), gradients(expected.sum(), (a, b), None))
+
+
+@WAYS
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_what_is_kept_goes_with_the_result(multiply, place, epilogue):
+    """Nothing that is kept holds the result itself: there is no cycle, which only a collection would end."""
+    a, b = needing_grad(*tensors(torch, place, "float32", (3, 4), (4, 5)))
+    gc.disable()
+    try:
+        y = multiply(a, b, epilogue=epilogue)
+        result, record_of_it = weakref.ref(y), weakref.ref(y.grad_fn)
+        del y
+        assert result() is None
+        assert record_of_it() is None
+    finally:
+        gc.enable()

@@ -9,7 +9,7 @@ import interop
 
 torch = pytest.importorskip("torch")
 
-from interop.torch._matmul import compute  # noqa: E402
+from interop.torch._matmul import compute, record  # noqa: E402
 
 OPERATORS = pytest.mark.parametrize("name", ["matmul", "matmul_with_aux"])
 
@@ -20,6 +20,10 @@ def theirs(*terms, **options):
 
 def ours(a, b, c=None, bias=None, **options):
     return torch.ops.interop.matmul(a, b, c, bias, **options)
+
+
+def by_record(a, b, **options):
+    return record(a, b, options)
 
 
 # ---- torch's own checks of operators ----
@@ -271,6 +275,24 @@ def test_exported_with_a_symbolic_batch(place, strict):
     (other,) = tensors(torch, place, "float32", (11, 4), seed=2)
     assert_close(torch, program.module()(other), theirs(other, layer.weight, epilogue="relu"))
     assert any("interop.matmul" in str(node.target) for node in program.graph.nodes)
+
+
+# torch's compiled autograd makes the leaves of its graph into what is none, and looks at their gradients.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("multiply", [by_record, ours])
+def test_a_recorded_backward_pass_can_be_compiled(place, multiply, epilogue):
+    """By torch's compiled autograd: one graph, with our products in it."""
+    from torch._dynamo import compiled_autograd
+
+    count = counting_graphs()
+    a, b = needing_grad(*tensors(torch, place, "float32", (3, 4), (4, 5)))
+    expected = torch.autograd.grad(theirs(a, b, epilogue=epilogue).sin().sum(), (a, b))
+    with compiled_autograd._enable(torch.compile(backend=count, fullgraph=True)):
+        multiply(a, b, epilogue=epilogue).sin().sum().backward()
+    assert_close(torch, [a.grad, b.grad], list(expected))
+    (graph,) = count.graphs
+    assert sum("interop.matmul" in str(node.target) for node in graph.graph.nodes) == 2
 
 
 # ---- modes, checkpoints, autocast ----
