@@ -14,8 +14,6 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from interop.torch import _matmul_operator  # noqa: F401 - which makes the operators
-
 __all__: list[str] = []  # what is imported for its effect
 
 _Index = int | str  # "m", "k", "n"; of a stack: its dimension, counted from the last of the stack, -1
