@@ -88,7 +88,9 @@ def _shards(operands: Sequence[tuple[Any, Sequence[_Index]]], index: _Index) -> 
     strided = (
         (x, indices[x.dim]) for operand, indices in operands for x in operand.placements if hasattr(x, "split_factor")
     )
-    kinds = dict.fromkeys((type(cut), cut.split_factor) for cut, at in strided if at == index)
+    kinds: dict[tuple[Any, Any], None] = dict.fromkeys(
+        (type(cut), cut.split_factor) for cut, at in strided if at == index
+    )
     return [Shard, *(functools.partial(kind, split_factor=factor) for kind, factor in kinds)]
 
 
