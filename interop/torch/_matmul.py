@@ -10,6 +10,7 @@ from interop import _core
 from interop.torch import _matmul_operator  # noqa: F401 (for its effect: there is an operator)
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
 from interop.torch._matmul_function import SYMBOLS, TERMS, apply_product, ask, multiply_below, multiply_below_with_aux
+from interop.torch._sharding import know_distributed
 from interop.torch._tensors import EXACT, as_tensor, fill, number_of, refuse_written
 
 __all__ = ["compute", "record"]
@@ -27,6 +28,8 @@ def compute(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
     """
     tensors, keywords = _arguments(a, b, options)
     keywords = _for_operator(tensors, keywords)
+    if know_distributed(tensors):
+        ask(tensors, keywords, lambda x: x.shape)  # for what it throws: torch would make other errors of it
     out, aux = options.get("out"), options.get("aux")
     if out is None and aux is None:
         result: torch.Tensor = torch.ops.interop.matmul(*tensors, **keywords)

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import register_flop_formula
 from interop.torch._matmul_batching import batched
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
 from interop.torch._matmul_function import TERMS, apply_product, ask, multiply_below, multiply_below_with_aux
+from interop.torch._sharding import know_distributed
 from interop.torch._tensors import exact, next_level, single_level
 
 __all__: list[str] = []  # what is imported for its effect
@@ -118,6 +119,7 @@ torch.library.register_fake("interop::matmul_with_aux", _fake_with_aux, lib=_lib
 
 def _autograd_of(operator: Any, with_aux: bool) -> Callable[..., Any]:
     def autograd(keyset: Any, *tensors: Any, **options: Any) -> Any:
+        know_distributed(tensors)
         rest = keyset & torch._C._after_autograd_keyset
         records = torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
         if not records and forward_ad._current_level < 0:
