@@ -17,7 +17,7 @@ def batched(
 ) -> Any:
     """Return the product, or the product and what its epilogue was given, with the batch as dimension 0.
 
-    `dims`: of each of the eight tensors, the dimension that is the batch; None where it is in no batch. `size`: of the
+    `dims`: of each of the six tensors, the dimension that is the batch; None where it is in no batch. `size`: of the
     batch.
     """
     if any(dim is not None for dim in dims[4:]):

@@ -12,7 +12,6 @@ from interop import _core
 from interop.torch._tensors import name_of, sum_to
 
 __all__ = [
-    "HOST_FACTORS",
     "Facts",
     "before_epilogue",
     "check_differentiable",
@@ -35,11 +34,8 @@ class Facts(NamedTuple):
     dtype: torch.dtype
 
 
-#: Tensors of one float64 in host memory, which stand for alpha and beta where a compiler knows no value of them.
-HOST_FACTORS = ("host_alpha", "host_beta")
-
 _TERMS = ("a", "b", "c", "bias")
-_NAMES = (*_TERMS, "scale_a", "scale_b", *HOST_FACTORS)
+_NAMES = (*_TERMS, "scale_a", "scale_b")
 _KERNELS = ("precision", "backend", "autotune", "execution")  # the options that its derivatives have, too
 
 
@@ -53,20 +49,14 @@ def check_differentiable(tensors: _Tensors) -> None:
             )
 
 
-def multiply(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, host_alpha: Any = None, **options: Any
-) -> torch.Tensor:
+def multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
     """Multiply by the operator, whose derivatives are again such calls."""
-    result: torch.Tensor = torch.ops.interop.matmul(a, b, c, None, None, None, host_alpha, **options)
+    result: torch.Tensor = torch.ops.interop.matmul(a, b, c, **options)
     return result
 
 
 def _conjugated(factor: Any) -> Any:
     return factor.conjugate() if isinstance(factor, complex) else factor
-
-
-def _beta(options: dict[str, Any]) -> Any:
-    return options.get("host_beta", options.get("beta"))
 
 
 def scaled(x: torch.Tensor, factor: Any) -> torch.Tensor:
@@ -122,7 +112,7 @@ def gradients(
         grad = _readable(grad) if options.get("backend") == "cublas" else grad
         found[:2] = products(grad, a, b, facts, _options_of_gradients(options) if options else options)
     if len(facts) > 2:
-        found[2] = scaled(grad, _conjugated(_beta(options))) if needed[2] else None
+        found[2] = scaled(grad, _conjugated(options.get("beta"))) if needed[2] else None
         found[3] = grad if needed[3] else None
     return [None if x is None else _as_term(x, fact) for x, fact in zip(found, facts, strict=True)]
 
@@ -134,7 +124,7 @@ def _readable(grad: torch.Tensor) -> torch.Tensor:
 
 
 def _options_of_gradients(options: dict[str, Any]) -> dict[str, Any]:
-    given = {name: options[name] for name in (*_KERNELS, "host_alpha") if options.get(name) is not None}
+    given = {name: options[name] for name in _KERNELS if options.get(name) is not None}
     if options.get("alpha") is not None:
         given["alpha"] = _conjugated(options["alpha"])
     return given
@@ -155,9 +145,6 @@ def products_below(
     grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | None, facts: Sequence[Any], options: dict[str, Any]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return them from the compiled half: of exact tensors, without a record."""
-    if "host_alpha" in options:
-        options = options | {"alpha": options["host_alpha"].item()}
-        del options["host_alpha"]
     return _core.matmul_backward(grad, a, b, facts[0].shape, facts[1].shape, options)
 
 
@@ -198,10 +185,8 @@ def tangent(operands: _Tensors, tangents: _Tensors, shape: torch.Size, options: 
     """Return the tangent of the epilogue's input, which has that shape, from those of a, b, c and bias."""
     a, b = operands
     by_a, by_b, by_c, by_bias = tangents
-    keywords = {
-        name: options[name] for name in (*_KERNELS, "alpha", "host_alpha", "dtype") if options.get(name) is not None
-    }
-    rest = None if by_c is None else scaled(by_c, _beta(options))
+    keywords = {name: options[name] for name in (*_KERNELS, "alpha", "dtype") if options.get(name) is not None}
+    rest = None if by_c is None else scaled(by_c, options.get("beta"))
     if by_bias is not None:
         rest = by_bias if rest is None else rest + by_bias
     for x, y in ((by_a, b), (a, by_b)):

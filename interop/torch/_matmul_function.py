@@ -10,7 +10,6 @@ from torch.autograd import forward_ad
 
 from interop import _core
 from interop.torch._matmul_derivatives import (
-    HOST_FACTORS,
     Facts,
     before_epilogue,
     gradients,
@@ -44,18 +43,12 @@ def ask(
     return answer
 
 
-def _host_factors(more: Sequence[torch.Tensor | None]) -> dict[str, float]:
-    """Return the factors that are tensors in host memory as numbers; `more`: the tensors behind a and b."""
-    return {name: x.item() for name, x in zip(("alpha", "beta"), more[4:], strict=False) if x is not None}
-
-
 def multiply_below(options: dict[str, Any], a: Any, b: Any, *more: torch.Tensor | None) -> torch.Tensor:
     """Compute a product of exact tensors, without a record of it."""
     given = options
     if options or any(x is not None for x in more):
         given = {_SCALES.get(name, name): x for name, x in options.items() if x is not None}
         given.update((name, x) for name, x in zip(TERMS, more, strict=False) if x is not None)
-        given.update(_host_factors(more))
     result: torch.Tensor = _core.below_autograd("matmul", given, a, b)
     return result
 
@@ -72,9 +65,9 @@ def multiply_below_with_aux(
 class Product(torch.autograd.Function):  # type: ignore[misc]
     """A product that autograd knows: of exact tensors, or at one level of a transform.
 
-    `apply_product(multiply, options, a, b, c, bias, scale_a, scale_b, host_alpha, host_beta)`: those at the end may be
-    left out. Where `multiply(options, a, b, ...)` gives the epilogue's input, too, that is a second result, for
-    the derivative of the derivative goes through it.
+    `apply_product(multiply, options, a, b, c, bias, scale_a, scale_b)`: those at the end may be left out. Where
+    `multiply(options, a, b, ...)` gives the epilogue's input, too, that is a second result, for the derivative of the
+    derivative goes through it.
     """
 
     @staticmethod
@@ -95,8 +88,6 @@ class Product(torch.autograd.Function):  # type: ignore[misc]
         needed = ctx.needs_input_grad
         ctx.save_for_backward(a if needed[3] else None, b if needed[2] else None, kept)
         ctx.options = options
-        if len(more) > 4:
-            ctx.options = options | {name: x for name, x in zip(HOST_FACTORS, more[4:], strict=True) if x is not None}
         ctx.facts = [None if x is None else Facts(x.shape, x.dtype) for x in (a, b, *more[:2])]
         if is_pair:
             ctx.set_materialize_grads(False)
@@ -115,10 +106,10 @@ class Product(torch.autograd.Function):  # type: ignore[misc]
         if grad_before is not None:
             grad = grad_before if grad is None else grad + grad_before
         if grad is None:
-            return (None,) * 10
+            return (None,) * 8
         products = products_recorded if watches(grad) else products_below
         found = gradients(products, grad, (a, b), ctx.facts, ctx.needs_input_grad[2:6], ctx.options)
-        return None, None, *found, None, None, None, None  # torch allows more of these than there are arguments
+        return None, None, *found, None, None  # torch allows more of these than there are arguments
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:

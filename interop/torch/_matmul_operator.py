@@ -20,14 +20,12 @@ __all__: list[str] = []  # what is imported for its effect
 _FUNCTION = "interop.matmul"
 _ARGUMENTS = (
     "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None, "
-    "Tensor? host_alpha=None, Tensor? host_beta=None, *, "
-    "Scalar? alpha=None, Scalar? beta=None, Scalar? factor_a=None, Scalar? factor_b=None, ScalarType? dtype=None, "
+    "*, Scalar? alpha=None, Scalar? beta=None, Scalar? factor_a=None, Scalar? factor_b=None, ScalarType? dtype=None, "
     "str? epilogue=None, str? precision=None, str? backend=None, bool? autotune=None, int? stream=None, "
     "str? execution=None)"
 )
 
-# Tensors stand by position: vmap and autograd take no others. `host_alpha` and `host_beta`, of one float64 in host
-# memory, stand for alpha and beta where a compiler knows no value: it would make a new graph for each number.
+# Tensors stand by position: vmap and autograd take no others.
 _library = torch.library.Library("interop", "FRAGMENT")
 _library.define(f"matmul{_ARGUMENTS} -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(f"matmul_with_aux{_ARGUMENTS} -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
@@ -36,8 +34,8 @@ _matmul_with_aux = torch.ops.interop.matmul_with_aux.default
 
 
 def _filled(given: Sequence[Any]) -> list[Any]:
-    """Return what there is of all eight tensors: torch leaves out those at the end that are None."""
-    return [*given, *(None,) * (8 - len(given))]
+    """Return what there is of all six tensors: torch leaves out those at the end that are None."""
+    return [*given, *(None,) * (6 - len(given))]
 
 
 # ---- memory ----
@@ -64,7 +62,7 @@ for _key in ("Conjugate", "Negative"):  # views that the kernels read as they ar
 
 def _result(tensors: Sequence[Any], options: dict[str, Any]) -> tuple[Sequence[Any], torch.dtype]:
     """Return the shape and dtype of a product."""
-    a, *others = tensors[:6]  # the last ones are numbers
+    a, *others = tensors
     for name, x in zip(("b", *TERMS), others, strict=True):
         if x is not None and x.device != a.device:
             raise ValueError(

@@ -206,24 +206,6 @@ def test_compiled_with_and_without_gradients(place, dynamic, epilogue):
     assert count.frame_count <= 2  # with gradients, and without
 
 
-def test_ten_factors_make_two_graphs_at_most(place):
-    """As tensors in host memory: torch makes a graph for each number that is an argument of an operator's."""
-    count = counting_graphs()
-
-    @torch.compile(backend=count, fullgraph=True)
-    def function(a, b, c, alpha, beta):
-        one = torch.ones((), dtype=torch.float64)
-        return torch.ops.interop.matmul(a, b, c, None, None, None, one * alpha, one * beta)
-
-    a, b, c = needing_grad(*tensors(torch, place, "float32", (3, 4), (4, 5), (3, 5)))
-    for i in range(10):
-        alpha, beta = 0.5 * i + 0.25, 3.5 - i
-        y, expected = function(a, b, c, alpha, beta), alpha * (a @ b) + beta * c
-        assert_close(torch, y, expected)
-        assert_close(torch, torch.autograd.grad(y.sum(), (a, b, c)), torch.autograd.grad(expected.sum(), (a, b, c)))
-    assert count.frame_count <= 2
-
-
 def test_ten_integers_as_factors_make_two_graphs_at_most(place):
     count = counting_graphs()
 
@@ -235,28 +217,6 @@ def test_ten_integers_as_factors_make_two_graphs_at_most(place):
     for alpha in range(2, 12):
         assert_close(torch, function(a, b, alpha), alpha * (a @ b))
     assert count.frame_count <= 2
-
-
-@pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_factors_in_host_memory_are_factors(place, epilogue):
-    a, b, c = needing_grad(*tensors(torch, place, "float64", (3, 4), (4, 5), (3, 5)))
-    alpha, beta = (torch.tensor(x, dtype=torch.float64) for x in (0.5, -2.0))
-    y = torch.ops.interop.matmul(a, b, c, None, None, None, alpha, beta, epilogue=epilogue)
-    expected = theirs(a, b, c, alpha=0.5, beta=-2, epilogue=epilogue)
-    assert_close(torch, y, expected)
-    for create_graph in (False, True):
-        found, other = (
-            torch.autograd.grad(x.sin().sum(), (a, b, c), create_graph=create_graph, retain_graph=True)
-            for x in (y, expected)
-        )
-        assert_close(torch, found, other)
-    found, other = (sum(x.sin().sum() for x in each) for each in (found, other))
-    assert_close(torch, torch.autograd.grad(found, (a, b, c)), torch.autograd.grad(other, (a, b, c)))
-    torch.library.opcheck(
-        torch.ops.interop.matmul.default, (a, b, c, None, None, None, alpha, beta), {"epilogue": epilogue}
-    )
-    with pytest.raises(TypeError, match="host_alpha is float64 and requires grad"):
-        torch.ops.interop.matmul(a, b, c, None, None, None, alpha.requires_grad_())
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -40,9 +40,9 @@ typedef struct InteropOptions {
   PyObject* execution; /* "cuda" or "cuda:N": compute host arrays on that GPU */
   uint64_t flags;
 } InteropOptions;
-#define INTEROP_ONLY_LOOKS 1u    /* decide all, but copy, allocate and queue nothing */
-#define INTEROP_MAY_OVERLAP 2u   /* what is written may share memory with an argument */
-#define INTEROP_TAKES_SCALARS 4u /* a 0-d host array may join device arrays, and stays where it is */
+#define INTEROP_ONLY_LOOKS 1u     /* decide all, but copy, allocate and queue nothing */
+#define INTEROP_MAY_OVERLAP 2u    /* what is written may share memory with an argument */
+#define INTEROP_TAKES_SCALARS 4u  /* a 0-d host array may join device arrays, and stays where it is */
 #define INTEROP_BELOW_AUTOGRAD 8u /* the caller has seen to gradients, modes and transforms of torch's tensors */
 
 /* A call, to be read between `call` and `release`. */
