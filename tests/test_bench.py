@@ -235,7 +235,7 @@ def test_gradients_prints_a_row_for_each_product_on_gpu(cuda_torch, monkeypatch,
     assert bench.run("gradients", str(tmp_path / "rows.csv")) == 0
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * 5 * 3
+    assert len(rows) == 2 * 6 * 3
     assert all(float(row["wall_us"]) > 0 for row in rows)
     assert {row["n"] for row in rows if row["host_us"]} == {"16"}
 

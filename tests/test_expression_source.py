@@ -72,6 +72,12 @@ def test_all_functions_of_floats_compile(nvrtc, dtype):
     compiled(typed(" + ".join(expressions.FUNCTIONS), dtype), vector=1, unroll=1)
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_what_keeps_complex_numbers_compiles(nvrtc, dtype):
+    for text in ("x", "+x", "conj(x)", "real(x)", "imag(x)", "square(x)"):
+        compiled(typed(text, dtype), vector=1, unroll=1)
+
+
 @pytest.mark.parametrize("dtype", elements.DTYPES)
 def test_all_exact_functions_compile(nvrtc, dtype):
     texts = [text for text, served in expressions.TEST_CASES if served == dtype]

@@ -150,8 +150,8 @@ def apply(name: str, dtype: str, operands: Sequence[torch.Tensor]) -> torch.Tens
         return torch.zeros_like(first, dtype=torch.bool)
     if name == "sign" and kind == "f":
         return torch.where(first != first, float("nan"), torch.sign(first))
-    if kind == "u" and name != "where":  # torch has few operations on them
-        wide = [x.to(torch.int64) for x in operands]
+    if kind == "u":  # torch has few operations on them
+        wide = [x if x.dtype == torch.bool else x.to(torch.int64) for x in operands]
         return as_dtype(_of_unsigned(name, dtype, wide), dtype)
     if name in ("bitwise_left_shift", "bitwise_right_shift"):
         return _shift(name, 8 * first.dtype.itemsize, *operands)

@@ -9,7 +9,15 @@ import torch
 from interop import _core
 from interop.torch import _matmul_operator  # noqa: F401 (for its effect: there is an operator)
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
-from interop.torch._matmul_function import SYMBOLS, TERMS, apply_product, ask, multiply_below, multiply_below_with_aux
+from interop.torch._matmul_function import (
+    SYMBOLS,
+    TERMS,
+    apply_plain_product,
+    apply_product,
+    ask,
+    multiply_below,
+    multiply_below_with_aux,
+)
 from interop.torch._sharding import know_distributed
 from interop.torch._tensors import EXACT, as_tensor, fill, number_of, refuse_written
 
@@ -51,8 +59,9 @@ def compute(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
 def record(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
     """Compute `interop.matmul(a, b, **options)` of exact tensors, and record it: some of them require grad."""
     if not options and type(a) in EXACT and type(b) in EXACT:
-        if a.dtype.itemsize == 1 or b.dtype.itemsize == 1:
-            check_differentiable((a, b))
+        if a.ndim == 2 == b.ndim and a.dtype is b.dtype and a.dtype.itemsize > 1:
+            return apply_plain_product(a, b)
+        check_differentiable((a, b))
         return apply_product(multiply_below, options, a, b)
     tensors, keywords = _arguments(a, b, options)
     _refuse_written(tensors, options.get("out"), options.get("aux"))

@@ -42,7 +42,7 @@ def _filled(given: Sequence[Any]) -> list[Any]:
 
 
 def _kernel(*tensors: Any, **options: Any) -> torch.Tensor:
-    return multiply_below(options, *map(exact, tensors))
+    return multiply_below(options, *(x if type(x) is torch.Tensor else exact(x) for x in tensors))
 
 
 def _kernel_with_aux(*tensors: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:

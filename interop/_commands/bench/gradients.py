@@ -67,9 +67,23 @@ def _candidates(torch: Any, products: dict[str, Any], n: int) -> Iterable[tuple[
     yield "forward, no gradient", {name: forward(product, plain_a, plain_b) for name, product in products.items()}
     yield "forward", {name: forward(product, a, b) for name, product in products.items()}
     yield "forward and backward", {name: both(product) for name, product in products.items()}
-    compiled = {name: torch.compile(lambda x, y, product=product: product(x, y)) for name, product in products.items()}
+    torch._dynamo.reset()
+    compiled = {name: torch.compile(product) for name, product in map(_as_function, products.items())}
     yield "compiled, no gradient", {name: forward(product, plain_a, plain_b) for name, product in compiled.items()}
     yield "compiled, forward and backward", {name: both(product) for name, product in compiled.items()}
+    torch._dynamo.reset()
+    graphs = {
+        name: torch.compile(product, mode="reduce-overhead") for name, product in map(_as_function, products.items())
+    }
+    yield "in CUDA graphs, no gradient", {name: forward(product, plain_a, plain_b) for name, product in graphs.items()}
+
+
+def _as_function(named: tuple[str, Any]) -> tuple[str, Callable[[Any, Any], Any]]:
+    """Return a function of its own for each product: graphs are kept by the code of what was compiled."""
+    name, product = named
+    scope: dict[str, Any] = {"product": product}
+    exec("def call(x, y): return product(x, y)", scope)
+    return name, scope["call"]
 
 
 def _check(torch: Any, calls: Candidates) -> None:

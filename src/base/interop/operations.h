@@ -87,8 +87,8 @@ inline constexpr bool is_comparison(ElementwiseOp op) {
 // clang-format off
 /// The operations that only expressions have.
 inline constexpr Operation kInExpressions[] = {
-    {"copy", nullptr, 1, "Real", "biufc", Gives::same, false, 0, "copy", "clone", {"1"}},
-    {"positive", "+", 1, "Real", "iufc", Gives::same, false, 0, "positive", "positive", {"1"}},
+    {"copy", nullptr, 1, "Same", "biufc", Gives::same, false, 0, "copy", "clone", {"1"}},
+    {"positive", "+", 1, "Same", "iufc", Gives::same, false, 0, "positive", "positive", {"1"}},
     {"bitwise_and", "&", 2, "BitwiseAnd", "biu", Gives::same, false, 0, "bitwise_and", "bitwise_and"},
     {"bitwise_or", "|", 2, "BitwiseOr", "biu", Gives::same, false, 0, "bitwise_or", "bitwise_or"},
     {"bitwise_xor", "^", 2, "BitwiseXor", "biu", Gives::same, false, 0, "bitwise_xor", "bitwise_xor"},

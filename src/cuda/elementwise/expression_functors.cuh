@@ -124,6 +124,12 @@ struct Sign {
 };
 
 /// The parts of a complex number; another number is its own real part and conjugate.
+struct Same {
+  template <typename T>
+  INTEROP_DEVICE T operator()(T x) const {
+    return x;
+  }
+};
 struct Real {
   template <typename T>
   INTEROP_DEVICE T operator()(T x) const {
