@@ -144,7 +144,8 @@ def matmul(
     OverflowError
         An integer factor that the product's dtype cannot hold.
     BufferError
-        The producer of an array refuses to export it, in its own words: a tensor that requires grad, say.
+        The producer of an array refuses to export it, in its own words; or a tensor requires grad where torch does not
+        lead the call, so that its gradient would be lost.
     CudaError
         CUDA fails, or there is no GPU or no driver, or no cuBLAS for ``backend="cublas"``.
 
