@@ -17,7 +17,7 @@ from interop import _core
 from interop._operations.promotion import as_promoted, beside, element_of, numpy_dtype, promote
 from interop._operations.table import COMPARISONS, OPERATIONS
 from interop.torch._constants import constant
-from interop.torch._tensors import as_tensor, fill, name_of, refuse_written
+from interop.torch._tensors import as_tensor, fill, name_of, needing_grad, refuse_written
 
 __all__ = [
     "as_dtype",
@@ -32,7 +32,6 @@ __all__ = [
     "halved",
     "is_scalar",
     "kind_of",
-    "needing_grad",
     "operands_of",
     "refuse_options",
     "side_of",
@@ -57,7 +56,7 @@ def compute(name: str, a: Any, b: Any, options: dict[str, Any]) -> Any:
     result = decomposed(name, first, second, where_zero=options.get("where_zero"))
     if out is None:
         return result
-    refuse_written(function, needing_grad(operands), out=out)
+    refuse_written(function, needing_grad({**operands, "out": out}), out=out)
     fill(function, "out", out, result)
     return out
 
@@ -73,13 +72,6 @@ def refuse_options(function: str, options: dict[str, Any]) -> None:
         raise ValueError(f"{function}: stream= cannot be used inside torch's transforms: torch chooses the stream")
     if options.get("execution") is not None:
         raise ValueError(f"{function}: execution= cannot be used inside torch's transforms: move the operands first")
-
-
-def needing_grad(operands: dict[str, Any]) -> str | None:
-    """Return the name of the first tensor of which torch records what is computed."""
-    if not torch.is_grad_enabled():
-        return None
-    return next((name for name, x in operands.items() if isinstance(x, torch.Tensor) and x.requires_grad), None)
 
 
 def decomposed(name: str, a: Any, b: Any = None, where_zero: Any = None) -> torch.Tensor:

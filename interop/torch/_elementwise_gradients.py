@@ -15,8 +15,8 @@ from interop._expressions.typed import ArrayRef, Reference, Split, Typed, ValueR
 from interop._operations.table import COMPARISONS, OPERATIONS
 from interop.torch import _elementwise, _expression
 from interop.torch._derivatives import Derivative, NoDerivativeError, Program, Steps, literal
-from interop.torch._elementwise import common_dtype, described, element, needing_grad, operands_of
-from interop.torch._tensors import name_of, refuse_written, sum_to, watches
+from interop.torch._elementwise import common_dtype, described, element, operands_of
+from interop.torch._tensors import name_of, needing_grad, refuse_written, sum_to, watches
 
 __all__ = ["record", "record_expression"]
 
@@ -109,9 +109,9 @@ def _record(
     function, out = program.typed.function, options.get("out")
     needing = needing_grad({**arrays, "out": out})
     derivatives = [program.derivative(place) if x.requires_grad else None for place, x in enumerate(arrays.values())]
+    refuse_written(function, needing, out=out)
     if needing is None or not any(derivatives):
         return forward()
-    refuse_written(function, needing, out=out)
     if options.get("stream") is not None:
         raise ValueError(
             f"{function}: stream= is given, and {needing} requires grad: torch chooses the stream of the gradients; "

@@ -20,13 +20,12 @@ from interop.torch._elementwise import (
     element,
     halved,
     kind_of,
-    needing_grad,
     operands_of,
     refuse_options,
     side_of,
     without_autocast,
 )
-from interop.torch._tensors import fill, name_of, refuse_written
+from interop.torch._tensors import fill, name_of, needing_grad, refuse_written
 
 __all__ = ["compute", "decomposed_expression", "evaluate", "plan_of"]
 
@@ -43,7 +42,7 @@ def compute(split: Split, operands: Sequence[Any], options: dict[str, Any]) -> A
     result = decomposed_expression(split, *named.values())
     if out is None:
         return result
-    refuse_written(function, needing_grad(named), out=out)
+    refuse_written(function, needing_grad({**named, "out": out}), out=out)
     fill(function, "out", out, result)
     return out
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from interop.torch._tensors import fill, refuse_written
+from interop.torch._tensors import fill, needing_grad, refuse_written
 
 __all__ = ["finished"]
 
@@ -53,9 +53,7 @@ def finished(multiply: Multiply, a: torch.Tensor, b: torch.Tensor, given: dict[s
     if total.shape != shape:
         return None
     result = (_after(multiply, epilogue, total) if epilogue is not None else total).to(dtype)
-    names = ("a", "b", "c", "bias")
-    needing = [name for name, x in zip(names, (a, b, c, bias), strict=True) if x is not None and x.requires_grad]
-    name = needing[0] if needing and torch.is_grad_enabled() else None
+    name = needing_grad({"a": a, "b": b, **{name: given.get(name) for name in ("c", "bias", "out", "aux")}})
     refuse_written("interop.matmul", name, out=given.get("out"), aux=given.get("aux"))
     if given.get("aux") is not None:
         fill("interop.matmul", "aux", given["aux"], total.to(dtype))

@@ -19,7 +19,7 @@ from interop.torch._matmul_function import (
     multiply_below_with_aux,
 )
 from interop.torch._sharding import know_distributed
-from interop.torch._tensors import EXACT, as_tensor, fill, number_of, refuse_written
+from interop.torch._tensors import EXACT, as_tensor, fill, needing_grad, number_of, refuse_written
 
 __all__ = ["compute", "record"]
 
@@ -108,14 +108,12 @@ def _is_in_schema(name: str, x: Any) -> bool:
 
 def _needs_grad(tensors: list[torch.Tensor | None]) -> str | None:
     """Return the name of the first operand that requires grad, where torch records it."""
-    if not torch.is_grad_enabled():
-        return None
-    names = ("a", "b", *TERMS)
-    return next((name for name, x in zip(names, tensors, strict=True) if x is not None and x.requires_grad), None)
+    return needing_grad(dict(zip(("a", "b", *TERMS), tensors, strict=True)))
 
 
 def _refuse_written(tensors: list[torch.Tensor | None], out: Any, aux: Any) -> None:
-    refuse_written(_FUNCTION, _needs_grad(tensors), out=out, aux=aux)
+    needs_grad = _needs_grad(tensors) or needing_grad({"out": out, "aux": aux})
+    refuse_written(_FUNCTION, needs_grad, out=out, aux=aux)
 
 
 def _refuse_stream(tensors: list[torch.Tensor | None], keywords: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "exact",
     "fill",
     "name_of",
+    "needing_grad",
     "next_level",
     "number_of",
     "outer_levels",
@@ -115,6 +116,13 @@ def number_of(x: Any) -> Any:
 def sum_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Sum over the dimensions that broadcasting `shape` to the tensor's has added or repeated."""
     return x if x.shape == torch.Size(shape) else x.sum_to_size(shape)
+
+
+def needing_grad(operands: dict[str, Any]) -> str | None:
+    """Return the name of the first tensor of which torch records what is computed."""
+    if not torch.is_grad_enabled():
+        return None
+    return next((name for name, x in operands.items() if isinstance(x, torch.Tensor) and x.requires_grad), None)
 
 
 def refuse_written(function: str, needs_grad: str | None, **written: object) -> None:

@@ -111,8 +111,9 @@ void Call::find_routes(const InteropArgument* arguments, nb::handle out) {
     operand.is_read = !operand.is_output || (argument.flags & INTEROP_READ_TOO);
     operand.may_be_out = argument.flags & INTEROP_MAY_BE_OUT;
     operand.takes_conjugated = argument.flags & INTEROP_TAKES_CONJUGATED;
-    operand.below_autograd = below_autograd_;
     operand.route = find_route(operand.object);
+    // Not of what a registered library exports, which nobody but the call sees.
+    operand.below_autograd = below_autograd_ && operand.route && operand.route->is_torch();
   };
   for (int i = 0; i < argument_count_; ++i) add(arguments[i]);
   if (has_out_) add({"out", out.ptr(), INTEROP_WRITTEN});
