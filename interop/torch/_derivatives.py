@@ -160,9 +160,15 @@ def _pruned(program: Program, steps: Sequence[Step]) -> Derivative:
         step = steps[place]
         args = tuple((moved(ref), to) for ref, to in step.args)
         derived.steps.append(Step(step.operation, step.dtype, step.out_dtype, args))
-    names = [*program.names, "the gradient"]
+    names = [*program.names, _new_name(program.names)]
     made = Program(derived, [names[k] for k in kept_arrays], [program.labels[k] for k in kept_values])
     return Derivative(made, tuple(kept_arrays[:-1]), tuple(kept_values))
+
+
+def _new_name(names: Sequence[str]) -> str:
+    """Name the gradient; that of a gradient has another one beside it."""
+    taken = sum(name.startswith("the gradient") for name in names)
+    return f"the gradient{f' ({taken + 1})' if taken else ''}"
 
 
 # ---- from the result back to an operand ----

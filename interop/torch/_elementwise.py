@@ -198,6 +198,8 @@ def side_of(scalar: Any, dtype: str) -> int:
         return 0
     if isinstance(scalar, np.generic):
         scalar = scalar.item()
+    if isinstance(scalar, torch.SymInt) and dtype in ("int64", "uint64"):
+        return 0  # a size, which is of any value to a graph
     if kind_of(dtype) in "biu":
         if not isinstance(scalar, int | torch.SymInt):
             return 0
@@ -219,9 +221,10 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
         scalar = scalar.item()
     if kind in "iu":
         least, largest = _range(dtype)
-        if not least <= scalar <= largest:
+        is_size = isinstance(scalar, torch.SymInt) and dtype in ("int64", "uint64")
+        if not is_size and not least <= scalar <= largest:
             _refuse_scalar(function, name, scalar, dtype)
-        if scalar > _INT64_MAX:
+        if not is_size and scalar > _INT64_MAX:
             scalar = scalar - 2**64  # the same bits
         return as_dtype(like.new_full((), scalar, dtype=torch.int64), dtype)
     if kind == "b":
@@ -275,6 +278,8 @@ def computed(name: str, dtype: str, *operands: torch.Tensor, where_zero: torch.T
     if kind == "c" and name in ("add", "subtract", "negative"):
         parts = [by_torch(name, *[part(y) for y in x]) for part in (torch.real, torch.imag)]
         return torch.complex(*parts)
+    if kind == "c" and name == "pow":
+        return torch.where(x[1] == 0, 1, by_torch(name, *x))
     return by_torch(name, *x)
 
 
@@ -285,12 +290,31 @@ def by_torch(name: str, *operands: torch.Tensor) -> torch.Tensor:
 
 
 def _divide_floats(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Round once, at the end: 16-bit floats are computed in float32."""
+    """Divide as NumPy does; a compiler's own quotients and remainders are others at infinities.
+
+    16-bit floats are computed in float32, and rounded once, at the end.
+    """
     dtype = a.dtype
     if dtype.itemsize == 2:
         a, b = a.float(), b.float()
-    result = torch.remainder(a, b) if name == "remainder" else torch.div(a, b, rounding_mode="floor")
-    return result.to(dtype)
+    if name == "remainder":
+        of_infinity = torch.where(_is_beside(a, b), a + b, a)
+        return torch.where(torch.isinf(b) & torch.isfinite(a), of_infinity, torch.remainder(a, b)).to(dtype)
+    x, y = a.detach(), b.detach()  # whose quotient is flat
+    rest = torch.fmod(x, y)
+    quotient = (x - rest) / y - _is_beside(rest, y).to(rest.dtype)
+    floor = torch.floor(quotient)
+    floor = floor + (quotient - floor > 0.5).to(rest.dtype)
+    floor = torch.where(quotient == 0, torch.copysign(torch.zeros_like(quotient), x / y), floor)
+    floor = torch.where(y == 0, x / y, floor)
+    return torch.where(torch.zeros_like(floor, dtype=torch.bool), a + b, floor).to(
+        dtype
+    )  # of which torch knows a slope
+
+
+def _is_beside(rest: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Has the remainder, which has the sign of the dividend, to get that of the divisor?"""
+    return (rest != 0) & ((rest < 0) != (b < 0))
 
 
 def _of_integers(name: str, *x: torch.Tensor) -> torch.Tensor:

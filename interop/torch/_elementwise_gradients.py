@@ -15,7 +15,7 @@ from interop._expressions.typed import ArrayRef, Reference, Split, Typed, ValueR
 from interop._operations.table import COMPARISONS, OPERATIONS
 from interop.torch import _elementwise, _expression
 from interop.torch._derivatives import Derivative, NoDerivativeError, Program, Steps, literal
-from interop.torch._elementwise import common_dtype, described, element, operands_of
+from interop.torch._elementwise import common_dtype, described, element, operands_of, without_autocast
 from interop.torch._tensors import name_of, needing_grad, refuse_written, sum_to, watches
 
 __all__ = ["record", "record_expression"]
@@ -169,10 +169,12 @@ def _gradient(
             names = dict(zip(program.names, arrays, strict=True))
             return _record(functools.partial(program, arrays, values, options), program, names, values, options)
     plan = _expression.plan_of(program.typed, program.labels)
-    elements = [
-        element(program.typed.function, label, values[place], dtype, gradient) for place, label, dtype in plan.values
-    ]
-    return _expression.evaluate(plan.steps, program.typed.function, arrays, elements)
+    with without_autocast(gradient):
+        elements = [
+            element(program.typed.function, label, values[place], dtype, gradient)
+            for place, label, dtype in plan.values
+        ]
+        return _expression.evaluate(plan.steps, program.typed.function, arrays, elements)
 
 
 def _is_exact(x: torch.Tensor) -> bool:

@@ -17,6 +17,8 @@ from interop.torch._matmul_function import (
     ask,
     multiply_below,
     multiply_below_with_aux,
+    operand_needing_grad,
+    refuse_stream,
 )
 from interop.torch._sharding import know_distributed
 from interop.torch._tensors import EXACT, as_tensor, fill, needing_grad, number_of, refuse_written
@@ -65,7 +67,8 @@ def record(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
         return apply_product(multiply_below, options, a, b)
     tensors, keywords = _arguments(a, b, options)
     _refuse_written(tensors, options.get("out"), options.get("aux"))
-    _refuse_stream(tensors, keywords)
+    if "stream" in keywords:
+        refuse_stream(tensors)
     check_differentiable(tensors)
     if keeps_input(keywords.get("epilogue")):
         return apply_product(multiply_below_with_aux, keywords, *tensors)[0]
@@ -106,19 +109,6 @@ def _is_in_schema(name: str, x: Any) -> bool:
     return isinstance(x, _TYPES.get(name, object))
 
 
-def _needs_grad(tensors: list[torch.Tensor | None]) -> str | None:
-    """Return the name of the first operand that requires grad, where torch records it."""
-    return needing_grad(dict(zip(("a", "b", *TERMS), tensors, strict=True)))
-
-
 def _refuse_written(tensors: list[torch.Tensor | None], out: Any, aux: Any) -> None:
-    needs_grad = _needs_grad(tensors) or needing_grad({"out": out, "aux": aux})
+    needs_grad = operand_needing_grad(tensors) or needing_grad({"out": out, "aux": aux})
     refuse_written(_FUNCTION, needs_grad, out=out, aux=aux)
-
-
-def _refuse_stream(tensors: list[torch.Tensor | None], keywords: dict[str, Any]) -> None:
-    if "stream" in keywords and (name := _needs_grad(tensors)):
-        raise ValueError(
-            f"{_FUNCTION}: stream is given, and {name} requires grad, whose gradient torch computes on the stream that "
-            "was current; accepted: None (make the stream current, with torch.cuda.stream)"
-        )

@@ -173,7 +173,7 @@ def products_recorded(
 def _sum_of_products(x: torch.Tensor, y: torch.Tensor, batch: torch.Size, options: dict[str, Any]) -> torch.Tensor:
     """Multiply; one product is the sum over all stacks, where an operand was broadcast over them, and memory allows."""
     if x.ndim > 2 and all(size == 1 for size in batch) and x.shape[:-2] == y.shape[:-2]:
-        with contextlib.suppress(RuntimeError):  # there is no such view
+        with contextlib.suppress(RuntimeError, ValueError):  # there is no such view; the latter of fake tensors
             x, y = x.movedim(-2, 0).view(x.shape[-2], -1), y.view(-1, y.shape[-1])
     return multiply(x, y, **options)
 

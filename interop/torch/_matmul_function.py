@@ -18,7 +18,7 @@ from interop.torch._matmul_derivatives import (
     products_recorded,
     tangent,
 )
-from interop.torch._tensors import name_of, outer_levels, watches
+from interop.torch._tensors import EXACT, name_of, needing_grad, outer_levels, watches
 
 __all__ = [
     "SYMBOLS",
@@ -71,6 +71,25 @@ def multiply_below_with_aux(
     return multiply_below({**options, "aux": aux}, a, b, *more), aux
 
 
+def operand_needing_grad(tensors: Sequence[torch.Tensor | None]) -> str | None:
+    """Return the name of the first operand that requires grad, where torch records it."""
+    return needing_grad(dict(zip(("a", "b", *TERMS), tensors, strict=False)))
+
+
+def refuse_stream(tensors: Sequence[torch.Tensor | None]) -> None:
+    """Raise ValueError where a product on a stream of the caller's would have a gradient."""
+    if name := operand_needing_grad(tensors):
+        raise ValueError(
+            f"interop.matmul: stream is given, and {name} requires grad, whose gradient torch computes on the stream "
+            "that was current; accepted: None (make the stream current, with torch.cuda.stream)"
+        )
+
+
+def _any_watched(grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    """Has the gradient to be torch's own work? A hook may have put a subclass in the place of what was kept."""
+    return watches(grad) or not all(x is None or type(x) in EXACT for x in (a, b))
+
+
 class Product(torch.autograd.Function):  # type: ignore[misc]
     """A product that autograd knows: of exact tensors, or at one level of a transform.
 
@@ -100,7 +119,8 @@ class Product(torch.autograd.Function):  # type: ignore[misc]
         ctx.facts = [None if x is None else Facts(x.shape, x.dtype) for x in (a, b, *more[:2])]
         if is_pair:
             ctx.set_materialize_grads(False)
-        if getattr(forward_ad, "_current_level", 0) >= 0:
+        in_operator = multiply not in (multiply_below, multiply_below_with_aux)
+        if in_operator or getattr(forward_ad, "_current_level", 0) >= 0:  # there may be tangents
             ctx.set_materialize_grads(False)
             ctx.save_for_forward(a, b, kept)
             ctx.made = is_pair, (results[0] if is_pair else results).shape
@@ -116,7 +136,7 @@ class Product(torch.autograd.Function):  # type: ignore[misc]
             grad = grad_before if grad is None else grad + grad_before
         if grad is None:
             return (None,) * 8
-        products = products_recorded if watches(grad) else products_below
+        products = products_recorded if _any_watched(grad, a, b) else products_below
         found = gradients(products, grad, (a, b), ctx.facts, ctx.needs_input_grad[2:6], ctx.options)
         return None, None, *found, None, None  # torch allows more of these than there are arguments
 
@@ -146,7 +166,7 @@ class PlainProduct(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         """Return the gradients, of which torch's record goes on where it is asked for."""
         a, b = ctx.saved_tensors
-        multiply = products_recorded if watches(grad) else products_below
+        multiply = products_recorded if _any_watched(grad, a, b) else products_below
         return multiply(grad, a, b, _MATRICES, _NOTHING)
 
 

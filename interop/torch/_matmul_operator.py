@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from interop.torch._matmul_batching import batched
 from interop.torch._matmul_derivatives import check_differentiable, keeps_input
-from interop.torch._matmul_function import TERMS, apply_product, ask, multiply_below, multiply_below_with_aux
+from interop.torch._matmul_function import (
+    TERMS,
+    apply_product,
+    ask,
+    multiply_below,
+    multiply_below_with_aux,
+    refuse_stream,
+)
 from interop.torch._sharding import know_distributed
-from interop.torch._tensors import exact, next_level, single_level
+from interop.torch._tensors import exact, has_tangent, in_transform, next_level, single_level
 
 __all__: list[str] = []  # what is imported for its effect
 
@@ -120,16 +126,13 @@ def _autograd_of(operator: Any, with_aux: bool) -> Callable[..., Any]:
         know_distributed(tensors)
         rest = keyset & torch._C._after_autograd_keyset
         records = torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
-        if not records and forward_ad._current_level < 0:
+        if not records and not in_transform() and not any(map(has_tangent, tensors)):
             with torch._C._AutoDispatchBelowAutograd():
                 return operator.redispatch(rest, *tensors, **options)
         if records:
             check_differentiable(tensors)
             if options.get("stream") is not None:
-                raise ValueError(
-                    f"{_FUNCTION}: stream is given, and an operand requires grad, whose gradient torch computes on the "
-                    "stream that was current; accepted: None (make the stream current, with torch.cuda.stream)"
-                )
+                refuse_stream(tensors)
         both = with_aux or keeps_input(options.get("epilogue"))
         below = _matmul_with_aux if both else _matmul
 

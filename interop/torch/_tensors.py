@@ -18,6 +18,8 @@ __all__ = [
     "as_tensor",
     "exact",
     "fill",
+    "has_tangent",
+    "in_transform",
     "name_of",
     "needing_grad",
     "next_level",
@@ -37,7 +39,11 @@ def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
     """Return a tensor as it is, and an array of another library as a tensor of the same memory."""
     if isinstance(x, torch.Tensor):
         return x
-    tensor: torch.Tensor = known.library("torch").take(torch, _core.asarray(x, function, name=name), None)
+    array = _core.asarray(x, function, name=name)
+    try:
+        tensor: torch.Tensor = known.library("torch").take(torch, array, None)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{function}: {name} cannot be a tensor: {error}") from error
     return tensor
 
 
@@ -58,14 +64,15 @@ def watches(x: torch.Tensor) -> bool:
         torch.compiler.is_compiling()  # first: what traces this need not know the others
         or torch.is_grad_enabled()
         or type(x) not in EXACT
-        or _transforms()
+        or in_transform()
         or _is_batched(x)
         or _modes() > 0
-        or getattr(forward_ad, "_current_level", 0) >= 0
+        or has_tangent(x)
     )
 
 
-_transforms: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+#: Is a transform of torch.func active?
+in_transform: Callable[[], bool] = getattr(torch._C, "_are_functorchin_transform_active", lambda: True)
 # A gradient of `torch.autograd.grad(is_grads_batched=True)`, under no transform that torch tells of.
 _is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
 _modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
@@ -88,7 +95,7 @@ def next_level() -> Iterator[None]:
 
     A Function turns both modes off for all levels. Derivatives of derivatives would be wrong, and nobody told.
     """
-    if not _transforms():
+    if not in_transform():
         with torch._C._AutoDispatchBelowAutograd():
             yield
         return
@@ -99,8 +106,13 @@ def next_level() -> Iterator[None]:
 @contextlib.contextmanager
 def outer_levels() -> Iterator[None]:
     """Compute a tangent, whose own tangents are of outer transforms."""
-    with forward_ad._set_fwd_grad_enabled(True) if _transforms() else contextlib.nullcontext():
+    with forward_ad._set_fwd_grad_enabled(True) if in_transform() else contextlib.nullcontext():
         yield
+
+
+def has_tangent(x: torch.Tensor | None) -> bool:
+    """Has a tensor a tangent? Python's count of levels does not say: a compiled graph enters them past it."""
+    return x is not None and torch._unpack_dual(x, 0)[1] is not None
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -9,6 +9,7 @@ namespace {
 
 Computes who_computes_of_torch(const char* function, const Argument* arrays, int count) {
   const TorchState state = torch_state(function);
+  if (state.in_mode || state.in_trace || state.in_transform) return Computes::torch;
   bool has_gradient = false;
   for (int k = 0; k < count; ++k) {
     const Route* const route = find_route(arrays[k].object);
@@ -17,7 +18,6 @@ Computes who_computes_of_torch(const char* function, const Argument* arrays, int
     if (state.has_tangents && has_tangent(arrays[k].object)) return Computes::torch;
     has_gradient = has_gradient || records_gradient(arrays[k].object);
   }
-  if (state.in_mode || state.in_trace || state.in_transform) return Computes::torch;
   return has_gradient ? Computes::torch_autograd : Computes::interop_memory;
 }
 
