@@ -138,7 +138,7 @@ def call(function: ArrayFunction, args: tuple[Any, ...], named: dict[str, Any]) 
             leave(f"{label}: {name}= cannot be used in a traced function; accepted: None")
     if function._value:
         leave(f"{label}: a C function that returns a value cannot be traced, {function._value!r}")
-    _check_fit(function, len(args), tuple(named))
+    _check_fit(function._identity.key, len(args), tuple(named))
     args, results = function._bind(args, named)
     operands = _Operands(label)
     for name, x in zip(function._given, args, strict=True):
@@ -165,9 +165,9 @@ def call(function: ArrayFunction, args: tuple[Any, ...], named: dict[str, Any]) 
 
 
 @constant
-def _check_fit(function: ArrayFunction, count: int, names: tuple[str, ...]) -> None:
+def _check_fit(key: str, count: int, names: tuple[str, ...]) -> None:
     """Raise the TypeError of a call that does not fit the declaration."""
-    function._bind((None,) * count, dict.fromkeys(names))
+    _function_of(key)._bind((None,) * count, dict.fromkeys(names))
 
 
 _NUMBER = (bool, int, float, complex, torch.SymInt, torch.SymFloat)

@@ -17,6 +17,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 def constant(function: FunctionT) -> FunctionT:
     """Have Dynamo call a function of constants as it traces, and take the result as a constant.
 
+    The arguments are strings, numbers, dtypes and tuples of such: torch 2.11 has no other object as a constant.
     An error of the function is raised in what is traced, where Dynamo takes it for one of the user's: the call is then
     made outside the graph, for its error, or that is said. `torch.compiler.assume_constant_result` loads Dynamo.
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from interop._expressions.known import type_of
+from interop._expressions.parser import parse
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, StepRef, Typed
 from interop._operations.table import OPERATIONS
 from interop.torch._constants import constant
@@ -55,10 +57,11 @@ def decomposed_expression(split: Split, *operands: Any) -> torch.Tensor:
     scalars = sources_of(split, operands)
     dtypes = tuple([described(x) for _, x in tensors])
     kinds = tuple([described(x) for x in scalars])
-    plan = _plan(split, dtypes, kinds, ())
+    key = _key_of(split)
+    plan = _plan(key, dtypes, kinds, ())
     sides = tuple([side_of(scalars[source], dtype) for source, dtype in plan.compared])
     if any(sides):
-        plan = _plan(split, dtypes, kinds, sides)
+        plan = _plan(key, dtypes, kinds, sides)
     like = tensors[0][1]
     with without_autocast(like):
         values = [element(function, label, scalars[source], dtype, like) for source, label, dtype in plan.values]
@@ -67,15 +70,30 @@ def decomposed_expression(split: Split, *operands: Any) -> torch.Tensor:
 
 def sources_of(split: Split, operands: Sequence[Any]) -> list[Any]:
     """Return the values of the scalars that the arrays meet."""
-    places = _places(split)
+    places = _places(_key_of(split))
     if all(place >= 0 for place in places):
         return [operands[place] for place in places]
     return split.evaluate(*operands)
 
 
+_Key = tuple[str, str, tuple[str, ...]]
+
+
+def _key_of(split: Split) -> _Key:
+    """Return what a split is made of: Dynamo has strings as constants, and no objects."""
+    return split.function, split.parsed.text, split.arrays
+
+
+@functools.lru_cache(maxsize=1024)
+def _split_of(key: _Key) -> Split:
+    function, text, arrays = key
+    parsed = parse(text)
+    return Split(function, parsed, frozenset(parsed.parameters) - frozenset(arrays))
+
+
 @constant
-def _places(split: Split) -> tuple[int, ...]:
-    return tuple(split.places)
+def _places(key: _Key) -> tuple[int, ...]:
+    return tuple(_split_of(key).places)
 
 
 # ---- steps by torch's operations ----
@@ -106,7 +124,8 @@ def _written(ref: Reference) -> tuple[str, Any]:
 
 
 @constant
-def _plan(split: Split, arrays: tuple[Any, ...], scalars: tuple[Any, ...], sides: tuple[int, ...]) -> Plan:
+def _plan(key: _Key, arrays: tuple[Any, ...], scalars: tuple[Any, ...], sides: tuple[int, ...]) -> Plan:
+    split = _split_of(key)
     named = tuple((name_of(dtype), is_0d) for dtype, is_0d in arrays)
     return plan_of(type_of(split, "torch", named, scalars, sides), split.labels)
 

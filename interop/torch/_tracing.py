@@ -16,6 +16,7 @@ import torch
 from interop import _core
 from interop._arguments import refuse_call
 from interop._expressions.parser import OPTIONS
+from interop._expressions.typed import Split
 from interop._operations.table import FUNCTIONS, OPERATIONS
 from interop.torch import _calls, _elementwise, _expression, _matmul
 from interop.torch._calls import leave
@@ -30,7 +31,7 @@ def matmul(*args: Any, **options: Any) -> Any:
     """Trace `interop.matmul`: a product is the operator's."""
     if not torch.compiler.is_dynamo_compiling():
         return _public("matmul")(*args, **options)
-    _check_fit("matmul", len(args), tuple(options))
+    _check_fit("matmul", "", len(args), tuple(options))
     _refuse_places("interop.matmul", options)
     a, b = (_operand("interop.matmul", name, x) for name, x in zip("ab", args, strict=True))
     given = {}
@@ -60,7 +61,7 @@ def elementwise(name: str, /, *args: Any, **options: Any) -> Any:
     if not torch.compiler.is_dynamo_compiling():
         return _public(name)(*args, **options)
     function = f"interop.{name}"
-    _check_fit(name, len(args), tuple(options))
+    _check_fit(name, "", len(args), tuple(options))
     _refuse_places(function, options)
     operands = [
         _operand(function, parameter, x) for parameter, x in zip(OPERATIONS[name].parameters, args, strict=True)
@@ -76,14 +77,15 @@ def expression(made: Any, /, *args: Any, **named: Any) -> Any:
     """Trace the call of an `interop.Expression`: it is made of torch's own operations, which the compiler fuses."""
     if not torch.compiler.is_dynamo_compiling():
         return made(*args, **named)
-    _check_fit(made, len(args), tuple(named))
+    text, function = made.expression, repr(made)
+    _check_fit("elementwise", text, len(args), tuple(named))
     options = {name: named.pop(name) for name in OPTIONS if name in named}
-    function = repr(made)
     _refuse_places(function, options)
-    given = [*args, *[named[name] for name in _parameters(made)[len(args) :]]]
-    operands = [_operand(function, name, x) for name, x in zip(_parameters(made), given, strict=True)]
+    parameters = _parameters(text)
+    given = [*args, *[named[name] for name in parameters[len(args) :]]]
+    operands = [_operand(function, name, x) for name, x in zip(parameters, given, strict=True)]
     _require_array(function, operands)
-    split = getattr(made, _split_of(made, tuple([not isinstance(x, torch.Tensor) for x in operands])))
+    split = _split_of(text, tuple([not isinstance(x, torch.Tensor) for x in operands]))
     if isinstance(options.get("out"), np.ndarray):
         options["out"] = torch.as_tensor(options["out"])
     result = _expression.compute(split, operands, options)
@@ -91,21 +93,17 @@ def expression(made: Any, /, *args: Any, **named: Any) -> Any:
 
 
 @constant
-def _parameters(made: Any) -> tuple[str, ...]:
-    return tuple(made.parameters)
+def _parameters(text: str) -> tuple[str, ...]:
+    return tuple(_public("elementwise")(text).parameters)
 
 
 @constant
-def _split_of(made: Any, is_scalar: tuple[bool, ...]) -> str:
-    """Return the attribute that is the expression for the parameters that are scalars.
-
-    Dynamo takes it from there, as functions of constants are given nothing that such a function has returned.
-    """
-    attribute = f"_split_{''.join(map(str, map(int, is_scalar)))}"
-    if not hasattr(made, attribute):
-        names = zip(made.parameters, is_scalar, strict=True)
-        setattr(made, attribute, made._make_split(frozenset(name for name, its_scalar in names if its_scalar)))
-    return attribute
+def _split_of(text: str, is_scalar: tuple[bool, ...]) -> Split:
+    """Return an expression for calls in which some parameters are scalars."""
+    made = _public("elementwise")(text)
+    names = zip(made.parameters, is_scalar, strict=True)
+    split: Split = made._make_split(frozenset(name for name, its_scalar in names if its_scalar))
+    return split
 
 
 def call(function: Any, /, *args: Any, **named: Any) -> Any:
@@ -123,15 +121,16 @@ def _public(name: str) -> Any:
 
 
 @constant
-def _check_fit(function: Any, count: int, keywords: tuple[str, ...]) -> None:
-    """Raise the TypeError of a call that does not fit a function of this package, by its name, or an expression."""
-    name = f"interop.{function}" if isinstance(function, str) else repr(function)
-    signature = inspect.signature(_public(function) if isinstance(function, str) else function)
+def _check_fit(name: str, text: str, count: int, keywords: tuple[str, ...]) -> None:
+    """Raise the TypeError of a call that does not fit a function of this package, or the expression of a text."""
+    function = _public(name)(text) if text else _public(name)
+    label = repr(function) if text else f"interop.{name}"
+    signature = inspect.signature(function)
     args, named = [None] * count, dict.fromkeys(keywords)
     try:
         signature.bind(*args, **named)
     except TypeError:
-        refuse_call(name, signature, args, named)
+        refuse_call(label, signature, args, named)
 
 
 def _refuse_places(function: str, options: dict[str, Any]) -> None:

@@ -270,14 +270,26 @@ def test_traces(torch, operands):
     assert (fake.shape, fake.dtype, fake.device) == (operands[0].shape, torch.float64, operands[0].device)
 
 
+@pytest.fixture
+def many_graphs(torch):
+    """Let one function have as many graphs as the test needs to count them."""
+    with torch._dynamo.config.patch(recompile_limit=16):
+        yield
+
+
+@pytest.mark.usefixtures("many_graphs")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("text", [TEXT, "x * (2 * k + 1) + y", "(x > k) * y", "x // y + k"])
 def test_compiled_in_one_graph(torch, operands, text, dtype):
-    """Two graphs for ten values of a scalar: the first, and one for all others. The derivatives too."""
+    """Two graphs for ten values of a scalar: the first, and one for all others. The derivatives too.
+
+    More only where torch's own operations need more: torch 2.11 does for each value of 2 * k + 1.
+    """
     from torch._dynamo.testing import CompileCounterWithBackend
 
+    torch.compiler.reset()
     x, y = (z.to(getattr(torch, dtype)) for z in operands)
-    counter = CompileCounterWithBackend("aot_eager")
+    counter, of_torch = (CompileCounterWithBackend("aot_eager") for _ in range(2))
     names = interop.elementwise(text).parameters
     split = split_of(text, *({"x": x, "y": y, "k": 0.5}[name] for name in names))
 
@@ -285,7 +297,10 @@ def test_compiled_in_one_graph(torch, operands, text, dtype):
         return way(split, *[{"x": x, "y": y, "k": k}[name] for name in names])
 
     compiled = torch.compile(lambda x, y, k: call(by_torch, x, y, k), fullgraph=True, backend=counter)
+    own = eval(f"lambda x, y, k: {text}", {"where": torch.where, "exp": torch.exp})
+    own_compiled = torch.compile(own, fullgraph=True, backend=of_torch)
     for k in range(10):
+        own_compiled(x, y, k * 0.25)
         ours, expected = ([z.clone().requires_grad_() for z in (x, y)] for _ in range(2))
         results = []
         for function, tensors in ((compiled, ours), (lambda *z: call(recorded, *z), expected)):
@@ -295,5 +310,4 @@ def test_compiled_in_one_graph(torch, operands, text, dtype):
         torch_calls.assert_close(torch, *results)
         for z, own_z in zip(ours, expected, strict=True):
             torch_calls.assert_close(torch, *(torch.zeros(()) if g is None else g for g in (z.grad, own_z.grad)))
-    assert counter.frame_count <= 2
-    torch.compiler.reset()
+    assert counter.frame_count <= max(2, of_torch.frame_count)
