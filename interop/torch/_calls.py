@@ -82,7 +82,7 @@ _CONSTANTS = {"t": True, "f": False}
 def _read_form(form: str) -> list[tuple[str, list[str], bool]]:
     """Return the name, or "" for arguments by position, the kinds of the values, and whether they are a tuple."""
     parts = []
-    for part in form.split("\n"):
+    for part in form.split(";"):
         name, _, kinds = part.partition("=")
         if kinds.startswith("'"):  # a string
             parts.append((name, [kinds], False))
@@ -235,7 +235,8 @@ class _Operands:
 
     def call(self, key: str) -> None:
         """Call the function that is the key's."""
-        torch.ops.interop.call(key, "\n".join(self.form), self.read, self.written, self.integers, self.numbers)
+        # Of one line: torch writes what a graph has into comments of the code that it makes.
+        torch.ops.interop.call(key, ";".join(self.form), self.read, self.written, self.integers, self.numbers)
 
 
 def _is_surely(condition: Any) -> bool:

@@ -236,6 +236,7 @@ def test_launch_options_reach_the_kernel(add, monkeypatch, options):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # torch's own first graph
 @pytest.mark.usefixtures("cuda_device")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_kernel_is_launched_from_a_graph(add, mode):
@@ -243,6 +244,17 @@ def test_a_kernel_is_launched_from_a_graph(add, mode):
     for i in range(4):
         a, b = (x.cuda() + i for x in (A, B))
         torch.testing.assert_close(compiled(a, b).clone(), 2 * a + b + 1)
+
+
+def test_what_a_graph_says_of_a_call_is_one_line(lib):
+    """Torch writes it into comments of the code that it makes for a GPU."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    add = lib.sum.returning(c="a")
+    graph = make_fx(lambda a, b: add(a, b, 5))(A, B).graph
+    words = [x for node in graph.nodes for x in node.args if isinstance(x, str)]
+    assert words
+    assert not any("\n" in x for x in words)
 
 
 # ---- export, fake tensors, modes ----

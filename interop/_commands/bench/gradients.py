@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,9 +27,11 @@ def run(torch: Any) -> Iterable[Row]:
     warm_up(torch)
     print("Microseconds per call of a product of n x n float32, both operands requiring grad, and its ratio to torch's")
     print(f"{'n':>5}  {'what':<42}{'host us':>10}{'ratio':>8}{'wall us':>12}{'ratio':>8}")
-    for n in _SIZES:
-        for what, candidates in _candidates(torch, products, n):
-            yield from _rows(torch, n, what, candidates)
+    with warnings.catch_warnings():  # torch's own: that TF32 would be faster, and what its compiler and autograd say
+        warnings.simplefilter("ignore")
+        for n in _SIZES:
+            for what, candidates in _candidates(torch, products, n):
+                yield from _rows(torch, n, what, candidates)
 
 
 def _custom_operator(torch: Any) -> Callable[[Any, Any], Any]:
