@@ -197,7 +197,7 @@ def test_a_gradient_is_not_lost(lib):
     assert_compiles(lambda a: add(a.detach(), a.detach(), 5), a)
     key = add._identity.key
     with pytest.raises(BufferError, match="requires grad, and interop has no derivative to record"):
-        torch.ops.interop.call(key, "=r\n=r\n=i\nc=w", [a, a], [torch.empty(5)], [5], [])
+        torch.ops.interop.call(key, "=r;=r;=i\nc=w", [a, a], [torch.empty(5)], [5], [])
 
 
 # ---- a kernel ----
@@ -296,9 +296,9 @@ def test_modes_of_torch(lib):
 def test_the_operator_passes_torchs_checks(lib):
     key = lib.scale._identity.key
     number = torch.tensor(2.0, dtype=torch.float64)
-    torch.library.opcheck(torch.ops.interop.call, (key, "=w\n=n\n=i", [], [X.clone()], [3], [number]))
+    torch.library.opcheck(torch.ops.interop.call, (key, "=w;=n;=i", [], [X.clone()], [3], [number]))
     key = lib.sum.returning(c="a")._identity.key
-    torch.library.opcheck(torch.ops.interop.call, (key, "=r\n=r\n=i\nc=w", [A, B], [torch.empty(5)], [5], []))
+    torch.library.opcheck(torch.ops.interop.call, (key, "=r;=r;=i\nc=w", [A, B], [torch.empty(5)], [5], []))
 
 
 # ---- which function a graph names ----
@@ -335,7 +335,7 @@ def test_another_library_at_the_same_path_has_other_keys(tmp_path):
     assert made[0]._identity.key != made[1]._identity.key
     for function, factor in zip(made, (2, 3), strict=True):
         x = X.clone()
-        torch.ops.interop.call(function._identity.key, "=w\n=i", [], [x], [3], [])
+        torch.ops.interop.call(function._identity.key, "=w;=i", [], [x], [3], [])
         assert torch.equal(x, factor * X)
 
 
@@ -351,7 +351,7 @@ def test_a_key_is_forgotten_with_its_functions_and_kept_by_a_graph(lib):
     assert key not in identities
     words = r"the graph calls 'twice', a kernel or C function that this process has not made"
     with pytest.raises(RuntimeError, match=words):
-        torch.ops.interop.call(key, "=r\n=w\n=i", [A], [B.clone()], [5], [])
+        torch.ops.interop.call(key, "=r;=w;=i", [A], [B.clone()], [5], [])
 
 
 def test_a_graph_keeps_what_it_calls(lib):
