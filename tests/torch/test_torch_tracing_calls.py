@@ -197,7 +197,7 @@ def test_a_gradient_is_not_lost(lib):
     assert_compiles(lambda a: add(a.detach(), a.detach(), 5), a)
     key = add._identity.key
     with pytest.raises(BufferError, match="requires grad, and interop has no derivative to record"):
-        torch.ops.interop.call(key, "=r;=r;=i\nc=w", [a, a], [torch.empty(5)], [5], [])
+        torch.ops.interop.call(key, "=r;=r;=i;c=w", [a, a], [torch.empty(5)], [5], [])
 
 
 # ---- a kernel ----
@@ -298,7 +298,7 @@ def test_the_operator_passes_torchs_checks(lib):
     number = torch.tensor(2.0, dtype=torch.float64)
     torch.library.opcheck(torch.ops.interop.call, (key, "=w;=n;=i", [], [X.clone()], [3], [number]))
     key = lib.sum.returning(c="a")._identity.key
-    torch.library.opcheck(torch.ops.interop.call, (key, "=r;=r;=i\nc=w", [A, B], [torch.empty(5)], [5], []))
+    torch.library.opcheck(torch.ops.interop.call, (key, "=r;=r;=i;c=w", [A, B], [torch.empty(5)], [5], []))
 
 
 # ---- which function a graph names ----
