@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -167,8 +168,8 @@ def _pruned(program: Program, steps: Sequence[Step]) -> Derivative:
 
 def _new_name(names: Sequence[str]) -> str:
     """Name the gradient; that of a gradient has another one beside it."""
-    taken = sum(name.startswith("the gradient") for name in names)
-    return f"the gradient{f' ({taken + 1})' if taken else ''}"
+    candidates = itertools.chain(["the gradient"], (f"the gradient ({k})" for k in itertools.count(2)))
+    return next(name for name in candidates if name not in names)
 
 
 # ---- from the result back to an operand ----

@@ -299,8 +299,7 @@ def _divide_floats(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         a, b = a.float(), b.float()
     if name == "remainder":
         of_infinity = torch.where(_is_beside(a, b), a + b, a)
-        of_finite = torch.where(torch.isinf(a), a - a, torch.remainder(a, b))
-        return torch.where(torch.isinf(b) & torch.isfinite(a), of_infinity, of_finite).to(dtype)
+        return torch.where(torch.isinf(b) & torch.isfinite(a), of_infinity, torch.remainder(a, b)).to(dtype)
     x, y = a.detach(), b.detach()  # whose quotient is flat
     rest = torch.fmod(x, y)
     quotient = (x - rest) / y - _is_beside(rest, y).to(rest.dtype)

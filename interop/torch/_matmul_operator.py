@@ -19,7 +19,7 @@ from interop.torch._matmul_function import (
     refuse_stream,
 )
 from interop.torch._sharding import know_distributed
-from interop.torch._tensors import exact, has_tangent, in_transform, next_level, single_level
+from interop.torch._tensors import exact, has_tangent, in_transform, modes, next_level, single_level
 
 __all__: list[str] = []  # what is imported for its effect
 
@@ -126,7 +126,8 @@ def _autograd_of(operator: Any, with_aux: bool) -> Callable[..., Any]:
         know_distributed(tensors)
         rest = keyset & torch._C._after_autograd_keyset
         records = torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
-        if not records and not in_transform() and not any(map(has_tangent, tensors)):
+        # A mode would see that tangents are asked for.
+        if not records and not in_transform() and not modes() and not any(map(has_tangent, tensors)):
             with torch._C._AutoDispatchBelowAutograd():
                 return operator.redispatch(rest, *tensors, **options)
         if records:

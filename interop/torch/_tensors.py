@@ -20,6 +20,7 @@ __all__ = [
     "fill",
     "has_tangent",
     "in_transform",
+    "modes",
     "name_of",
     "needing_grad",
     "next_level",
@@ -66,16 +67,17 @@ def watches(x: torch.Tensor) -> bool:
         or type(x) not in EXACT
         or in_transform()
         or _is_batched(x)
-        or _modes() > 0
+        or modes() > 0
         or getattr(forward_ad, "_current_level", 0) >= 0
     )
 
 
 #: Is a transform of torch.func active?
-in_transform: Callable[[], bool] = getattr(torch._C, "_are_functorchin_transform_active", lambda: True)
+in_transform: Callable[[], bool] = torch._C._are_functorch_transforms_active
 # A gradient of `torch.autograd.grad(is_grads_batched=True)`, under no transform that torch tells of.
-_is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
-_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+#: How many dispatch modes are active?
+modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
 @contextlib.contextmanager

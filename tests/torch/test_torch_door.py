@@ -94,6 +94,23 @@ def test_what_a_registered_library_exports_is_checked(torch, matrices):
         interop.matmul(matrices["a"], weight)
 
 
+def test_a_gradient_of_plain_tensors_is_the_kernels_alone(torch, matrices, monkeypatch):
+    """One call of the compiled half; torch's own operations are for what is differentiated again, and slower."""
+    from interop.torch import _matmul_function, _tensors
+
+    def recorded(*_):
+        raise AssertionError("recorded")
+
+    monkeypatch.setattr(_matmul_function, "products_recorded", recorded)
+    a, b = matrices["a"].requires_grad_(), matrices["b"]
+    for options in ({}, {"c": matrices["c"]}):
+        interop.matmul(a, b, **options).sum().backward()
+        with pytest.raises(AssertionError, match="recorded"):
+            torch.autograd.grad(interop.matmul(a, b, **options).sum(), a, create_graph=True)
+    assert not _tensors.in_transform()
+    assert torch.func.vmap(lambda x: x * _tensors.in_transform())(torch.ones(2)).tolist() == [1, 1]
+
+
 def test_numpy_leads_no_gradient(torch):
     with pytest.raises(BufferError, match="interop.add: b requires grad"):
         interop.add(np.ones(3), torch.ones(3, requires_grad=True))
