@@ -329,7 +329,7 @@ def test_an_interrupt_ends_what_was_started(tmp_path):
     script = tmp_path / "slow"
     script.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n")
     script.chmod(0o700)
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which a job in the background is not
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # not so in the background
     code = f"{heard}; from interop._cuda import nvcc; nvcc._run([{str(script)!r}])"
     process = subprocess.Popen([sys.executable, "-P", "-c", code], stderr=subprocess.PIPE, text=True)
     child = tmp_path / "child"
