@@ -114,6 +114,12 @@ def test_a_gradient_of_plain_tensors_is_the_kernels_alone(torch, matrices, monke
     assert torch.func.vmap(lambda x: x * _tensors.in_transform())(torch.ones(2)).tolist() == [1, 1]
 
 
+def test_an_aux_without_an_epilogue_is_refused_in_a_transform(torch, place):
+    x, aux = torch.ones(3, 2, 2, device=place), torch.ones(3, 2, 2, device=place)
+    with pytest.raises(ValueError, match="interop.matmul: aux is given, and there is no epilogue"):
+        torch.func.vmap(lambda x, aux: interop.matmul(x, x, aux=aux))(x, aux)
+
+
 def test_numpy_leads_no_gradient(torch):
     with pytest.raises(BufferError, match="interop.add: b requires grad"):
         interop.add(np.ones(3), torch.ones(3, requires_grad=True))
