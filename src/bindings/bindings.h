@@ -10,10 +10,9 @@ double time_launch_of_add(nanobind::handle a, nanobind::handle b, nanobind::hand
 
 void bind_arguments(nanobind::module_& m);
 void bind_array(nanobind::module_& m);
-void bind_below_autograd(nanobind::module_& m);
+void bind_by_operation(nanobind::module_& m);
 void bind_convert(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
-void bind_explain(nanobind::module_& m);
 void bind_expression(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
 void bind_kernel(nanobind::module_& m);

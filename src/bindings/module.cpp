@@ -22,11 +22,10 @@ NB_MODULE(in_main_interpreter, m) {
 
   interop::bindings::bind_arguments(m);
   interop::bindings::bind_array(m);
-  interop::bindings::bind_below_autograd(m);
+  interop::bindings::bind_by_operation(m);
   interop::bindings::bind_convert(m);
   interop::bindings::bind_elementwise(m);
   interop::bindings::bind_expression(m);
-  interop::bindings::bind_explain(m);
   interop::bindings::bind_info(m);
   interop::bindings::bind_loaded_kernel(m);
   interop::bindings::bind_kernel(m);

@@ -9,13 +9,12 @@
 #include <iterator>
 
 #include "bindings/arguments.h"
-#include "bindings/below_autograd.h"
 #include "bindings/bindings.h"
+#include "bindings/by_operation.h"
 #include "bindings/by_python.h"
 #include "bindings/elementwise/abstract.h"
 #include "bindings/elementwise/pass.h"
 #include "bindings/elementwise/shared_dtype.h"
-#include "bindings/explain.h"
 #include "bindings/frame.h"
 #include "bindings/functions/results.h"
 #include "bindings/promotion.h"

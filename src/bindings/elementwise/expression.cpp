@@ -4,13 +4,12 @@
 
 #include <algorithm>
 
-#include "bindings/below_autograd.h"
 #include "bindings/bindings.h"
+#include "bindings/by_operation.h"
 #include "bindings/by_python.h"
 #include "bindings/elementwise/expression_plan.h"
 #include "bindings/elementwise/kernel_source.h"
 #include "bindings/elementwise/pass.h"
-#include "bindings/explain.h"
 #include "bindings/frame.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/scalars.h"

@@ -5,10 +5,9 @@
 
 #include <optional>
 
-#include "bindings/below_autograd.h"
 #include "bindings/bindings.h"
+#include "bindings/by_operation.h"
 #include "bindings/by_python.h"
-#include "bindings/explain.h"
 #include "bindings/frame.h"
 #include "bindings/matmul/abstract.h"
 #include "bindings/matmul/backward.h"
