@@ -1,7 +1,7 @@
 """`interop.load(header=)`: what is read of a header, and the reasons for what cannot be called.
 
-Types: test_headers_types.py. Options: test_headers_options.py. Handles and strings: test_opaque.py. Headers of others:
-test_headers_of_others.py. Headers that hypothesis makes: test_headers_made.py.
+Types: test_headers_types.py. Statuses: test_headers_statuses.py. Options: test_headers_options.py. Handles and strings:
+test_opaque.py. Headers of others: test_headers_of_others.py. Headers that hypothesis makes: test_headers_made.py.
 """
 
 from __future__ import annotations
