@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -106,6 +107,8 @@ def _symbolic_shape(tensors: Sequence[Any], options: dict[str, Any]) -> Sequence
 
 
 def _fake(*tensors: Any, **options: Any) -> torch.Tensor:
+    if "torch._inductor.codegen.custom_extern_kernel_codegen" in sys.modules:
+        from interop.torch import _inductor  # noqa: F401 - for its effect: Inductor is about to write the call
     shape, dtype = _result(_filled(tensors), options)
     return tensors[0].new_empty(shape, dtype=dtype)
 

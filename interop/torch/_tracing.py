@@ -31,6 +31,11 @@ def matmul(*args: Any, **options: Any) -> Any:
     """Trace `interop.matmul`: a product is the operator's."""
     if not torch.compiler.is_dynamo_compiling():
         return _public("matmul")(*args, **options)
+    if len(args) == 2 and not options and isinstance(args[0], torch.Tensor) and isinstance(args[1], torch.Tensor):
+        a, b = args
+        _dtype_of(a.dim() > 0, a.dtype, b.dim() > 0, b.dtype, None)  # for what it throws
+        # The compiler checks at each call of the graph that all it has traced is still as it was: this is not much.
+        return torch.ops.interop.matmul(a, b)
     _check_fit("matmul", "", len(args), tuple(options))
     _refuse_places("interop.matmul", options)
     a, b = (_operand("interop.matmul", name, x) for name, x in zip("ab", args, strict=True))
