@@ -87,7 +87,7 @@ def refuse_stream(tensors: Sequence[torch.Tensor | None]) -> None:
 
 def _any_watched(grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     """Has the gradient to be torch's own work? A hook may have put a subclass in the place of what was kept."""
-    return watches(grad) or not all(x is None or type(x) in EXACT for x in (a, b))
+    return watches(grad) or not (a is None or type(a) in EXACT) or not (b is None or type(b) in EXACT)
 
 
 class Product(torch.autograd.Function):  # type: ignore[misc]
@@ -166,12 +166,14 @@ class PlainProduct(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         """Return the gradients, of which torch's record goes on where it is asked for."""
         a, b = ctx.saved_tensors
-        multiply = products_recorded if _any_watched(grad, a, b) else products_below
-        return multiply(grad, a, b, _MATRICES, _NOTHING)
+        if _any_watched(grad, a, b):
+            return products_recorded(grad, a, b, _MATRICES, _NOTHING)
+        return _core.matmul_backward(grad, a, b, _MATRIX.shape, _MATRIX.shape, _NOTHING)
 
 
 _NOTHING: dict[str, Any] = {}
-_MATRICES = (Facts(torch.Size((1, 1)), torch.float32),) * 2  # as far as products of gradients ask for them
+_MATRIX = Facts(torch.Size((1, 1)), torch.float32)  # as far as products of gradients ask for it
+_MATRICES = (_MATRIX, _MATRIX)
 
 #: `apply` of both, at the level where it is called; torch's own is for all levels of a transform, and slower.
 apply_plain_product: Callable[..., Any] = super(torch.autograd.Function, PlainProduct).apply
