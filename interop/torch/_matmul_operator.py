@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -107,8 +108,9 @@ def _symbolic_shape(tensors: Sequence[Any], options: dict[str, Any]) -> Sequence
 
 
 def _fake(*tensors: Any, **options: Any) -> torch.Tensor:
-    if "torch._inductor.codegen.custom_extern_kernel_codegen" in sys.modules:
-        from interop.torch import _inductor  # noqa: F401 - for its effect: Inductor is about to write the call
+    if "torch._inductor.codegen.custom_extern_kernel_codegen" in sys.modules:  # Inductor is about to write the call
+        with contextlib.suppress(ImportError):  # another torch may have other parts: then the call is the operator's
+            from interop.torch import _inductor  # noqa: F401 - for its effect
     shape, dtype = _result(_filled(tensors), options)
     return tensors[0].new_empty(shape, dtype=dtype)
 
