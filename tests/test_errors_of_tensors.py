@@ -81,7 +81,6 @@ def test_refuses_functions_of_torch_func(torch, tensor):
         torch.func.functionalize(lambda x: interop.matmul(SQUARE, x))(tensor)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own, at first use
 def test_refuses_forward_mode_duals(torch, tensor):
     forward_ad = torch.autograd.forward_ad
     with forward_ad.dual_level():

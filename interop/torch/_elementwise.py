@@ -153,7 +153,7 @@ def common_dtype(name: str, *operands: Any) -> str:
         named = zip(OPERATIONS[name].parameters, kinds, strict=True)
         _core.abstract_operands(function, [(x, (), kind[0]) for x, kind in named if isinstance(kind, tuple)])
         dtype = promote(function, "torch", OPERATIONS[name].in_float, *as_promoted(kinds))
-        if dtype == "complex32":
+        if dtype in ("complex32", "bcomplex32"):  # the second one since torch 2.14
             raise TypeError(f"{function}: the operands promote to {dtype}; accepted: {_PROMOTED}")
     _core.abstract_elementwise(name, dtype, [])
     return dtype

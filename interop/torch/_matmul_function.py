@@ -90,7 +90,13 @@ def _any_watched(grad: torch.Tensor, a: torch.Tensor | None, b: torch.Tensor | N
     return watches(grad) or not (a is None or type(a) in EXACT) or not (b is None or type(b) in EXACT)
 
 
-class Product(torch.autograd.Function):  # type: ignore[misc]
+class _OneLevel(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
+    """A Function at the level where it is called: torch's own is for all levels of a transform, and slower."""
+
+    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
+
+
+class Product(_OneLevel):
     """A product that autograd knows: of exact tensors, or at one level of a transform.
 
     `apply_product(multiply, options, a, b, c, bias, scale_a, scale_b)`: those at the end may be left out. Where
@@ -151,7 +157,7 @@ class Product(torch.autograd.Function):  # type: ignore[misc]
         return (after, before) if is_pair else after
 
 
-class PlainProduct(torch.autograd.Function):  # type: ignore[misc]
+class PlainProduct(_OneLevel):
     """A product of two exact matrices of one dtype, and nothing else: most recorded calls, in fewer steps."""
 
     @staticmethod
@@ -175,6 +181,5 @@ _NOTHING: dict[str, Any] = {}
 _MATRIX = Facts(torch.Size((1, 1)), torch.float32)  # as far as products of gradients ask for it
 _MATRICES = (_MATRIX, _MATRIX)
 
-#: `apply` of both, at the level where it is called; torch's own is for all levels of a transform, and slower.
-apply_plain_product: Callable[..., Any] = super(torch.autograd.Function, PlainProduct).apply
-apply_product: Callable[..., Any] = super(torch.autograd.Function, Product).apply
+apply_plain_product: Callable[..., Any] = PlainProduct.apply
+apply_product: Callable[..., Any] = Product.apply

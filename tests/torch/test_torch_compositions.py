@@ -98,7 +98,6 @@ def test_training_by_a_turned_stack_is_compiled(torch, place):
     assert torch.allclose(found, torch.autograd.grad((x.transpose(0, 1) @ w).sum(), w)[0], atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own, at first use
 @pytest.mark.parametrize(
     ("ours", "own"),
     [

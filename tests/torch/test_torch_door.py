@@ -50,7 +50,6 @@ def test_a_mode_sees_the_product(torch, matrices):
     assert counter.get_total_flops() == 2 * 3**3
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own, at first use
 @pytest.mark.parametrize("name", ["a", "b", "c", "bias"])
 def test_a_tangent_of_any_operand_is_followed(torch, matrices, name):
     forward_ad = torch.autograd.forward_ad

@@ -340,7 +340,6 @@ def Added(torch, rules):  # noqa: N802  # it is a module
     return Module()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("name", ["divide"])
 def test_inductor(torch, rules, place, name):
     """Fused, with an operation before it and one behind."""
