@@ -7,8 +7,6 @@ import pytest
 
 import interop
 
-BACKENDS = ["eager", "aot_eager"]
-
 
 @pytest.fixture
 def square(torch, place):
@@ -20,30 +18,63 @@ def compiled(torch, function, backend):
     return torch.compile(function, fullgraph=True, backend=backend)
 
 
+TRANSFORMS = {
+    "grad": lambda torch, f: torch.func.grad(lambda x: f(x).sum()),
+    "jvp": lambda torch, f: lambda x: torch.func.jvp(f, (x,), (x + 1,))[1],
+    "jacrev": lambda torch, f: torch.func.jacrev(f),
+    "jacfwd": lambda torch, f: torch.func.jacfwd(f),
+    "hessian": lambda torch, f: torch.func.hessian(lambda x: (f(x) ** 2).sum()),
+    "grad of grad": lambda torch, f: torch.func.grad(
+        lambda x: torch.func.grad(lambda y: (f(y) ** 2).sum())(x).sin().sum()
+    ),
+    "grad of jvp": lambda torch, f: torch.func.grad(lambda x: torch.func.jvp(f, (x,), (x,))[1].sin().sum()),
+    "vmap of grad": lambda torch, f: torch.func.vmap(torch.func.grad(lambda row: f(row).square().sum())),
+}
+mixed = interop.elementwise("where(x > 1.5, x * y, exp(x) / y)")
+FUNCTIONS = {
+    "matmul": (lambda torch, x, w: interop.matmul(x, w), lambda torch, x, w: x @ w),
+    "matmul with terms": (
+        lambda torch, x, w: interop.matmul(x, w, bias=w[0], alpha=0.5, epilogue="gelu"),
+        lambda torch, x, w: torch.nn.functional.gelu(0.5 * (x @ w) + w[0]),
+    ),
+    "elementwise": (
+        lambda torch, x, w: interop.divide(interop.pow(x, 3), interop.maximum(x, w[0])),
+        lambda torch, x, w: x**3 / torch.maximum(x, w[0]),
+    ),
+    "expression": (
+        lambda torch, x, w: mixed(x, w[0]),
+        lambda torch, x, w: torch.where(x > 1.5, x * w[0], x.exp() / w[0]),
+    ),
+}
+
+
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it loads the compiler
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("epilogue", [None, "gelu"])
-def test_forward_mode_is_compiled(torch, square, backend, epilogue):
-    b = torch.full_like(square, 0.25)
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms(torch, square, transform, function, backend):
+    """Each as it is, and compiled: in one graph, without a break."""
+    w = square.flip(1) / 4 + 0.75
+    ours, own = (TRANSFORMS[transform](torch, lambda x, f=f: f(torch, x, w)) for f in FUNCTIONS[function])
+    if backend:
+        ours = compiled(torch, ours, backend)
+    torch.testing.assert_close(ours(square), own(square))
 
-    def of(multiply):
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it loads the compiler
+def test_transforms_by_inductor(torch, square):
+    """All of them in one graph: each alone takes a compiler of C++ some 10 s."""
+    w = square.flip(1) / 4 + 0.75
+
+    def of(which):
         def f(x):
-            return multiply(x) + x
+            for name in ("matmul with terms", "elementwise", "expression"):
+                x = FUNCTIONS[name][which](torch, x, w)
+            return x
 
-        return {
-            "jvp": lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1],
-            "jacfwd": torch.func.jacfwd(f),
-            "hessian": torch.func.hessian(lambda x: (f(x) ** 2).sum()),
-            "grad of jvp": torch.func.grad(lambda x: torch.func.jvp(f, (x,), (x,))[1].sin().sum()),
-        }
+        return lambda x: [make(torch, f)(x) for make in TRANSFORMS.values()]
 
-    def own(x):
-        return torch.nn.functional.gelu(x @ b) if epilogue else x @ b
-
-    for name, transform in of(lambda x: interop.matmul(x, b, epilogue=epilogue)).items():
-        expected = of(own)[name](square)
-        assert torch.allclose(transform(square), expected), name
-        assert torch.allclose(compiled(torch, transform, backend)(square), expected), name
+    torch.testing.assert_close(compiled(torch, of(0), "inductor")(square), of(1)(square))
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it loads the compiler
