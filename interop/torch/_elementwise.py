@@ -29,6 +29,7 @@ __all__ = [
     "decomposed",
     "described",
     "element",
+    "exponent_of",
     "halved",
     "is_scalar",
     "kind_of",
@@ -94,7 +95,8 @@ def decomposed(name: str, a: Any, b: Any = None, where_zero: Any = None) -> torc
             for parameter, x in zip(parameters, operands, strict=True)
         ]
         zero = None if where_zero is None else element(function, "where_zero", where_zero, dtype, like)
-        return computed(name, dtype, *elements, where_zero=zero)
+        exponent = exponent_of(b, dtype) if name == "pow" else None
+        return computed(name, dtype, *elements, where_zero=zero, exponent=exponent)
 
 
 def without_autocast(like: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -239,6 +241,17 @@ def element(function: str, name: str, scalar: Any, dtype: str, like: torch.Tenso
     return (like.new_ones((), dtype=wide) * number).to(getattr(torch, dtype))
 
 
+def exponent_of(scalar: Any, dtype: str) -> float | None:
+    """Return a scalar as an exponent of `dtype`; None where it is a tensor, or may be an input of a graph.
+
+    Torch's power by a tensor has a derivative by that, too, with a logarithm: at 0 and below, what goes backward
+    through a tangent is NaN.
+    """
+    if torch.compiler.is_dynamo_compiling() or isinstance(scalar, torch.Tensor | torch.SymInt | torch.SymFloat):
+        return None
+    return float(np.asarray(scalar).astype(numpy_dtype(dtype))) if kind_of(dtype) == "f" else None
+
+
 def _refuse_scalar(function: str, name: str, scalar: Any, dtype: str) -> None:
     element_of(function, name, scalar, numpy_dtype(dtype))
 
@@ -253,8 +266,17 @@ def as_dtype(x: torch.Tensor, dtype: str) -> torch.Tensor:
     return x.to(getattr(torch, dtype))
 
 
-def computed(name: str, dtype: str, *operands: torch.Tensor, where_zero: torch.Tensor | None = None) -> torch.Tensor:
-    """Compute a function of tensors in `dtype`, to which they are converted; `where_zero` is of it."""
+def computed(
+    name: str,
+    dtype: str,
+    *operands: torch.Tensor,
+    where_zero: torch.Tensor | None = None,
+    exponent: float | None = None,
+) -> torch.Tensor:
+    """Compute a function of tensors in `dtype`, to which they are converted; `where_zero` is of it.
+
+    `exponent` is the second operand of a power, where that is a number.
+    """
     kind = kind_of(dtype)
     if name in COMPARISONS and kind in "biu":
         return _compare_integers(name, *operands)
@@ -274,6 +296,8 @@ def computed(name: str, dtype: str, *operands: torch.Tensor, where_zero: torch.T
         return _divide_floats(name, *x)
     if kind == "b" and name == "abs":
         return x[0].clone()
+    if kind == "f" and exponent is not None and abs(exponent) != 0.5:  # torch takes roots, and that of -inf is NaN
+        return torch.pow(x[0], exponent)
     # torch multiplies by 1 + 0j before it adds, which makes an infinity NaN, and subtracts from 0 to negate.
     if kind == "c" and name in ("add", "subtract", "negative"):
         parts = [by_torch(name, *[part(y) for y in x]) for part in (torch.real, torch.imag)]

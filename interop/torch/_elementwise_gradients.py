@@ -15,7 +15,7 @@ from interop._expressions.typed import ArrayRef, Reference, Split, Typed, ValueR
 from interop._operations.table import COMPARISONS, OPERATIONS
 from interop.torch import _elementwise, _expression
 from interop.torch._derivatives import Derivative, NoDerivativeError, Program, Steps, literal
-from interop.torch._elementwise import common_dtype, described, element, operands_of, without_autocast
+from interop.torch._elementwise import common_dtype, described, element, exponent_of, operands_of, without_autocast
 from interop.torch._tensors import name_of, needing_grad, refuse_written, sum_to, watches
 
 __all__ = ["record", "record_expression"]
@@ -174,7 +174,8 @@ def _gradient(
             element(program.typed.function, label, values[place], dtype, gradient)
             for place, label, dtype in plan.values
         ]
-        return _expression.evaluate(plan.steps, program.typed.function, arrays, elements)
+        numbers = [exponent_of(values[place], dtype) for place, _, dtype in plan.values]
+        return _expression.evaluate(plan.steps, program.typed.function, arrays, elements, numbers)
 
 
 def _is_exact(x: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ from interop.torch._elementwise import (
     computed,
     described,
     element,
+    exponent_of,
     halved,
     kind_of,
     operands_of,
@@ -65,7 +66,8 @@ def decomposed_expression(split: Split, *operands: Any) -> torch.Tensor:
     like = tensors[0][1]
     with without_autocast(like):
         values = [element(function, label, scalars[source], dtype, like) for source, label, dtype in plan.values]
-        return evaluate(plan.steps, function, [x for _, x in tensors], values)
+        numbers = [exponent_of(scalars[source], dtype) for source, _, dtype in plan.values]
+        return evaluate(plan.steps, function, [x for _, x in tensors], values, numbers)
 
 
 def sources_of(split: Split, operands: Sequence[Any]) -> list[Any]:
@@ -136,9 +138,13 @@ def plan_of(typed: Typed, labels: Sequence[str]) -> Plan:
 
 
 def evaluate(
-    steps: Sequence[Any], function: str, arrays: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    steps: Sequence[Any],
+    function: str,
+    arrays: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
+    numbers: Sequence[float | None],
 ) -> torch.Tensor:
-    """Compute the steps of a plan of tensors, and of its values as 0-d tensors."""
+    """Compute the steps of a plan of tensors, and of its values as 0-d tensors; `numbers` are these as exponents."""
     found = {"array": arrays, "value": values, "step": []}
     results: Any = found["step"]
     for name, dtype, args in steps:
@@ -147,7 +153,12 @@ def evaluate(
             x = element(function, "the literal", place, to, arrays[0]) if kind == "constant" else found[kind][place]
             # The functions convert by themselves: comparisons see what was signed.
             operands.append(x if OPERATIONS[name].is_function else as_dtype(x, to))
-        results.append(apply(name, dtype, operands))
+        if name == "pow":
+            kind, place, _ = args[1]
+            exponent = place if kind == "constant" else numbers[place] if kind == "value" else None
+            results.append(computed(name, dtype, *operands, exponent=exponent))
+        else:
+            results.append(apply(name, dtype, operands))
     result: torch.Tensor = results[-1]
     return result
 

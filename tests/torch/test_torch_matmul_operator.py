@@ -37,8 +37,18 @@ KEYWORDS = [
     {"epilogue": "gelu_tanh"},
     {"dtype": torch.float64},
     {"precision": "tf32"},
+    {"precision": "tf32x3"},
     {"autotune": False},
+    {"autotune": True},
+    {"alpha": 0, "beta": 0, "terms": True},
 ]
+ON_A_GPU = [
+    {"backend": "tiled"},
+    {"backend": "cublas"},
+    {"backend": "tiled", "precision": "tf32x3"},
+    {"execution": "cuda"},
+]
+FLOAT8 = {"factor_a": 0.5, "factor_b": 2.0}
 
 
 # Since torch 2.14 the checks themselves look at the gradients of results.
@@ -61,22 +71,37 @@ def test_opcheck_of_every_kind_of_dtype(place, dtype):
     torch.library.opcheck(torch.ops.interop.matmul.default, operands)
 
 
-def test_opcheck_of_float8(place):
+@pytest.mark.parametrize("scale", [False, True])
+def test_opcheck_of_float8(place, scale):
     a = torch.eye(16, device=place).to(torch.float8_e4m3fn)
     one = torch.ones((), device=place)
     torch.library.opcheck(
         torch.ops.interop.matmul.default,
-        (a, a.mT, None, None, one),
-        {"factor_b": 2.0},
+        (a, a.mT, None, None, one, one) if scale else (a, a.mT),
+        {} if scale else FLOAT8,
         test_utils=("test_autograd_registration", "test_faketensor"),  # the others do arithmetic in float8
     )
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("keywords", [{"backend": "tiled"}, {"backend": "cublas"}, {"precision": "tf32x3"}], ids=str)
+@pytest.mark.parametrize("keywords", ON_A_GPU, ids=str)
 def test_opcheck_of_the_kernels(cuda_device, keywords):
     operands = needing_grad(*tensors(torch, "cuda", "float32", (32, 32), (32, 32)))
     torch.library.opcheck(torch.ops.interop.matmul.default, operands, keywords)
+
+
+@pytest.mark.gpu
+def test_opcheck_on_a_stream(cuda_device):
+    """Without gradients, which go where the current stream is."""
+    operands = tensors(torch, "cuda", "float32", (32, 32), (32, 32))
+    stream = torch.cuda.current_stream().cuda_stream
+    torch.library.opcheck(torch.ops.interop.matmul.default, operands, {"stream": stream})
+
+
+def test_every_keyword_is_in_an_opcheck():
+    checked = {name for keywords in (*KEYWORDS, *ON_A_GPU, FLOAT8) for name in keywords} - {"terms"} | {"stream"}
+    arguments = torch.ops.interop.matmul.default._schema.arguments
+    assert {x.name for x in arguments if x.kwarg_only} == checked
 
 
 # ---- fake tensors ----

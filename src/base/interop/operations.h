@@ -51,8 +51,8 @@ struct Operation {
     "where(a > b, 0, where(a == b, 0.5, 1))", "where(b > a, 0, where(a == b, 0.5, 1))")                               \
   X(maximum, nullptr, 2, Maximum, simple, "biuf", same, false, "maximum", "maximum", "least",                         \
     "where(a < b, 0, where(a == b, 0.5, 1))", "where(b < a, 0, where(a == b, 0.5, 1))")                               \
-  X(pow, "**", 2, Pow, divisions, "iufc", same, false, "power", "pow", nullptr, "where(b == 0, 0, b * a ** (b - 1))", \
-    "where(logical_and(a == 0, b >= 0), 0, log(a) * a ** b)")                                                         \
+  X(pow, "**", 2, Pow, divisions, "iufc", same, false, "power", "pow", nullptr,                                       \
+    "where(b == 0, 0, b * a ** where(b == 0, 0, b - 1))", "where(logical_and(a == 0, b >= 0), 0, log(a) * a ** b)")   \
   X(negative, "-", 1, Negative, simple, "iufc", same, false, "negative", "negative", nullptr, "-1", nullptr)          \
   X(abs, nullptr, 1, Abs, simple, "biufc", part, false, "absolute", "abs", nullptr,                                   \
     "where(x > 0, 1, where(x < 0, -1, 0))", nullptr)                                                                  \
