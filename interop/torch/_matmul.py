@@ -38,6 +38,7 @@ def compute(a: Any, b: Any, options: dict[str, Any]) -> torch.Tensor:
     Raises as the public function does.
     """
     tensors, keywords = _arguments(a, b, options)
+    _refuse_nested(tensors)
     keywords = _for_operator(tensors, keywords)
     if know_distributed(tensors):
         ask(tensors, keywords, lambda x: x.shape)  # for what it throws: torch would make other errors of it
@@ -109,6 +110,15 @@ def _is_in_schema(name: str, x: Any) -> bool:
     if type(x) is int and name in ("alpha", "beta"):
         return -(2**63) <= x < 2**63
     return isinstance(x, _TYPES.get(name, object))
+
+
+def _refuse_nested(tensors: list[torch.Tensor | None]) -> None:
+    for name, x in zip(("a", "b", *TERMS), tensors, strict=True):
+        if x is not None and x.is_nested:
+            raise TypeError(
+                f"{_FUNCTION}: {name} is a nested tensor; accepted: tensors of one shape, such as {name}.values(), "
+                f"{name}.to_padded_tensor(0) or each of {name}.unbind()"
+            )
 
 
 def _refuse_written(tensors: list[torch.Tensor | None], out: Any, aux: Any) -> None:

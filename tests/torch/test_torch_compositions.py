@@ -89,6 +89,15 @@ def test_a_dual_level_is_compiled(torch, square):
     assert torch.allclose(compiled(torch, tangent, "eager")(square), torch.ones_like(square) @ square)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it loads the compiler
+def test_a_power_in_a_text_has_a_number_as_exponent(torch, square):
+    """Compiled as well: what goes backward through the tangent of a power by a tensor is NaN below 0."""
+    cube = interop.elementwise("x ** 3")
+    transform = TRANSFORMS["grad of jvp"](torch, cube)
+    expected = TRANSFORMS["grad of jvp"](torch, lambda x: x**3)(-square)
+    torch.testing.assert_close(compiled(torch, transform, "aot_eager")(-square), expected)
+
+
 CHAINS = {
     "products": lambda x: interop.multiply(interop.multiply(x, x), x),
     "quotients": lambda x: interop.divide(interop.add(x, 1), interop.multiply(x, x)),

@@ -122,3 +122,21 @@ def test_an_aux_without_an_epilogue_is_refused_in_a_transform(torch, place):
 def test_numpy_leads_no_gradient(torch):
     with pytest.raises(BufferError, match="interop.add: b requires grad"):
         interop.add(np.ones(3), torch.ones(3, requires_grad=True))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+def test_nested_tensors(torch):
+    """Torch maps the elementwise functions over what they hold; a product of them is refused."""
+    parts = [torch.ones(2, 3), torch.full((4, 3), 2.0)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    found = interop.elementwise("x * y + 1")(interop.add(nested, 1), 2)
+    assert torch.equal(found.values(), 2 * (torch.cat(parts) + 1) + 1)
+    for name, call in {
+        "a": lambda: interop.matmul(nested, torch.ones(3, 5)),
+        "b": lambda: interop.matmul(torch.ones(5, 3, requires_grad=True), nested),
+        "c": lambda: interop.matmul(parts[0], torch.ones(3, 3), c=nested),
+    }.items():
+        with pytest.raises(
+            TypeError, match=rf"^interop\.matmul: {name} is a nested tensor; accepted: .*{name}\.values"
+        ):
+            call()
