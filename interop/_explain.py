@@ -175,8 +175,8 @@ def _explain_elementwise(name: str, *operands: Any, **options: Any) -> Explanati
         return _explanation(function, found)
     import jax
 
-    from interop.jax._calls import refuse_outputs
     from interop.jax._elementwise import result_of
+    from interop.jax._placement import refuse_outputs
 
     refuse_outputs(function, out=options.get("out"))
     keys = ("a", "b") if len(operands) > 1 else ("x",)
@@ -222,8 +222,8 @@ def _explain_expression(function: Expression, *arrays: Any, **options: Any) -> E
     found = _core.explain(function._calls, arrays, options)
     if isinstance(found, dict):
         return _explanation(repr(function), found)
-    from interop.jax._calls import refuse_outputs
     from interop.jax._expression import result_of
+    from interop.jax._placement import refuse_outputs
 
     refuse_outputs(repr(function), out=options.get("out"))
     jax_arrays, shape, dtype = result_of(*found)
@@ -257,7 +257,7 @@ def _explain_in_jax(
 ) -> Explanation:
     import jax
 
-    from interop.jax._calls import check_concrete, refuse_in_trace
+    from interop.jax._placement import check_concrete, refuse_in_trace
 
     if any(isinstance(x, jax.core.Tracer) for x in arrays.values()):
         refuse_in_trace(function, stream, execution)

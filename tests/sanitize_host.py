@@ -37,14 +37,14 @@ TESTS = (
     *("tests/test_cases_of_numbers.py", "tests/test_cases_of_torch.py", "tests/test_conformance.py"),
     *("tests/test_convert.py", "tests/test_errors.py", "tests/test_errors_of_exchange.py"),
     *("tests/test_errors_of_out.py", "tests/test_errors_of_tensors.py", "tests/test_explain.py"),
-    *("tests/test_jax_debug.py", "tests/test_jax_devices.py", "tests/test_jax_matmul.py"),
-    *("tests/test_jax_matmul_refusals.py", "tests/test_matmul.py", "tests/test_threads.py"),
+    *("tests/jax/test_jax_debug.py", "tests/jax/test_jax_devices.py", "tests/jax/test_jax_matmul.py"),
+    *("tests/jax/test_jax_matmul_refusals.py", "tests/test_matmul.py", "tests/test_threads.py"),
     *("tests/test_threads_of_dtypes.py", "tests/test_threads_of_types.py"),
 )
 THREAD_TESTS = (
     *("tests/test_threads.py", "tests/test_threads_of_dtypes.py", "tests/test_threads_of_types.py"),
     *("tests/test_array_dlpack.py", "tests/test_array_lifetime.py", "tests/test_public.py"),
-    *("tests/test_expression.py", "tests/load/test_load.py", "tests/test_jax_matmul.py", "-k", "thread"),
+    *("tests/test_expression.py", "tests/load/test_load.py", "tests/jax/test_jax_matmul.py", "-k", "thread"),
 )
 
 

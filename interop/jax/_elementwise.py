@@ -24,16 +24,9 @@ from interop._operations.promotion import (
     weak_scalar,
 )
 from interop._operations.table import COMPARISONS, OPERATIONS
-from interop.jax._calls import (
-    check_operands,
-    compute,
-    name_of,
-    placed_as,
-    refuse_in_trace,
-    refuse_outputs,
-    run,
-    set_rules,
-)
+from interop.jax._calls import compute, run
+from interop.jax._placement import check_operands, name_of, placed_as, refuse_in_trace, refuse_outputs
+from interop.jax._primitive import set_rules
 
 __all__ = ["computed", "converted", "described", "elementwise", "elementwise_of_arrays"]
 

@@ -14,9 +14,9 @@ from interop._expressions.known import typed_for
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
 from interop._libraries.jax import keeping
 from interop._operations.promotion import element_of, numpy_dtype
-from interop.jax._calls import check_operands, refuse_in_trace, refuse_outputs
 from interop.jax._calls import compute as compute_concrete
 from interop.jax._elementwise import computed, converted, described
+from interop.jax._placement import check_operands, refuse_in_trace, refuse_outputs
 
 __all__ = ["compute", "result_of"]
 

@@ -20,16 +20,9 @@ from interop._arguments import named, shown, type_name
 from interop._libraries.jax import is_wide, keeping
 from interop._operations.finish import Arithmetic, finish_dtype, gelu, gelu_tanh
 from interop._operations.promotion import REAL, accepted_factor, element_of, factor_of, numpy_dtype
-from interop.jax._calls import (
-    check_operands,
-    compute,
-    name_of,
-    placed_as,
-    refuse_in_trace,
-    refuse_outputs,
-    run,
-    set_rules,
-)
+from interop.jax._calls import compute, run
+from interop.jax._placement import check_operands, name_of, placed_as, refuse_in_trace, refuse_outputs
+from interop.jax._primitive import set_rules
 
 __all__ = ["matmul"]
 

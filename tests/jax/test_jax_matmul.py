@@ -15,7 +15,7 @@ from helpers import forms, libraries
 from helpers.jax_products import SHAPES, check_product, draw
 
 import interop
-from interop.jax import _calls, _matmul
+from interop.jax import _matmul, _primitive
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -246,7 +246,7 @@ def lowered_for_cuda(**options):
     ],
 )
 def test_matmul_lowers_to_one_ffi_call_on_cuda(monkeypatch, options, backend, precision):
-    monkeypatch.setattr(_calls, "_targets", {"interop_matmul": None})  # also in a build without CUDA
+    monkeypatch.setattr(_primitive, "_targets", {"interop_matmul": None})  # also in a build without CUDA
     text = lowered_for_cuda(**options)
     assert text.count("custom_call") == 1
     assert "@interop_matmul" in text
@@ -258,7 +258,7 @@ def test_matmul_lowers_to_one_ffi_call_on_cuda(monkeypatch, options, backend, pr
 
 @pytest.mark.parametrize("workspace", [0, 1000])
 def test_matmul_on_cuda_asks_xla_for_the_workspace(monkeypatch, workspace):
-    monkeypatch.setattr(_calls, "_targets", {"interop_matmul": None})  # also in a build without CUDA
+    monkeypatch.setattr(_primitive, "_targets", {"interop_matmul": None})  # also in a build without CUDA
     monkeypatch.setattr(interop._core, "matmul_workspace", lambda *_: workspace)
     text = lowered_for_cuda()
     assert text.count("custom_call") == 1
@@ -269,7 +269,7 @@ def test_matmul_on_cuda_asks_xla_for_the_workspace(monkeypatch, workspace):
 def test_what_cublas_cannot_take_is_said_where_a_program_is_lowered(monkeypatch):
     if interop._core.build_info()["cuda"] == 0:
         pytest.skip("host-only build: no kernels to choose among")
-    monkeypatch.setattr(_calls, "_targets", {"interop_matmul": None})
+    monkeypatch.setattr(_primitive, "_targets", {"interop_matmul": None})
 
     def lower(shape):
         x, y = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct((7, 3, 5), jnp.float32)
@@ -283,6 +283,6 @@ def test_what_cublas_cannot_take_is_said_where_a_program_is_lowered(monkeypatch)
 
 
 def test_matmul_on_cuda_needs_the_handlers(monkeypatch):
-    monkeypatch.setattr(_calls, "_targets", {})
+    monkeypatch.setattr(_primitive, "_targets", {})
     with pytest.raises(interop.CudaError, match="no CUDA kernels for JAX.*built without CUDA or without XLA's headers"):
         lowered_for_cuda()

@@ -1,0 +1,144 @@
+"""Where JAX arrays lie, what a call of them cannot do there, and where a result lies."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NoReturn
+
+import jax
+import jax.sharding
+from jax.interpreters import mlir
+
+from interop._arguments import shown
+
+__all__ = [
+    "check_concrete",
+    "check_operands",
+    "make_wait",
+    "name_of",
+    "placed_as",
+    "refuse_devices",
+    "refuse_in_trace",
+    "refuse_outputs",
+    "require_one_device",
+]
+
+# JAX's types promise little here (bind, update and rules are untyped), so ours do not try.
+_Aval = Any  # jax.core.ShapedArray
+_PartitionSpec: Any = jax.sharding.PartitionSpec
+
+
+@functools.cache
+def name_of(dtype: Any) -> str:
+    """Return a dtype's name, which NumPy makes slowly, once for each."""
+    return str(dtype)
+
+
+def refuse_outputs(function: str, **outputs: object) -> None:
+    """Refuse arrays to write to."""
+    for name, x in outputs.items():
+        if x is not None:
+            raise TypeError(f"{function}: {name}= cannot be used with JAX arrays, which are immutable; use the result")
+
+
+# ---- of arrays that are traced ----
+
+
+def check_operands(function: str, operands: dict[str, _Aval]) -> None:
+    """Refuse traced operands whose shape or memory no kernel could take."""
+    for name, x in operands.items():
+        if not all(isinstance(size, int) for size in x.shape):
+            raise NotImplementedError(f"{function}: {name} has the symbolic shape {x.shape}, not supported yet")
+        if x.memory_space.name != "Device":
+            raise ValueError(
+                f"{function}: {name} is in JAX's host memory; move it first, with "
+                f"jax.device_put({name}, {name}.sharding.with_memory_kind('device'))"
+            )
+
+
+def placed_as(shape: tuple[int, ...], a: _Aval, *others: _Aval) -> dict[str, Any]:
+    """Say where a result lies: whole on its device; in a `jax.shard_map`, it varies over the axes of any operand."""
+    mesh = next((x.sharding.mesh for x in (a, *others) if not x.sharding.mesh.empty), a.sharding.mesh)
+    whole = jax.sharding.NamedSharding(mesh, _PartitionSpec(*(None,) * len(shape)))
+    if hasattr(a, "vma"):  # JAX 0.8 and 0.9
+        return {"sharding": whole, "vma": a.vma.union(*(x.vma for x in others))}
+    axes = a.manual_axis_type
+    varying = axes.varying.union(*(x.manual_axis_type.varying for x in others))
+    return {"sharding": whole, "manual_axis_type": axes.update(varying=varying)}
+
+
+def refuse_in_trace(function: str, stream: object, execution: str | None) -> None:
+    """Refuse what only a call of concrete arrays can do."""
+    if stream is not None:
+        raise ValueError(f"{function}: stream= cannot be used inside jax.jit: XLA chooses the stream")
+    if execution is not None:
+        raise ValueError(f"{function}: execution= cannot be used inside jax.jit: JAX chooses the device")
+
+
+_SHARDING_REMEDY = (
+    "arrays on several devices are not supported yet: call it inside jax.shard_map, on each device's own block, "
+    "or put {} on one device with jax.device_put"
+)
+
+
+def _remedy(count: int) -> str:
+    return _SHARDING_REMEDY.format("both arrays" if count == 2 else "the array")
+
+
+def require_one_device(function: str, ctx: mlir.LoweringRuleContext) -> None:
+    """Refuse a program over several devices, where XLA would gather the operands; inside shard_map all is well."""
+    context: Any = ctx.module_context.axis_context
+    if hasattr(context, "manual_axes"):
+        count = math.prod(size for axis, size in context.mesh.shape.items() if axis not in context.manual_axes)
+    else:
+        count = getattr(context, "num_devices", 1)
+    if count != 1:
+        raise ValueError(f"{function}: this jax.jit runs on {count} devices; {_remedy(len(ctx.avals_in))}")
+
+
+# ---- of concrete arrays ----
+
+
+def check_concrete(function: str, arrays: dict[str, jax.Array], stream: object, execution: str | None) -> None:
+    """Refuse concrete arrays that cannot be in one call, or that are not where the call is asked to run."""
+    first, *others = [x.sharding for x in arrays.values()]
+    if any(other is not first and other.device_set != first.device_set for other in others):
+        refuse_devices(function, arrays)
+    if stream is not None or execution is not None:
+        _check_placement(function, arrays, stream, execution)
+
+
+def _check_placement(function: str, arrays: dict[str, jax.Array], stream: object, execution: str | None) -> None:
+    """Refuse a stream, or another device, for arrays that do not lie on one."""
+    names = " and ".join(arrays)
+    those = f"{names} are JAX arrays" if len(arrays) > 1 else f"{names} is a JAX array"
+    first = next(iter(arrays.values()))
+    device: Any = next(iter(first.sharding.device_set))  # of several, any one: they are refused later
+    on_gpu = device.platform == "gpu"
+    if execution is not None and not (on_gpu and execution in ("cuda", f"cuda:{device.local_hardware_id}")):
+        raise ValueError(
+            f"{function}: execution={shown(execution)}, but {those} on {device}, which JAX computes "
+            f"where they are; move them first, with jax.device_put({next(iter(arrays))}, jax.devices('cuda')[0])"
+        )
+    if stream is not None and not on_gpu:
+        raise ValueError(f"{function}: stream= is for device arrays, but {those} on {device}; accepted: None")
+
+
+def refuse_devices(function: str, arrays: dict[str, jax.Array]) -> NoReturn:
+    """Raise for arrays on several devices, or on two."""
+    for name, x in arrays.items():
+        if (count := len(x.sharding.device_set)) != 1:
+            raise ValueError(f"{function}: {name} is on {count} devices, {x.sharding}; {_remedy(len(arrays))}")
+    places = " and ".join(f"{name} is on {_device(x)}" for name, x in arrays.items())
+    raise ValueError(f"{function}: {places}; put both on one device with jax.device_put")
+
+
+def _device(x: jax.Array) -> Any:
+    (device,) = x.sharding.device_set
+    return device
+
+
+def make_wait(stream: int, c: Any) -> None:
+    """Make a stream of the caller's wait for the result."""
+    c.__dlpack__(stream=stream)  # asked for its effect only: XLA makes the stream wait for c

@@ -1,0 +1,95 @@
+"""What all primitives share: their rules, and how JAX runs one by itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jax
+import jax.ffi
+from jax.interpreters import ad, batching, mlir
+
+from interop import _core
+from interop._core import CudaError
+from interop._libraries.jax import check_special
+from interop.jax._placement import require_one_device
+
+__all__ = ["set_rules"]
+
+_Aval = Any  # jax.core.ShapedArray
+
+_targets = _core.build_info()["jax_ffi"]
+for _name, _handler in _targets.items():
+    jax.ffi.register_ffi_target(_name, _handler, platform="CUDA", api_version=1)
+
+
+def _require_target(function: str, target: str) -> None:
+    """Raise if this build has no handler of that name."""
+    if target not in _targets:
+        raise CudaError(
+            f"{function}: this build of interop has no CUDA kernels for JAX: it was built without CUDA or without "
+            "XLA's headers (jaxlib==0.8.0); `interop info` says which"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _apart(compiled: Any) -> Callable[..., jax.Array]:
+    """Compile the same again: JAX refuses a function that runs itself, as it would where it looks for a NaN in it."""
+    alone: Callable[..., jax.Array] = jax.jit(lambda *operands: compiled.__wrapped__(*operands))
+    return alone
+
+
+def _run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+    """Run one primitive by itself, as JAX does under `jax.disable_jit`, and to find which operation made a NaN."""
+    # Each would have the compiled function call the primitive, and that this, without an end.
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        result = _apart(compiled)(*operands)
+    check_special(function, result)
+    return result
+
+
+def set_rules(
+    primitive: Any,
+    function_of: Callable[..., str],
+    target: str,
+    *,
+    compiled: Callable[..., Callable[..., jax.Array]],
+    type_of: Callable[..., _Aval],
+    compute_on_host: Callable[..., jax.Array],
+    lower_cuda: Callable[..., Any],
+    vmap: Callable[..., Any],
+    instead: str,
+) -> None:
+    """Tell JAX how a primitive is run, typed and lowered.
+
+    `function_of` and `compiled` take the primitive's parameters: the function of this package that errors name, and
+    what runs the primitive by itself. `instead` is what has derivatives.
+    """
+    lower_jnp: Any = mlir.lower_fun(compute_on_host, multiple_results=False)
+
+    def run_alone(*operands: jax.Array, **params: Any) -> jax.Array:
+        return _run_primitive(function_of(**params), compiled(**params), *operands)
+
+    def on_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
+        require_one_device(function_of(**params), ctx)
+        return lower_jnp(ctx, *operands, **params)
+
+    def on_cuda(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
+        require_one_device(function_of(**params), ctx)
+        _require_target(function_of(**params), target)
+        return lower_cuda(ctx, *operands, **params)
+
+    def no_derivative(*_: Any, **params: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"{function_of(**params)}: derivatives (jax.grad, jax.jvp, jax.vjp, ...) are not supported yet; wrap the "
+            f"call in jax.custom_vjp, or use {instead}"
+        )
+
+    primitive.def_impl(run_alone)
+    primitive.def_abstract_eval(type_of)
+    mlir.register_lowering(primitive, on_host, platform="cpu")
+    mlir.register_lowering(primitive, on_cuda, platform="cuda")
+    batching.primitive_batchers[primitive] = vmap
+    ad.primitive_jvps[primitive] = no_derivative
+    ad.primitive_transposes[primitive] = no_derivative
