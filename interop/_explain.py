@@ -142,7 +142,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
 def _explain_matmul(a: Any, b: Any, /, **options: Any) -> Explanation:
     found = _core.explain("matmul", (a, b), options)
     if found is None:
-        from interop.jax._matmul import operands_of, refuse_backend_on_host
+        from interop.jax._matmul import operands_of
+        from interop.jax._product import refuse_backend_on_host
 
         elsewhere = ("autotune", "stream", "execution")
         terms = {name: value for name, value in options.items() if name not in elsewhere}

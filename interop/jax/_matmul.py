@@ -1,35 +1,31 @@
-"""Products of JAX arrays: `interop.jax.matmul`, its primitive, and what follows the product."""
+"""Products of JAX arrays: `interop.jax.matmul`, its arguments and what it is made of."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
-import jax.ffi
 import jax.numpy as jnp
-import jax.scipy.special
-import jax.sharding
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
 
 from interop import _core
 from interop._arguments import named, shown, type_name
-from interop._libraries.jax import is_wide, keeping
-from interop._operations.finish import Arithmetic, finish_dtype, gelu, gelu_tanh
+from interop._libraries.jax import keeping
+from interop._operations.finish import finish_dtype
 from interop._operations.promotion import REAL, accepted_factor, element_of, factor_of, numpy_dtype
 from interop.jax._calls import compute, run
-from interop.jax._placement import check_operands, name_of, placed_as, refuse_in_trace, refuse_outputs
-from interop.jax._primitive import set_rules
+from interop.jax._finish import finish
+from interop.jax._partition import with_types
+from interop.jax._placement import check_operands, name_of, refuse_in_trace, refuse_outputs
+from interop.jax._product import abstract, multiply
 
 __all__ = ["matmul"]
 
 _FUNCTION = "interop.jax.matmul"
+_PUBLIC = "interop.matmul"
 
-# JAX's types promise little here (bind, update and rules are untyped), so ours do not try.
-_Aval = Any  # jax.core.ShapedArray
 _Tracer = jax.core.Tracer
 
 
@@ -179,11 +175,6 @@ def _described(x: Any) -> tuple[tuple[int, ...], str]:
     return x.shape, name_of(x.dtype)
 
 
-def _abstract(a: Any, b: Any, dtype: str) -> dict[str, Any]:
-    """Return what a product of that dtype is, or raise what `matmul` does of the operands' shapes and dtypes."""
-    return _core.abstract_matmul(_described(a), _described(b), dtype)
-
-
 def _with_wide(operands: dict[str, Any], result: str, call: Callable[[], jax.Array]) -> jax.Array:
     """Compute in JAX's x64 mode if needed: outside it, 64-bit values would be narrowed on the way in."""
     if len(operands) == 2 and all(name_of(x.dtype) == result for x in operands.values()):
@@ -246,63 +237,9 @@ def _scale_of(name: str, scale: Any) -> Any:
     raise TypeError(f"interop.matmul: {name} is {what}; accepted: a real number, or one float32")
 
 
-def _exact(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return a product, and its rounding error, with halves of the numbers' bits.
-
-    The product of the high halves is exact, so it makes no difference whether XLA contracts it with a sum.
-    """
-    integer, mask = (jnp.uint32, 2**32 - 2**12) if x.dtype == np.float32 else (jnp.uint64, 2**64 - 2**27)
-
-    def halves(z: Any) -> tuple[Any, Any]:
-        bits = jax.lax.bitcast_convert_type(z, integer) & integer(mask)
-        high = jax.lax.bitcast_convert_type(bits, z.dtype)
-        return high, z - high
-
-    (a, b), (c, d) = halves(x), halves(jnp.asarray(y, x.dtype))
-    high, rest = a * c, (a * d + b * c) + b * d
-    product = high + rest
-    return product, (high - product) + rest
-
-
-_ARITHMETIC = Arithmetic(jnp, _exact, lambda x, y: _exact(-x, y), jax.scipy.special.erfc)
-
-_EPILOGUES: dict[str, Callable[[Any], Any]] = {
-    "relu": lambda x: jnp.maximum(x, 0),
-    "gelu": functools.partial(gelu, _ARITHMETIC),  # but for the tail of XLA's erfc, as right as for host arrays
-    "gelu_tanh": functools.partial(gelu_tanh, _ARITHMETIC),
-}
-
-
-def _finish(product: Any, terms: dict[str, Any], epilogue: str | None, result: str) -> Any:
-    """Do what follows the product."""
-    kind = finish_dtype(numpy_dtype(result))
-    total = product
-    for name in ("scale_a", "scale_b"):
-        if name in terms:
-            total = total * terms[name].reshape(()).astype(kind)
-    if "alpha" in terms:
-        alpha = terms["alpha"].astype(kind)
-        total = jnp.where(alpha == 0, jnp.zeros_like(total), alpha * total)
-    if "c" in terms:
-        added = terms["c"].astype(kind)
-        if "beta" in terms:
-            beta = terms["beta"].astype(kind)
-            added = jnp.where(beta == 0, jnp.zeros_like(added), beta * added)
-        total = total + added
-    if "bias" in terms:
-        total = total + terms["bias"].astype(kind)
-    if epilogue is None:
-        return total.astype(numpy_dtype(result))
-    with keeping(total.dtype):  # for the constants beside it
-        return _EPILOGUES[epilogue](total).astype(numpy_dtype(result))
-
-
-# ---- the primitive and its rules ----
-
-matmul_p: Any = Primitive("interop_matmul")
-
-_TARGET = "interop_matmul"  # the handler's name, in the compiled half and in XLA
-_WORKSPACE_ALIGNMENT = 256  # as cuBLAS wants it; XLA promises less
+def _without_ones(shape: tuple[int, ...], rows: bool, columns: bool) -> tuple[int, ...]:
+    """Return the shape of a product of matrices without the dimensions that stand for those of a vector."""
+    return (*shape[:-2], *shape[-2:-1][: int(rows)], *shape[-1:][: int(columns)])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -311,14 +248,20 @@ def _compiled(
 ) -> Callable[..., jax.Array]:
     """Put the primitive, and what follows it, under `jax.jit`: what calls run, compiled once for each shape."""
 
-    def interop_matmul(a: jax.Array, b: jax.Array, *rest: jax.Array) -> Any:
+    def compute(a: jax.Array, b: jax.Array, *rest: jax.Array) -> Any:
         plain = len(names) == 2 and epilogue is None
         product_dtype = dtype if plain else finish_dtype(numpy_dtype(dtype)).name
-        if not _abstract(a, b, product_dtype)["reads"]:
+        if not abstract(a, b, product_dtype)["reads"]:
             # float8 and 16-bit floats are read as they are for the wider dtype too; all else is converted.
             a, b = (x.astype(numpy_dtype(dtype)) for x in (a, b))
-        product = matmul_p.bind(a, b, backend=backend, precision=precision, dtype=product_dtype)
-        return product if plain else _finish(product, dict(zip(names[2:], rest, strict=True)), epilogue, dtype)
+        rows = a if a.ndim > 1 else a.reshape(1, -1)
+        columns = b if b.ndim > 1 else b.reshape(-1, 1)
+        product = multiply(rows, columns, product_dtype, backend=backend, precision=precision)
+        product = product.reshape(_without_ones(product.shape, a.ndim > 1, b.ndim > 1))
+        return product if plain else finish(product, dict(zip(names[2:], rest, strict=True)), epilogue, dtype)
+
+    def interop_matmul(*operands: jax.Array) -> Any:
+        return with_types(_PUBLIC, compute, *operands)
 
     return jax.jit(interop_matmul)
 
@@ -329,67 +272,3 @@ def _plain(dtype: Any) -> Callable[..., jax.Array]:
     name = name_of(dtype)
     result = _core.abstract_matmul(((1, 1), name), ((1, 1), name), library="jax")["dtype"]
     return _compiled(("a", "b"), None, None, result, None)
-
-
-def _compiled_alone(backend: str | None, precision: str | None, dtype: str) -> Callable[..., jax.Array]:
-    return _compiled(("a", "b"), backend, precision, dtype, None)
-
-
-def _matmul_type(a: _Aval, b: _Aval, *, backend: str | None, precision: str | None, dtype: str) -> _Aval:
-    check_operands("interop.matmul", {"a": a, "b": b})
-    shape = _abstract(a, b, dtype)["shape"]
-    return a.update(shape=shape, dtype=numpy_dtype(dtype), weak_type=False, **placed_as(shape, a, b))
-
-
-def refuse_backend_on_host(backend: str | None) -> None:
-    """Raise ValueError where kernels are named for arrays that JAX computes on the CPU."""
-    if backend is not None:
-        raise ValueError(
-            f"interop.matmul: backend={shown(backend)} is for device arrays; JAX computes these on the CPU; accepted: "
-            "None"
-        )
-
-
-def _matmul_on_host(a: jax.Array, b: jax.Array, *, backend: str | None, precision: str | None, dtype: str) -> jax.Array:
-    refuse_backend_on_host(backend)
-    result = numpy_dtype(dtype)
-    # Not the user's x64 mode: with it off, jnp.matmul rounds float64; with it on, it widens weakly typed float32.
-    with jax.enable_x64(is_wide(result)):
-        if result.kind == "b":
-            return jnp.matmul(a.astype(jnp.float32), b.astype(jnp.float32)) != 0  # of ones: no sum of them is lost
-        kind = finish_dtype(result)
-        x, y = a.astype(kind), b.astype(kind)
-        return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST).astype(result)
-
-
-def _lower_cuda(
-    ctx: mlir.LoweringRuleContext, a: Any, b: Any, *, backend: str | None, precision: str | None, dtype: str
-) -> Any:
-    # What cuBLASLt cannot take is said here: what the handler reports, JAX raises where the result is used.
-    x, y = ctx.avals_in
-    workspace = _core.matmul_workspace(_described(x), _described(y), dtype, backend, precision)
-    if workspace:
-        # A result that nobody uses: XLA's own memory, which a CUDA graph of XLA's may go on using.
-        spare = jax.core.ShapedArray((workspace + _WORKSPACE_ALIGNMENT,), jnp.uint8)
-        ctx = ctx.replace(avals_out=[*ctx.avals_out, spare])
-    rule = jax.ffi.ffi_lowering(_TARGET)
-    return rule(ctx, a, b, backend=backend or "automatic", precision=precision or "exact")[:1]
-
-
-def _no_vmap(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError(
-        "interop.matmul: jax.vmap is not supported yet; pass the whole stack: leading dimensions broadcast as in NumPy"
-    )
-
-
-set_rules(
-    matmul_p,
-    lambda **_: "interop.matmul",
-    _TARGET,
-    compiled=_compiled_alone,
-    type_of=_matmul_type,
-    compute_on_host=_matmul_on_host,
-    lower_cuda=_lower_cuda,
-    vmap=_no_vmap,
-    instead="jnp.matmul",
-)

@@ -15,7 +15,7 @@ from interop._core import CudaError
 from interop._libraries.jax import check_special
 from interop.jax._placement import require_one_device
 
-__all__ = ["set_rules"]
+__all__ = ["require_target", "run_primitive", "set_rules"]
 
 _Aval = Any  # jax.core.ShapedArray
 
@@ -24,7 +24,7 @@ for _name, _handler in _targets.items():
     jax.ffi.register_ffi_target(_name, _handler, platform="CUDA", api_version=1)
 
 
-def _require_target(function: str, target: str) -> None:
+def require_target(function: str, target: str) -> None:
     """Raise if this build has no handler of that name."""
     if target not in _targets:
         raise CudaError(
@@ -40,7 +40,7 @@ def _apart(compiled: Any) -> Callable[..., jax.Array]:
     return alone
 
 
-def _run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+def run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
     """Run one primitive by itself, as JAX does under `jax.disable_jit`, and to find which operation made a NaN."""
     # Each would have the compiled function call the primitive, and that this, without an end.
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
@@ -69,7 +69,7 @@ def set_rules(
     lower_jnp: Any = mlir.lower_fun(compute_on_host, multiple_results=False)
 
     def run_alone(*operands: jax.Array, **params: Any) -> jax.Array:
-        return _run_primitive(function_of(**params), compiled(**params), *operands)
+        return run_primitive(function_of(**params), compiled(**params), *operands)
 
     def on_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
         require_one_device(function_of(**params), ctx)
@@ -77,7 +77,7 @@ def set_rules(
 
     def on_cuda(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
         require_one_device(function_of(**params), ctx)
-        _require_target(function_of(**params), target)
+        require_target(function_of(**params), target)
         return lower_cuda(ctx, *operands, **params)
 
     def no_derivative(*_: Any, **params: Any) -> NoReturn:

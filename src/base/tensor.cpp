@@ -96,6 +96,12 @@ void compact_strides(const int64_t* sizes, int ndim, int64_t* strides) {
   }
 }
 
+void transpose_matrices(DLTensor& tensor) {
+  const int last = tensor.ndim - 1;
+  std::swap(tensor.shape[last], tensor.shape[last - 1]);
+  std::swap(tensor.strides[last], tensor.strides[last - 1]);
+}
+
 bool is_compact(const DLTensor& tensor) {
   if (element_count(tensor) == 0) return true;
   int64_t expected = 1;

@@ -76,16 +76,21 @@ DLDataType dtype_of(const ffi::AnyBuffer& buffer) {
 /// An XLA buffer as a DLTensor: compact and row-major, the layout that the lowering rule asks XLA for.
 class Tensor {
  public:
-  explicit Tensor(const ffi::AnyBuffer& buffer) {
+  /// With `transposed`, the transpose of each matrix of the buffer.
+  explicit Tensor(const ffi::AnyBuffer& buffer, bool transposed = false) {
     const auto sizes = buffer.dimensions();
     if (sizes.size() > kMaxDims) throw ValueError("an XLA buffer of more than 64 dimensions");
     tensor_.data = buffer.untyped_data();
     tensor_.device = {kDLCUDA, 0};  // not used by the shape rules
     tensor_.dtype = dtype_of(buffer);
     tensor_.ndim = static_cast<int32_t>(sizes.size());
-    tensor_.shape = const_cast<int64_t*>(sizes.begin());  // only read
+    std::copy(sizes.begin(), sizes.end(), sizes_);
+    tensor_.shape = sizes_;
     tensor_.strides = strides_;
     compact_strides(tensor_.shape, tensor_.ndim, strides_);
+    if (!transposed) return;
+    if (tensor_.ndim < 2) throw ValueError("an XLA buffer of less than 2 dimensions has no matrices to transpose");
+    transpose_matrices(tensor_);
   }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
@@ -94,6 +99,7 @@ class Tensor {
 
  private:
   DLTensor tensor_{};
+  int64_t sizes_[kMaxDims];
   int64_t strides_[kMaxDims];
 };
 
@@ -154,14 +160,22 @@ struct Workspace {
   }
 };
 
+/// What XLA says of a product beside the buffers.
+struct MatmulAttributes {
+  std::string_view backend;
+  std::string_view precision;
+  bool transpose_a;
+  bool transpose_b;
+};
+
 /// c = a @ b, queued on `stream`.
 void queue_matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer c,
-                  const ffi::RemainingRets& spare, std::string_view backend, std::string_view precision) {
+                  const ffi::RemainingRets& spare, const MatmulAttributes& attributes) {
   const Workspace workspace(spare);
-  cuda::MatmulOptions options = options_of(backend, precision);
+  cuda::MatmulOptions options = options_of(attributes.backend, attributes.precision);
   options.most_packed_bytes = workspace.bytes;
-  const Tensor left(a);
-  const Tensor right(b);
+  const Tensor left(a, attributes.transpose_a);
+  const Tensor right(b, attributes.transpose_b);
   const Tensor out(c);
   check_result(*out, ops::matmul_result(*left, *right, (*out).dtype).shape);
   if (element_count(*out) == 0) return;
@@ -194,9 +208,10 @@ ffi::Error guarded(const char* function, Work work) {
 }
 
 ffi::Error matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> c,
-                  ffi::RemainingRets spare, std::string_view backend, std::string_view precision) {
+                  ffi::RemainingRets spare, std::string_view backend, std::string_view precision, bool transpose_a,
+                  bool transpose_b) {
   return guarded("interop.matmul", [&] {
-    queue_matmul(stream, a, b, *c, spare, backend, precision);
+    queue_matmul(stream, a, b, *c, spare, {backend, precision, transpose_a, transpose_b});
     return ffi::Error::Success();
   });
 }
@@ -212,7 +227,9 @@ XLA_FFI_DEFINE_HANDLER(kMatmulHandler, matmul,
                            .Ret<ffi::AnyBuffer>()
                            .RemainingRets()
                            .Attr<std::string_view>("backend")
-                           .Attr<std::string_view>("precision"),
+                           .Attr<std::string_view>("precision")
+                           .Attr<bool>("transpose_a")
+                           .Attr<bool>("transpose_b"),
                        {ffi::Traits::kCmdBufferCompatible});
 
 /// What XLA says of an elementwise operation beside the buffers.

@@ -66,6 +66,8 @@ bool is_beyond_counting(const DLTensor& tensor);
 
 /// Fills `strides` (elements) for the compact row-major layout of a shape.
 void compact_strides(const int64_t* sizes, int ndim, int64_t* strides);
+/// Exchanges the last two dimensions, in the arrays that the tensor points to. It has at least two.
+void transpose_matrices(DLTensor& tensor);
 /// Is the tensor compact and row-major? Strides of size-1 dimensions, and of empty tensors, do not count.
 bool is_compact(const DLTensor& tensor);
 /// Is it compact and column-major, as Fortran has it?

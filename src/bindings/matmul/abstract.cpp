@@ -29,6 +29,7 @@ class Compact {
   Compact(const Compact&) = delete;
   Compact& operator=(const Compact&) = delete;
   const DLTensor& operator*() const { return tensor_; }
+  void transpose() { transpose_matrices(tensor_); }
 
  private:
   Compact(const Shape& shape, DLDataType dtype) : shape_(shape) {
@@ -84,8 +85,11 @@ nb::dict abstract_matmul(nb::handle a_given, nb::handle b_given, nb::handle dtyp
 }
 
 std::size_t matmul_workspace(nb::handle a_given, nb::handle b_given, const std::string& dtype, nb::handle backend,
-                             nb::handle precision) {
-  const Compact a("a", a_given), b("b", b_given), out(ops::matmul_result(*a, *b, dtype_called(dtype)));
+                             nb::handle precision, bool transpose_a, bool transpose_b) {
+  Compact a("a", a_given), b("b", b_given);
+  if (transpose_a) a.transpose();
+  if (transpose_b) b.transpose();
+  const Compact out(ops::matmul_result(*a, *b, dtype_called(dtype)));
   find_cublas();
   return cuda::largest_workspace(ops::plan_matmul(*a, *b, *out), read_kernel_options(backend, precision));
 }
@@ -103,10 +107,11 @@ void bind_abstract_matmul(nb::module_& m) {
         "whose promotion decides, what the caller asked for. Of the other arguments of interop.matmul, arrays are "
         "(shape, dtype), too.");
   m.def("matmul_workspace", &matmul_workspace, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+        nb::arg(), nb::arg(),
         nb::sig("def matmul_workspace(a: tuple[tuple[int, ...], str], b: tuple[tuple[int, ...], str], dtype: str, "
-                "backend: str | None, precision: str | None, /) -> int"),
-        "The most bytes of workspace that a product of such arrays, compact, can need on a GPU, or the error that the "
-        "backend cannot take it.");
+                "backend: str | None, precision: str | None, transpose_a: bool, transpose_b: bool, /) -> int"),
+        "The most bytes of workspace that a product of such arrays, compact, or of the transposes of their matrices, "
+        "can need on a GPU, or the error that the backend cannot take it.");
 }
 
 }  // namespace interop::bindings

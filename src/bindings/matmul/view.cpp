@@ -39,9 +39,7 @@ void View::insert(int place) {
 
 void View::adjoin() {
   turned_ = !turned_;
-  const int last = tensor_.ndim - 1;
-  std::swap(shape_.sizes[last], shape_.sizes[last - 1]);
-  std::swap(strides_[last], strides_[last - 1]);
+  transpose_matrices(tensor_);
   if (tensor_.dtype.code == kDLComplex) conjugated_ = !conjugated_;
 }
 
