@@ -6,5 +6,6 @@ loading it starts no backend.
 """
 
 from interop.jax._matmul import matmul
+from interop.jax._primitive import disabled_checks
 
-__all__ = ["matmul"]
+__all__ = ["disabled_checks", "matmul"]

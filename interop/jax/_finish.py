@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from interop._libraries.jax import keeping
 from interop._operations.finish import Arithmetic, finish_dtype, gelu, gelu_tanh
 from interop._operations.promotion import numpy_dtype
+from interop.jax._partition import vary_alike
+from interop.jax._placement import placed_as
 
 __all__ = ["finish"]
 
@@ -23,24 +26,35 @@ __all__ = ["finish"]
 # ---- factors ----
 
 
-@jax.custom_jvp
+scale_p: Any = Primitive("interop_scale")
+
+
 def _scaled(factor: Any, x: Any) -> Any:
     """Return a term times its factor; 0 takes what is no number, too."""
-    return jnp.where(factor == 0, jnp.zeros_like(x), factor * x)
+    factor, x = vary_alike(jnp.broadcast_to(factor, x.shape), x)
+    return scale_p.bind(factor, x)
 
 
-def _scaled_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    factor, x = primals
-    by_factor, by_x = tangents
-    terms = []
-    if not isinstance(by_factor, SymbolicZero):
-        terms.append(by_factor * x)
-    if not isinstance(by_x, SymbolicZero):
-        terms.append(_scaled(factor, by_x))
-    return _scaled(factor, x), sum(terms[1:], terms[0])
+def _scale(factor: Any, x: Any) -> Any:
+    with keeping(x.dtype):
+        return jnp.where(factor == 0, jnp.zeros_like(x), factor * x)
 
 
-_scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
+def _scale_batches(operands: Sequence[Any], dims: Sequence[Any]) -> tuple[Any, int]:
+    (size,) = {x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None}
+
+    def stacked(x: Any, dim: Any) -> Any:
+        return jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0)
+
+    return _scaled(*map(stacked, operands, dims)), 0
+
+
+scale_p.def_impl(_scale)
+scale_p.def_abstract_eval(lambda factor, x: x.update(weak_type=False, **placed_as(x.shape, x, factor)))
+mlir.register_lowering(scale_p, mlir.lower_fun(_scale, multiple_results=False))
+# It is linear in either, at 0 as elsewhere, whatever the comparison hides.
+ad.defbilinear(scale_p, lambda grad, factor, x: _scaled(grad, x), lambda grad, factor, x: _scaled(factor, grad))
+batching.primitive_batchers[scale_p] = _scale_batches
 
 # ---- epilogues ----
 
@@ -86,8 +100,11 @@ def _slope_of_gelu(x: Any) -> Any:
 
 def _slope_of_gelu_tanh(x: Any) -> Any:
     linear = (8 / np.pi) ** 0.5
-    part = jax.nn.sigmoid(linear * (x + 0.044715 * x**3))
-    return part + x * part * (1 - part) * linear * (1 + 3 * 0.044715 * x * x)
+    t = linear * (x + 0.044715 * x**3)
+    is_positive = t > 0
+    power = jnp.exp(jnp.where(is_positive, -t, t))  # so that neither sum below, nor a derivative of it, cancels
+    part = jnp.where(is_positive, 1, power) / (1 + power)
+    return part + x * power / (1 + power) ** 2 * linear * (1 + 3 * 0.044715 * x * x)
 
 
 _EPILOGUES: dict[str, Callable[[Any], Any]] = {

@@ -54,7 +54,8 @@ def matmul(
     Parameters
     ----------
     a, b : jax.Array
-        On one device. Shapes and dtypes as for `interop.matmul`. 64-bit dtypes stay so, also with JAX's x64 mode off.
+        On the same devices, or cut over those of one mesh. Shapes and dtypes as for `interop.matmul`. 64-bit dtypes
+        stay so, also with JAX's x64 mode off.
     out, aux : None
         Not served: JAX arrays are immutable.
     dtype, c, alpha, beta, bias, epilogue, scale_a, scale_b : optional
@@ -72,18 +73,18 @@ def matmul(
     Returns
     -------
     jax.Array
-        On the operands' device, ordered like every JAX result.
+        On the operands' devices, ordered like every JAX result.
 
     Raises
     ------
     TypeError
         An array of another library, a dtype that is not served, or that does not go with the others'; `out` or `aux`.
     ValueError
-        Shapes that do not fit, arrays on two or on several devices, an option that does not fit the device.
+        Shapes that do not fit, arrays on other devices than each other's, an option that does not fit the device.
     BufferError
         An array that was deleted or donated.
     NotImplementedError
-        `jax.vmap`, `jax.grad` and their kin, for now.
+        Symbolic shapes; an export of a program over several devices; a `jax.shard_map` over some axes of a mesh alone.
     CudaError
         No kernels for JAX in this build; or CUDA or cuBLAS fails. JAX may raise a failure on the device later, as its
         own `JaxRuntimeError`, where the result is used.

@@ -126,17 +126,16 @@ def _check_placement(function: str, arrays: dict[str, jax.Array], stream: object
 
 
 def refuse_devices(function: str, arrays: dict[str, jax.Array]) -> NoReturn:
-    """Raise for arrays on several devices, or on two."""
-    for name, x in arrays.items():
-        if (count := len(x.sharding.device_set)) != 1:
-            raise ValueError(f"{function}: {name} is on {count} devices, {x.sharding}; {_remedy(len(arrays))}")
-    places = " and ".join(f"{name} is on {_device(x)}" for name, x in arrays.items())
-    raise ValueError(f"{function}: {places}; put both on one device with jax.device_put")
+    """Raise for arrays that are not on the same devices."""
+    alone = all(len(x.sharding.device_set) == 1 for x in arrays.values())
+    places = " and ".join(f"{name} is on {_place(x)}" for name, x in arrays.items())
+    remedy = "one device" if alone else "the same devices"
+    raise ValueError(f"{function}: {places}; put both on {remedy} with jax.device_put")
 
 
-def _device(x: jax.Array) -> Any:
-    (device,) = x.sharding.device_set
-    return device
+def _place(x: jax.Array) -> str:
+    devices = [*x.sharding.device_set]
+    return str(devices[0]) if len(devices) == 1 else f"{len(devices)} devices, {x.sharding}"
 
 
 def make_wait(stream: int, c: Any) -> None:

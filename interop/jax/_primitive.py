@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
+import jax.export
 import jax.ffi
 from jax.interpreters import ad, batching, mlir
 
@@ -15,13 +16,31 @@ from interop._core import CudaError
 from interop._libraries.jax import check_special
 from interop.jax._placement import require_one_device
 
-__all__ = ["require_target", "run_primitive", "set_rules"]
+__all__ = ["disabled_checks", "require_target", "run_primitive", "set_rules"]
 
 _Aval = Any  # jax.core.ShapedArray
 
 _targets = _core.build_info()["jax_ffi"]
 for _name, _handler in _targets.items():
     jax.ffi.register_ffi_target(_name, _handler, platform="CUDA", api_version=1)
+
+
+def disabled_checks() -> list[Any]:
+    """Return what `jax.export` must not check of this package's custom calls, for its `disabled_checks`.
+
+    Returns
+    -------
+    list of jax.export.DisabledSafetyCheck
+        One for each kind of call. A build without kernels for JAX makes none, and has none.
+
+    Examples
+    --------
+    >>> import jax, interop.jax
+    >>> f = jax.jit(lambda a: interop.matmul(a, a))
+    >>> a = jax.ShapeDtypeStruct((2, 2), "float32")
+    >>> exported = jax.export.export(f, disabled_checks=interop.jax.disabled_checks())(a)
+    """
+    return [jax.export.DisabledSafetyCheck.custom_call(name) for name in _targets]
 
 
 def require_target(function: str, target: str) -> None:

@@ -203,7 +203,7 @@ def _sum_of_products(
     adds = math.prod(stacks) != math.prod(batch)
     if adds and transpose_x and not transpose_y and math.prod(batch) == 1 and x.shape[:-2] == y.shape[:-2]:
         # One product is the sum over all stacks: where they lie, all columns follow each other.
-        x, y = (z.reshape(-1, z.shape[-1]) for z in (x, y))
+        x, y = (z.reshape(math.prod(z.shape[:-1]), z.shape[-1]) for z in (x, y))
         adds = False
     computed = numpy_dtype(dtype)
     total = finish_dtype(computed) if adds else computed  # narrow floats are rounded once, after the sum

@@ -16,7 +16,7 @@ import interop
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-jax.config.update("jax_num_cpu_devices", 4)  # before JAX starts: it has one otherwise
+jax.config.update("jax_num_cpu_devices", 8)  # before JAX starts: it has one otherwise
 
 
 @pytest.fixture
@@ -80,15 +80,13 @@ def mesh(cpus, request):
 
 
 @pytest.mark.parametrize("spec", [P("x", None), P(None, None)])
-def test_matmul_refuses_arrays_on_several_devices(mesh, spec):
+def test_matmul_refuses_arrays_on_other_devices(mesh, spec):
     wide = jax.device_put(np.ones((4, 4), "float32"), NamedSharding(mesh, spec))
     one = jax.device_put(np.ones((4, 4), "float32"), jax.devices("cpu")[0])
-    with pytest.raises(ValueError, match=r"^interop.matmul: a is on 4 devices, NamedSharding.*jax.shard_map"):
-        interop.matmul(wide, wide)
-    with pytest.raises(ValueError, match=r"^interop.matmul: b is on 4 devices"):
+    message = r"^interop.matmul: a is on .*0 and b is on 4 devices, NamedSharding.*put both on the same devices with"
+    with pytest.raises(ValueError, match=message):
         interop.matmul(one, wide)
-    with pytest.raises(ValueError, match=r"^interop.matmul: this jax.jit runs on 4 devices; .*jax.shard_map"):
-        jax.jit(lambda a: interop.matmul(a, a))(wide)
+    assert np.array_equal(np.asarray(interop.matmul(wide, wide)), np.full((4, 4), 4))
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
