@@ -172,7 +172,8 @@ def test_xla_is_asked_for_the_workspace_that_plans_need(gpu, cupy, m, k, n, back
         return  # refused
     a, b = cupy.ones((m, k), "float32"), cupy.ones((k, n), "float32")
     needed = interop.explain(interop.matmul, a, b, backend=backend, precision=precision).workspace_bytes
-    asked = interop._core.matmul_workspace(((m, k), "float32"), ((k, n), "float32"), "float32", backend, precision)
+    shapes = ((m, k), "float32"), ((k, n), "float32")
+    asked = interop._core.matmul_workspace(*shapes, "float32", backend, precision, False, False)
     assert needed <= asked <= 32 << 20
     exact_tiled = backend == "tiled" and not precision and k < 2048
     if exact_tiled or 0 in (m, k, n) or (m == 16 and not backend):
