@@ -15,8 +15,9 @@ from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Ste
 from interop._libraries.jax import keeping
 from interop._operations.promotion import element_of, numpy_dtype
 from interop.jax._calls import compute as compute_concrete
-from interop.jax._elementwise import computed, converted, described
-from interop.jax._placement import check_operands, refuse_in_trace, refuse_outputs
+from interop.jax._elementwise import described
+from interop.jax._formulas import computed, converted, imag, real
+from interop.jax._placement import check_shapes, refuse_in_trace, refuse_outputs
 
 __all__ = ["compute", "result_of"]
 
@@ -32,8 +33,7 @@ def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None
     traced = any(isinstance(x, _Tracer) for x in arrays.values())
     if traced:
         refuse_in_trace(function, stream, execution)
-        check_operands(function, {name: x.aval for name, x in arrays.items()})
-    _shape_of(function, arrays)
+    check_shapes(function, arrays)
     compiled = _compiled(split, typed)
 
     def call() -> jax.Array:
@@ -115,6 +115,8 @@ def _apply(step: Step, operands: list[jax.Array]) -> jax.Array:
         return jnp.where(operands[0] == 0, jnp.zeros_like(operands[0]), jnp.sign(operands[0]))
     if name in ("real", "imag", "conj") and dtype.kind != "c":
         return operands[0]
+    if name in ("real", "imag"):
+        return real(*operands) if name == "real" else imag(*operands)
     if dtype.itemsize == 2 and dtype.kind in "fV" and step.operation.in_float:
         wide = [x.astype(jnp.float32) for x in operands]
         result: jax.Array = getattr(jnp, name)(*wide)

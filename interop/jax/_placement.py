@@ -10,11 +10,14 @@ import jax
 import jax.sharding
 from jax.interpreters import mlir
 
+from interop import _core
 from interop._arguments import shown
 
 __all__ = [
     "check_concrete",
     "check_operands",
+    "check_shapes",
+    "devices_of",
     "make_wait",
     "name_of",
     "placed_as",
@@ -57,6 +60,12 @@ def check_operands(function: str, operands: dict[str, _Aval]) -> None:
             )
 
 
+def check_shapes(function: str, operands: dict[str, Any]) -> None:
+    """Raise what a call does of shapes that do not broadcast; of symbolic ones JAX does."""
+    if all(isinstance(size, int) for x in operands.values() for size in x.shape):
+        _core.abstract_operands(function, [(name, x.shape, None) for name, x in operands.items()])
+
+
 def placed_as(shape: tuple[int, ...], a: _Aval, *others: _Aval) -> dict[str, Any]:
     """Say where a result lies: whole on its device; in a `jax.shard_map`, it varies over the axes of any operand."""
     mesh = next((x.sharding.mesh for x in (a, *others) if not x.sharding.mesh.empty), a.sharding.mesh)
@@ -86,14 +95,18 @@ def _remedy(count: int) -> str:
     return _SHARDING_REMEDY.format("both arrays" if count == 2 else "the array")
 
 
-def require_one_device(function: str, ctx: mlir.LoweringRuleContext) -> None:
-    """Refuse a program over several devices, where XLA would gather the operands; inside shard_map all is well."""
+def devices_of(ctx: mlir.LoweringRuleContext) -> int:
+    """Count the devices among which XLA divides arrays of the program that is lowered; inside shard_map that is one."""
     context: Any = ctx.module_context.axis_context
     if hasattr(context, "manual_axes"):
-        count = math.prod(size for axis, size in context.mesh.shape.items() if axis not in context.manual_axes)
-    else:
-        count = getattr(context, "num_devices", 1)
-    if count != 1:
+        return math.prod(size for axis, size in context.mesh.shape.items() if axis not in context.manual_axes)
+    count: int = getattr(context, "num_devices", 1)
+    return count
+
+
+def require_one_device(function: str, ctx: mlir.LoweringRuleContext) -> None:
+    """Refuse a program over several devices, where XLA would gather the operands."""
+    if (count := devices_of(ctx)) != 1:
         raise ValueError(f"{function}: this jax.jit runs on {count} devices; {_remedy(len(ctx.avals_in))}")
 
 

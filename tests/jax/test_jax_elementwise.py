@@ -1,4 +1,7 @@
-"""The elementwise operations as a JAX primitive, on the CPU: tracing, transforms, weak types, 64 bits, devices."""
+"""The elementwise functions on JAX arrays, on the CPU: one primitive, weak types, 64 bits, what is refused.
+
+Transforms: test_jax_elementwise_transforms.py and test_jax_elementwise_derivatives.py.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +42,6 @@ def test_another_scalar_compiles_nothing():
 def test_without_jit():
     with jax.disable_jit():
         assert interop.add(jnp.ones(2), 1).tolist() == [2, 2]
-
-
-@pytest.mark.parametrize(
-    ("axes", "shapes"), [((0, None), ((4, 3), (3,))), ((1, 0), ((3, 4), (4, 2, 3))), ((None, 0), ((2, 3), (4, 3)))]
-)
-def test_under_vmap(axes, shapes):
-    x, y = (jnp.asarray(np.random.default_rng(i).random(shape)) for i, shape in enumerate(shapes))
-    result = jax.vmap(interop.subtract, in_axes=axes)(x, y)
-    assert np.array_equal(result, jax.vmap(jnp.subtract, in_axes=axes)(x, y))
-    assert np.array_equal(jax.vmap(interop.negative, in_axes=axes[0] or 0)(x), -jnp.moveaxis(x, axes[0] or 0, 0))
-
-
-@pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd])
-def test_derivatives_are_refused(transform):
-    with pytest.raises(NotImplementedError, match=r"interop.multiply: derivatives .* are not supported yet"):
-        transform(lambda x: interop.multiply(x, x))(1.0)
 
 
 def test_weakly_typed_arrays_are_weak():
