@@ -233,12 +233,30 @@ def _complex_pow(base: jax.Array, exponent: jax.Array) -> jax.Array:
     return jnp.where(is_whole, power, jnp.power(base, exponent))
 
 
+def _of_two(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return the minimum, or maximum, with JAX's derivative, whose own rule narrows what is wide in the user's mode."""
+    chosen = jax.custom_jvp(getattr(jnp, name))
+
+    @chosen.defjvp
+    def jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+        a, b = primals
+        with in_own_mode(a.dtype):
+            result = chosen(a, b)
+            tie = jnp.where(a == b, 0.5, 1).astype(a.dtype)
+            shares = [jnp.where(x == result, tie, jnp.zeros_like(tie)) for x in primals]
+            return result, shares[0] * tangents[0] + shares[1] * tangents[1]
+
+    return lambda a, b: chosen(*jnp.broadcast_arrays(a, b))
+
+
 _OF_INTEGERS: dict[str, Callable[..., jax.Array]] = {
     "floor_divide": _integer_floor_divide,
     "remainder": _integer_remainder,
     "pow": _integer_pow,
 }
 _OF_FLOATS: dict[str, Callable[..., jax.Array]] = {
+    "minimum": _of_two("minimum"),
+    "maximum": _of_two("maximum"),
     "floor_divide": _float_floor_divide,
     "remainder": _float_remainder,
     "pow": _in_float(_pow),

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import interop
-from interop._operations.table import FUNCTIONS, OPERATIONS
+from interop._operations.table import COMPARISONS, FUNCTIONS, OPERATIONS
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -73,7 +73,8 @@ def test_traced_results_are_those_of_the_call(name, dtype):
     if concrete.dtype.kind not in "fVc":
         same(traced, concrete)
     else:
-        close(traced, concrete)
+        # Powers of complex numbers go by logarithms, whose last places the exponent multiplies.
+        close(traced, concrete, units=40 if name == "pow" and dtype == "complex64" else 8)
 
 
 def test_chains_of_traced_functions_round_at_most_as_often():
@@ -127,7 +128,7 @@ def test_constants_of_a_traced_function():
 @pytest.mark.parametrize(("name", "dtype"), [case for case in CASES if case[1] in ("int8", "float32", "complex64")])
 def test_vmap(name, dtype):
     f = getattr(interop, name)
-    same = close if name == "divide" else globals()["same"]
+    same = close if name == "divide" or (dtype == "complex64" and name not in COMPARISONS) else globals()["same"]
     if OPERATIONS[name].arity == 1:
         (x,) = operands_of(name, dtype, (4, 3))
         same(jax.vmap(f, 1)(x), jnp.stack([f(x[:, k]) for k in range(3)]))
@@ -213,9 +214,10 @@ def test_rules_of_the_caller():
 
 @pytest.fixture(params=["Auto", "Explicit"])
 def mesh(request, place):
+    if place == "cuda":
+        machine.need_gpu(4)
     devices = jax.devices(place)
-    if len(devices) < 4:
-        machine.skip("jax", "this JAX sees fewer than four devices")
+    assert len(devices) >= 4
     kind = getattr(jax.sharding.AxisType, request.param)
     return Mesh(np.array(devices[:4]).reshape(2, 2), ("x", "y"), axis_types=(kind, kind))
 
@@ -296,7 +298,7 @@ def test_export():
     same(exported.call(x, y), jax.jit(f)(x, y))
 
 
-def test_export_of_symbolic_shapes():
+def test_export_of_symbolic_shapes(place):
     def f(x, y):
         return interop.elementwise("x * y + abs(x) ** 1.5")(
             interop.divide(x, y, where_zero=1), interop.floor_divide(x, y)
@@ -304,7 +306,7 @@ def test_export_of_symbolic_shapes():
 
     n, m = jax.export.symbolic_shape("n, m")
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((n, m), (m,))]
-    exported = jax.export.export(jax.jit(f))(*shapes)
+    exported = jax.export.export(jax.jit(f), platforms=(place,))(*shapes)
     for rows, columns in ((2, 3), (1, 5)):
         x, y = operands_of("add", "float32", (rows, columns), (columns,))
         same(exported.call(x, y), jax.jit(f)(x, y))
