@@ -24,7 +24,6 @@ __all__ = [
     "refuse_devices",
     "refuse_in_trace",
     "refuse_outputs",
-    "require_one_device",
 ]
 
 # JAX's types promise little here (bind, update and rules are untyped), so ours do not try.
@@ -85,16 +84,6 @@ def refuse_in_trace(function: str, stream: object, execution: str | None) -> Non
         raise ValueError(f"{function}: execution= cannot be used inside jax.jit: JAX chooses the device")
 
 
-_SHARDING_REMEDY = (
-    "arrays on several devices are not supported yet: call it inside jax.shard_map, on each device's own block, "
-    "or put {} on one device with jax.device_put"
-)
-
-
-def _remedy(count: int) -> str:
-    return _SHARDING_REMEDY.format("both arrays" if count == 2 else "the array")
-
-
 def devices_of(ctx: mlir.LoweringRuleContext) -> int:
     """Count the devices among which XLA divides arrays of the program that is lowered; inside shard_map that is one."""
     context: Any = ctx.module_context.axis_context
@@ -102,12 +91,6 @@ def devices_of(ctx: mlir.LoweringRuleContext) -> int:
         return math.prod(size for axis, size in context.mesh.shape.items() if axis not in context.manual_axes)
     count: int = getattr(context, "num_devices", 1)
     return count
-
-
-def require_one_device(function: str, ctx: mlir.LoweringRuleContext) -> None:
-    """Refuse a program over several devices, where XLA would gather the operands."""
-    if (count := devices_of(ctx)) != 1:
-        raise ValueError(f"{function}: this jax.jit runs on {count} devices; {_remedy(len(ctx.avals_in))}")
 
 
 # ---- of concrete arrays ----

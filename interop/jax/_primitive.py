@@ -1,24 +1,20 @@
-"""What all primitives share: their rules, and how JAX runs one by itself."""
+"""What all primitives share: their calls on CUDA, and how JAX runs one by itself."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.export
 import jax.ffi
-from jax.interpreters import ad, batching, mlir
 
 from interop import _core
 from interop._core import CudaError
 from interop._libraries.jax import check_special
-from interop.jax._placement import require_one_device
 
-__all__ = ["disabled_checks", "require_target", "run_primitive", "set_rules"]
-
-_Aval = Any  # jax.core.ShapedArray
+__all__ = ["disabled_checks", "require_target", "run_primitive"]
 
 _targets = _core.build_info()["jax_ffi"]
 for _name, _handler in _targets.items():
@@ -66,49 +62,3 @@ def run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: 
         result = _apart(compiled)(*operands)
     check_special(function, result)
     return result
-
-
-def set_rules(
-    primitive: Any,
-    function_of: Callable[..., str],
-    target: str,
-    *,
-    compiled: Callable[..., Callable[..., jax.Array]],
-    type_of: Callable[..., _Aval],
-    compute_on_host: Callable[..., jax.Array],
-    lower_cuda: Callable[..., Any],
-    vmap: Callable[..., Any],
-    instead: str,
-) -> None:
-    """Tell JAX how a primitive is run, typed and lowered.
-
-    `function_of` and `compiled` take the primitive's parameters: the function of this package that errors name, and
-    what runs the primitive by itself. `instead` is what has derivatives.
-    """
-    lower_jnp: Any = mlir.lower_fun(compute_on_host, multiple_results=False)
-
-    def run_alone(*operands: jax.Array, **params: Any) -> jax.Array:
-        return run_primitive(function_of(**params), compiled(**params), *operands)
-
-    def on_host(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
-        require_one_device(function_of(**params), ctx)
-        return lower_jnp(ctx, *operands, **params)
-
-    def on_cuda(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
-        require_one_device(function_of(**params), ctx)
-        require_target(function_of(**params), target)
-        return lower_cuda(ctx, *operands, **params)
-
-    def no_derivative(*_: Any, **params: Any) -> NoReturn:
-        raise NotImplementedError(
-            f"{function_of(**params)}: derivatives (jax.grad, jax.jvp, jax.vjp, ...) are not supported yet; wrap the "
-            f"call in jax.custom_vjp, or use {instead}"
-        )
-
-    primitive.def_impl(run_alone)
-    primitive.def_abstract_eval(type_of)
-    mlir.register_lowering(primitive, on_host, platform="cpu")
-    mlir.register_lowering(primitive, on_cuda, platform="cuda")
-    batching.primitive_batchers[primitive] = vmap
-    ad.primitive_jvps[primitive] = no_derivative
-    ad.primitive_transposes[primitive] = no_derivative
