@@ -13,7 +13,7 @@ from interop import _core
 from interop._core import Array
 from interop._libraries.base import CPU, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
 
-__all__ = ["LIBRARY", "check_special", "is_wide", "jax_array", "jax_has_cuda", "keeping"]
+__all__ = ["LIBRARY", "check_special", "in_own_mode", "is_wide", "jax_array", "jax_has_cuda", "keeping"]
 
 
 def _take(jax: Any, array: Array, stream: int | None) -> Any:
@@ -89,6 +89,11 @@ def is_wide(dtype: Any) -> bool:
 def keeping(*dtypes: Any) -> Any:
     """Return a context in which JAX narrows none of these dtypes: the user's own mode where it would not."""
     return _x64(sys.modules["jax"]) if any(map(is_wide, dtypes)) else contextlib.nullcontext()
+
+
+def in_own_mode(*dtypes: Any) -> Any:
+    """Return a context not of the user's x64 mode, which would narrow what is wide, or widen what is weakly typed."""
+    return sys.modules["jax"].enable_x64(any(map(is_wide, dtypes)))
 
 
 def _x64(jax: Any) -> Any:

@@ -10,16 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from interop._libraries.jax import is_wide
+from interop._libraries.jax import in_own_mode
 from interop._operations.promotion import numpy_dtype
 from interop._operations.table import COMPARISONS
 
-__all__ = ["computed", "converted", "imag", "in_own_mode", "real"]
-
-
-def in_own_mode(*dtypes: Any) -> Any:
-    """Return a context not of the user's x64 mode, which would narrow what is wide, or widen what is weakly typed."""
-    return jax.enable_x64(any(map(is_wide, dtypes)))
+__all__ = ["computed", "converted", "imag", "real"]
 
 
 def computed(*operands: jax.Array, operation: str, dtype: str, where_zero: bytes | None) -> jax.Array:

@@ -19,12 +19,11 @@ from interop.jax._calls import compute, run
 from interop.jax._finish import finish
 from interop.jax._partition import with_types
 from interop.jax._placement import check_operands, name_of, refuse_in_trace, refuse_outputs
-from interop.jax._product import abstract, multiply
+from interop.jax._product import as_read, multiply
 
 __all__ = ["matmul"]
 
 _FUNCTION = "interop.jax.matmul"
-_PUBLIC = "interop.matmul"
 
 _Tracer = jax.core.Tracer
 
@@ -238,31 +237,24 @@ def _scale_of(name: str, scale: Any) -> Any:
     raise TypeError(f"interop.matmul: {name} is {what}; accepted: a real number, or one float32")
 
 
-def _without_ones(shape: tuple[int, ...], rows: bool, columns: bool) -> tuple[int, ...]:
-    """Return the shape of a product of matrices without the dimensions that stand for those of a vector."""
-    return (*shape[:-2], *shape[-2:-1][: int(rows)], *shape[-1:][: int(columns)])
-
-
 @functools.lru_cache(maxsize=1024)
 def _compiled(
     names: tuple[str, ...], backend: str | None, precision: str | None, dtype: str, epilogue: str | None
 ) -> Callable[..., jax.Array]:
     """Put the primitive, and what follows it, under `jax.jit`: what calls run, compiled once for each shape."""
 
-    def compute(a: jax.Array, b: jax.Array, *rest: jax.Array) -> Any:
+    def whole(a: jax.Array, b: jax.Array, *rest: jax.Array) -> Any:
         plain = len(names) == 2 and epilogue is None
         product_dtype = dtype if plain else finish_dtype(numpy_dtype(dtype)).name
-        if not abstract(a, b, product_dtype)["reads"]:
-            # float8 and 16-bit floats are read as they are for the wider dtype too; all else is converted.
-            a, b = (x.astype(numpy_dtype(dtype)) for x in (a, b))
+        a, b = as_read(a, b, product_dtype, dtype)
         rows = a if a.ndim > 1 else a.reshape(1, -1)
         columns = b if b.ndim > 1 else b.reshape(-1, 1)
         product = multiply(rows, columns, product_dtype, backend=backend, precision=precision)
-        product = product.reshape(_without_ones(product.shape, a.ndim > 1, b.ndim > 1))
+        product = product.squeeze(tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1))
         return product if plain else finish(product, dict(zip(names[2:], rest, strict=True)), epilogue, dtype)
 
     def interop_matmul(*operands: jax.Array) -> Any:
-        return with_types(_PUBLIC, compute, *operands)
+        return with_types("interop.matmul", whole, *operands)
 
     return jax.jit(interop_matmul)
 

@@ -16,6 +16,7 @@ from jax.interpreters import mlir
 from interop._libraries.jax import keeping
 from interop._operations.finish import finish_dtype
 from interop._operations.promotion import numpy_dtype
+from interop.jax._placement import devices_of, varying_axes
 
 __all__ = ["is_local", "know_devices", "partitioned", "vary_alike", "with_types"]
 
@@ -28,16 +29,9 @@ _Spec = tuple[tuple[str, ...], ...]  # the axes of the mesh that cut each dimens
 
 def vary_alike(*operands: Any) -> tuple[Any, ...]:
     """Make all operands vary over every axis of a `jax.shard_map` over which one does."""
-    axes = [_varying(x) for x in operands]
+    axes = [varying_axes(jax.typeof(x)) for x in operands]
     union = frozenset().union(*axes)
     return tuple(_cast(x, union - own) if union - own else x for x, own in zip(operands, axes, strict=True))
-
-
-def _varying(x: Any) -> frozenset[str]:
-    aval = jax.typeof(x)
-    if hasattr(aval, "vma"):  # JAX 0.8 and 0.9
-        return frozenset(aval.vma)
-    return frozenset(aval.manual_axis_type.varying)
 
 
 def _cast(x: Any, axes: frozenset[str]) -> Any:
@@ -62,20 +56,17 @@ def know_devices(primitive: Any) -> None:
 def is_local(function: str, ctx: mlir.LoweringRuleContext) -> bool:
     """Is a program for one device, or inside a `jax.shard_map` over all axes of its mesh?
 
-    Raises NotImplementedError where it is inside one over some of them, and ValueError where the program is exported.
+    Raises NotImplementedError where it is inside one over some of them, and where the program is exported.
     """
-    context: Any = ctx.module_context.axis_context
-    if hasattr(context, "manual_axes"):
-        rest = [axis for axis in context.mesh.axis_names if axis not in context.manual_axes]
-        if math.prod(context.mesh.shape[axis] for axis in rest) == 1:
-            return True
-        if context.manual_axes:
-            raise NotImplementedError(
-                f"{function}: inside a jax.shard_map over {', '.join(context.manual_axes)} alone, of a mesh that has "
-                f"{', '.join(rest)}, too; accepted: a jax.shard_map over all axes, or none"
-            )
-    elif getattr(context, "num_devices", 1) == 1:
+    if devices_of(ctx) == 1:
         return True
+    context: Any = ctx.module_context.axis_context
+    if manual := getattr(context, "manual_axes", ()):
+        rest = [axis for axis in context.mesh.axis_names if axis not in manual]
+        raise NotImplementedError(
+            f"{function}: inside a jax.shard_map over {', '.join(manual)} alone, of a mesh that has {', '.join(rest)}, "
+            "too; accepted: a jax.shard_map over all axes, or none"
+        )
     if getattr(context, "device_assignment", True) is None:
         raise NotImplementedError(
             f"{function}: JAX {jax.__version__} does not say for which devices a program is, so the product cannot be "
@@ -104,7 +95,7 @@ def partitioned(
         partition=product.partition,
         infer_sharding_from_operands=product.infer,
         sharding_rule=product.rule,
-        **({"need_replication_factors": product.replicated} if product.replicated else {}),
+        need_replication_factors=product.replicated,
         reduction_factors=("k",),
     )
     return call

@@ -24,6 +24,7 @@ __all__ = [
     "refuse_devices",
     "refuse_in_trace",
     "refuse_outputs",
+    "varying_axes",
 ]
 
 # JAX's types promise little here (bind, update and rules are untyped), so ours do not try.
@@ -51,7 +52,9 @@ def check_operands(function: str, operands: dict[str, _Aval]) -> None:
     """Refuse traced operands whose shape or memory no kernel could take."""
     for name, x in operands.items():
         if not all(isinstance(size, int) for size in x.shape):
-            raise NotImplementedError(f"{function}: {name} has the symbolic shape {x.shape}, not supported yet")
+            raise NotImplementedError(
+                f"{function}: {name} has the symbolic shape {x.shape}, not supported yet; accepted: a shape of numbers"
+            )
         if x.memory_space.name != "Device":
             raise ValueError(
                 f"{function}: {name} is in JAX's host memory; move it first, with "
@@ -69,11 +72,15 @@ def placed_as(shape: tuple[int, ...], a: _Aval, *others: _Aval) -> dict[str, Any
     """Say where a result lies: whole on its device; in a `jax.shard_map`, it varies over the axes of any operand."""
     mesh = next((x.sharding.mesh for x in (a, *others) if not x.sharding.mesh.empty), a.sharding.mesh)
     whole = jax.sharding.NamedSharding(mesh, _PartitionSpec(*(None,) * len(shape)))
+    varying = frozenset().union(*map(varying_axes, (a, *others)))
     if hasattr(a, "vma"):  # JAX 0.8 and 0.9
-        return {"sharding": whole, "vma": a.vma.union(*(x.vma for x in others))}
-    axes = a.manual_axis_type
-    varying = axes.varying.union(*(x.manual_axis_type.varying for x in others))
-    return {"sharding": whole, "manual_axis_type": axes.update(varying=varying)}
+        return {"sharding": whole, "vma": varying}
+    return {"sharding": whole, "manual_axis_type": a.manual_axis_type.update(varying=varying)}
+
+
+def varying_axes(x: _Aval) -> frozenset[str]:
+    """Return the axes of a `jax.shard_map` over which an array varies."""
+    return frozenset(x.vma if hasattr(x, "vma") else x.manual_axis_type.varying)
 
 
 def refuse_in_trace(function: str, stream: object, execution: str | None) -> None:

@@ -18,14 +18,14 @@ from jax.interpreters import ad, batching, mlir
 
 from interop import _core
 from interop._arguments import shown
-from interop._libraries.jax import is_wide, keeping
+from interop._libraries.jax import in_own_mode, keeping
 from interop._operations.finish import finish_dtype
 from interop._operations.promotion import numpy_dtype
 from interop.jax._partition import is_local, know_devices, partitioned, vary_alike
 from interop.jax._placement import check_operands, name_of, placed_as
 from interop.jax._primitive import require_target, run_primitive
 
-__all__ = ["abstract", "matmul_p", "multiply", "refuse_backend_on_host"]
+__all__ = ["as_read", "matmul_p", "multiply", "refuse_backend_on_host"]
 
 # JAX's types promise little here (bind, update and rules are untyped), so ours do not try.
 _Aval = Any  # jax.core.ShapedArray
@@ -35,12 +35,6 @@ matmul_p: Any = Primitive("interop_matmul")
 _FUNCTION = "interop.matmul"
 _TARGET = "interop_matmul"  # the handler's name, in the compiled half and in XLA
 _WORKSPACE_ALIGNMENT = 256  # as cuBLAS wants it; XLA promises less
-
-
-def abstract(a: Any, b: Any, dtype: str) -> dict[str, Any]:
-    """Return what a product of that dtype is, or raise what `matmul` does of the operands' shapes and dtypes."""
-    answer: dict[str, Any] = _core.abstract_matmul((a.shape, name_of(a.dtype)), (b.shape, name_of(b.dtype)), dtype)
-    return answer
 
 
 def multiply(
@@ -66,20 +60,33 @@ def multiply(
     )
 
 
-def _turned(shape: tuple[int, ...], transpose: bool) -> tuple[int, ...]:
-    return (*shape[:-2], shape[-1], shape[-2]) if transpose else tuple(shape)
-
-
 # ---- what it is ----
+
+
+def _abstract(a: Any, b: Any, dtype: str, transpose_a: bool, transpose_b: bool) -> dict[str, Any]:
+    """Return what a product of that dtype is, or raise what `matmul` does of the operands' shapes and dtypes."""
+    left, right = (
+        ((*x.shape[:-2], *reversed(x.shape[-2:])) if transpose else x.shape, name_of(x.dtype))
+        for x, transpose in ((a, transpose_a), (b, transpose_b))
+    )
+    answer: dict[str, Any] = _core.abstract_matmul(left, right, dtype)
+    return answer
+
+
+def as_read(
+    a: Any, b: Any, product: str, dtype: str, transpose_a: bool = False, transpose_b: bool = False
+) -> tuple[Any, Any]:
+    """Return the operands of a product as kernels read them: in `dtype`, where they do not read them as they are."""
+    if _abstract(a, b, product, transpose_a, transpose_b)["reads"]:
+        return a, b  # so are float8 and 16-bit floats for a wider product
+    return a.astype(numpy_dtype(dtype)), b.astype(numpy_dtype(dtype))
 
 
 def _type(
     a: _Aval, b: _Aval, *, backend: str | None, precision: str | None, dtype: str, transpose_a: bool, transpose_b: bool
 ) -> _Aval:
     check_operands(_FUNCTION, {"a": a, "b": b})
-    left = _turned(a.shape, transpose_a), name_of(a.dtype)
-    right = _turned(b.shape, transpose_b), name_of(b.dtype)
-    shape = _core.abstract_matmul(left, right, dtype)["shape"]
+    shape = _abstract(a, b, dtype, transpose_a, transpose_b)["shape"]
     return a.update(shape=shape, dtype=numpy_dtype(dtype), weak_type=False, **placed_as(shape, a, b))
 
 
@@ -99,16 +106,13 @@ def _on_host(
     a: jax.Array,
     b: jax.Array,
     *,
-    backend: str | None,
-    precision: str | None,
     dtype: str,
     transpose_a: bool,
     transpose_b: bool,
+    **_: str | None,  # which kernels, and what they may round
 ) -> jax.Array:
-    refuse_backend_on_host(backend)
     result = numpy_dtype(dtype)
-    # Not the user's x64 mode: with it off, jnp.matmul rounds float64; with it on, it widens weakly typed float32.
-    with jax.enable_x64(is_wide(result)):
+    with in_own_mode(result):  # in the user's, jnp.matmul may round float64, or widen weakly typed float32
         x = jnp.swapaxes(a, -1, -2) if transpose_a else a
         y = jnp.swapaxes(b, -1, -2) if transpose_b else b
         if result.kind == "b":
@@ -208,17 +212,13 @@ def _sum_of_products(
     computed = numpy_dtype(dtype)
     total = finish_dtype(computed) if adds else computed  # narrow floats are rounded once, after the sum
     with keeping(computed):
-        x, y = (z if z.dtype.itemsize < 4 and z.dtype == x.dtype == y.dtype else z.astype(computed) for z in (x, y))
+        x, y = as_read(x, y, total.name, dtype, transpose_x, transpose_y)
         result = multiply(
             x, y, total.name, backend=backend, precision=precision, transpose_a=transpose_x, transpose_b=transpose_y
         )
-        missing = result.ndim - len(shape)
-        if missing > 0:
-            result = result.sum(tuple(range(missing)), dtype=total)
-        ones = tuple(i for i, size in enumerate(batch) if size == 1 and result.ndim == len(shape) != 2)
-        ones = tuple(i for i in ones if result.shape[i] != 1)
-        if ones:
-            result = result.sum(ones, keepdims=True, dtype=total)
+        if adds:
+            sizes = (0,) * (len(stacks) - len(batch)) + batch  # those of stacks that the operand has; 0: not
+            result = result.sum(tuple(i for i, size in enumerate(stacks) if size != sizes[i]), dtype=total)
         return result.reshape(shape).astype(operand.dtype)
 
 

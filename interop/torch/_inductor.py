@@ -16,6 +16,7 @@ from torch._inductor.virtualized import V
 from torch.autograd import profiler
 
 from interop import _core
+from interop.torch._matmul_function import SCALES, TERMS
 
 __all__ = ["matmul"]
 
@@ -31,8 +32,6 @@ def matmul(a: torch.Tensor, b: torch.Tensor, **options: Any) -> Any:
     return _core.matmul(a, b, options)
 
 
-_TENSORS = ("a", "b", "c", "bias", "scale_a", "scale_b")
-_SCALES = {"factor_a": "scale_a", "factor_b": "scale_b"}  # numbers have names of their own in the operator
 _PAIR = "torch.ops.interop.matmul_with_aux.default"
 
 
@@ -52,13 +51,13 @@ def _write_pair(node: Any, writeline: Callable[[Any], None]) -> None:
 
 def _given(node: Any) -> dict[str, str]:
     """Return the arguments of an operator's call, as they are written in code, without those that are None."""
-    given = dict(zip(_TENSORS, node.codegen_args(), strict=False))
+    given = dict(zip(("a", "b", *TERMS), node.codegen_args(), strict=False))
     given |= dict(x.split("=", 1) for x in node.codegen_kwargs())
     return {name: x for name, x in given.items() if x != "None"}
 
 
 def _product(given: dict[str, str]) -> str:
-    return _call("interop_matmul", {_SCALES.get(name, name): x for name, x in given.items()})
+    return _call("interop_matmul", {SCALES.get(name, name): x for name, x in given.items()})
 
 
 def _call(function: str, given: dict[str, str]) -> str:

@@ -21,6 +21,7 @@ from interop.torch._matmul_derivatives import (
 from interop.torch._tensors import EXACT, name_of, needing_grad, outer_levels, watches
 
 __all__ = [
+    "SCALES",
     "SYMBOLS",
     "TERMS",
     "Product",
@@ -33,7 +34,7 @@ __all__ = [
 
 TERMS = ("c", "bias", "scale_a", "scale_b")  #: tensors behind a and b, by their names in `interop.matmul`
 SYMBOLS = (torch.SymBool, torch.SymInt, torch.SymFloat)
-_SCALES = {"factor_a": "scale_a", "factor_b": "scale_b"}  # numbers have names of their own in the operator
+SCALES = {"factor_a": "scale_a", "factor_b": "scale_b"}  #: numbers have names of their own in the operator
 
 
 def ask(
@@ -46,7 +47,7 @@ def ask(
     a, b, *terms = described
     assert a is not None
     assert b is not None
-    given = {_SCALES.get(name, name): x for name, x in options.items() if not isinstance(x, SYMBOLS)}
+    given = {SCALES.get(name, name): x for name, x in options.items() if not isinstance(x, SYMBOLS)}
     given.update((name, x) for name, x in zip(TERMS, terms, strict=False) if x is not None)
     answer: dict[str, Any] = _core.abstract_matmul(a, b, given.pop("dtype", None), library="torch", **given)
     return answer
@@ -56,7 +57,7 @@ def multiply_below(options: dict[str, Any], a: Any, b: Any, *more: torch.Tensor 
     """Compute a product of exact tensors, without a record of it."""
     given = options
     if options or any(x is not None for x in more):
-        given = {_SCALES.get(name, name): x for name, x in options.items() if x is not None}
+        given = {SCALES.get(name, name): x for name, x in options.items() if x is not None}
         given.update((name, x) for name, x in zip(TERMS, more, strict=False) if x is not None)
     result: torch.Tensor = _core.below_autograd("matmul", given, a, b)
     return result

@@ -19,13 +19,9 @@ from jax.test_util import check_grads  # noqa: E402 - after the check that there
 EPILOGUES = (None, "relu", "gelu", "gelu_tanh")
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    if request.param == "cuda":
-        request.getfixturevalue("cuda_device")
-    found = jax.devices(request.param)[0]
-    with jax.default_device(found):
-        yield found
+@pytest.fixture
+def device(place):
+    return jax.devices(place)[0]
 
 
 @pytest.fixture
