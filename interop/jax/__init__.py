@@ -1,4 +1,4 @@
-"""interop's operations as JAX primitives: for concrete arrays, and for use under `jax.jit`.
+"""interop's operations on JAX arrays: for concrete ones, and inside `jax.jit`, `jax.grad` and JAX's other transforms.
 
 `interop.matmul` comes here when its arrays are JAX arrays. On CUDA the product is an FFI call: our kernels on XLA's
 stream, in XLA's memory. On the CPU it is JAX's own operation. `import interop` does not load this module or JAX, and

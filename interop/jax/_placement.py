@@ -117,15 +117,16 @@ def _check_placement(function: str, arrays: dict[str, jax.Array], stream: object
     names = " and ".join(arrays)
     those = f"{names} are JAX arrays" if len(arrays) > 1 else f"{names} is a JAX array"
     first = next(iter(arrays.values()))
-    device: Any = next(iter(first.sharding.device_set))  # of several, any one: they are refused later
-    on_gpu = device.platform == "gpu"
-    if execution is not None and not (on_gpu and execution in ("cuda", f"cuda:{device.local_hardware_id}")):
+    devices: list[Any] = [*first.sharding.device_set]
+    on_gpu = len(devices) == 1 and devices[0].platform == "gpu"
+    if execution is not None and not (on_gpu and execution in ("cuda", f"cuda:{devices[0].local_hardware_id}")):
         raise ValueError(
-            f"{function}: execution={shown(execution)}, but {those} on {device}, which JAX computes "
+            f"{function}: execution={shown(execution)}, but {those} on {_place(first)}, which JAX computes "
             f"where they are; move them first, with jax.device_put({next(iter(arrays))}, jax.devices('cuda')[0])"
         )
     if stream is not None and not on_gpu:
-        raise ValueError(f"{function}: stream= is for device arrays, but {those} on {device}; accepted: None")
+        what = "device arrays" if len(devices) == 1 else "arrays on one device"
+        raise ValueError(f"{function}: stream= is for {what}, but {those} on {_place(first)}; accepted: None")
 
 
 def refuse_devices(function: str, arrays: dict[str, jax.Array]) -> NoReturn:

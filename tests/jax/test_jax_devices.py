@@ -89,6 +89,15 @@ def test_matmul_refuses_arrays_on_other_devices(mesh, spec):
     assert np.array_equal(np.asarray(interop.matmul(wide, wide)), np.full((4, 4), 4))
 
 
+def test_a_stream_and_execution_are_for_arrays_on_one_device(mesh):
+    wide = jax.device_put(np.ones((4, 4), "float32"), NamedSharding(mesh, P("x", None)))
+    for f in (interop.matmul, interop.add):
+        with pytest.raises(ValueError, match=r"stream= is for arrays on one device, but a and b are JAX arrays on 4"):
+            f(wide, wide, stream=1)
+    with pytest.raises(ValueError, match=r"execution='cuda', but a and b are JAX arrays on 4 devices, NamedSharding"):
+        interop.jax.matmul(wide, wide, execution="cuda")
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_matmul_inside_shard_map(mesh, check_vma):
     (x, a), (y, b) = draw((8, 6), device=jax.devices("cpu")[0]), draw((6, 5), device=jax.devices("cpu")[0])
