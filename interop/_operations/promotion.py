@@ -25,6 +25,7 @@ __all__ = [
     "factor_of",
     "numpy_dtype",
     "promote",
+    "range_of",
     "scalar_of",
     "side_of",
     "value_of",
@@ -192,7 +193,7 @@ def side_of(scalar: Any, dtype: Any) -> int:
     if not isinstance(scalar, REAL):
         return 0
     if dtype.kind in "biu" and isinstance(scalar, _INTEGRAL):
-        least, largest = _range_of(dtype)
+        least, largest = range_of(dtype)
         return int(int(scalar) > largest) - int(int(scalar) < least)
     try:
         real = float(scalar)
@@ -205,7 +206,8 @@ def side_of(scalar: Any, dtype: Any) -> int:
     return (1 if real > 0 else -1) if is_beyond else 0
 
 
-def _range_of(dtype: Any) -> tuple[Any, Any]:
+def range_of(dtype: Any) -> tuple[Any, Any]:
+    """Return the least and the largest finite number of a dtype; of a complex one, of its parts."""
     if dtype.kind == "b":
         return 0, 1
     if dtype.kind in "iu":
@@ -228,7 +230,7 @@ def beside(name: str, side: int, dtype: Any, is_left: bool) -> tuple[str, Any]:
     if dtype.kind == "c":
         return name, 0  # complex numbers have no order, as the operation will say
     seen = _TURNED.get(name, name) if is_left else name  # of the array, beside the scalar
-    least, largest = _range_of(dtype)
+    least, largest = range_of(dtype)
     if side > 0:
         found = "less_equal" if seen in ("less", "less_equal", "not_equal") else "greater"
     else:

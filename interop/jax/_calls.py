@@ -8,9 +8,9 @@ from typing import NoReturn
 import jax
 
 from interop._core import CudaError
-from interop.jax._placement import check_concrete, make_wait, refuse_devices, refuse_in_trace
+from interop.jax._placement import check_concrete, devices_of, make_wait, refuse_devices, refuse_in_trace
 
-__all__ = ["compute", "run"]
+__all__ = ["compute", "raise_as_ours", "run"]
 
 _Tracer = jax.core.Tracer
 
@@ -27,7 +27,7 @@ def compute(
     try:
         result = call()
     except (RuntimeError, ValueError) as error:
-        _raise_as_ours(function, error, arrays)
+        raise_as_ours(function, error, arrays)
     if stream is not None:
         if isinstance(result, _Tracer):  # constants of a function that is being traced
             refuse_in_trace(function, stream, execution)
@@ -35,17 +35,17 @@ def compute(
     return result
 
 
-def run(function: str, compiled: Callable[..., jax.Array], a: jax.Array, b: jax.Array | None) -> jax.Array:
-    """Run what was compiled for one or two concrete arrays: `compute` in fewer steps, where nothing else is given."""
-    if b is not None and a.sharding is not (other := b.sharding) and a.sharding.device_set != other.device_set:
+def run(function: str, compiled: Callable[..., jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
+    """Run what was compiled for two concrete arrays: `compute` in fewer steps, where nothing else is given."""
+    if devices_of(a.sharding) is not devices_of(b.sharding):
         refuse_devices(function, {"a": a, "b": b})
     try:
-        return compiled(a) if b is None else compiled(a, b)
+        return compiled(a, b)
     except (RuntimeError, ValueError) as error:
-        _raise_as_ours(function, error, {"x": a} if b is None else {"a": a, "b": b})
+        raise_as_ours(function, error, {"a": a, "b": b})
 
 
-def _raise_as_ours(function: str, error: RuntimeError | ValueError, arrays: dict[str, jax.Array]) -> NoReturn:
+def raise_as_ours(function: str, error: RuntimeError | ValueError, arrays: dict[str, jax.Array]) -> NoReturn:
     """Raise JAX's error as what it means: an array that is gone, or our handler's report to XLA."""
     for name, x in arrays.items():
         if x.is_deleted():

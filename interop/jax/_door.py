@@ -2,30 +2,77 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 
 from interop._expressions.typed import Split
-from interop.jax import _expression
-from interop.jax._elementwise import elementwise, elementwise_of_arrays
+from interop.jax import _elementwise, _expression
 from interop.jax._matmul import matmul, matmul_of_arrays
+from interop.jax._placement import devices_of
+from interop.jax._plans import Plan
 
 __all__ = ["compute"]
+
+_concrete: set[type] = set()  # the classes of concrete arrays, once met
 
 
 def compute(operation: str | Split, options: dict[str, Any] | None, *operands: Any) -> jax.Array:
     """Compute "matmul", an elementwise function by its name, or an expression.
 
-    The operands are JAX arrays, concrete or traced, and scalars; the second one of a unary function is None. `options`
-    are the arguments with a name. None is for a function of concrete arrays alone, with none: most calls, in fewer
-    steps.
+    The operands are JAX arrays, concrete or traced, and scalars. `options` are the arguments with a name. None stands
+    for none of them; those of "matmul" are concrete arrays, then.
     """
-    if not isinstance(operation, str):
-        return _expression.compute(operation, operands, **(options or {}))
     if options is None:
-        a, b = operands
-        return matmul_of_arrays(a, b) if operation == "matmul" else elementwise_of_arrays(operation, a, b)
+        if operation == "matmul":
+            return matmul_of_arrays(*operands)
+        # A plan for the kinds of the operands: most calls of concrete arrays, in few steps.
+        kinds: list[Any] = [operation]
+        first: Any = None
+        for x in operands:
+            kind = type(x)
+            if kind in _concrete:
+                aval, place = x.aval, x.sharding
+                kind = _Weak if aval.weak_type else aval.dtype
+                if first is None:
+                    first = place
+                elif place is not first and devices_of(place) is not devices_of(first):
+                    kind = _Elsewhere
+            kinds.append(kind)
+        plan = _plan_of(*kinds)
+        if plan is not None and (passed := plan.passed(operands) if plan.asks else operands) is not None:
+            try:
+                return plan.compiled(*passed)
+            except FloatingPointError:
+                pass  # NumPy's, of a scalar that JAX rounds as the caller's errstate has it; or JAX's, of a NaN, again
+            except (RuntimeError, ValueError) as error:
+                plan.raise_as_ours(error, operands)
+        _concrete.update(type(x) for x in operands if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
+        options = {}
     if operation == "matmul":
         return matmul(*operands, **options)
-    return elementwise(operation, *operands, **options)
+    if isinstance(operation, str):
+        return _elementwise.elementwise(operation, *operands, **options)
+    return _expression.compute(operation, operands, **options)
+
+
+class _Weak:
+    """The kind of a weakly typed array, for which there is no plan."""
+
+
+class _Elsewhere:
+    """The kind of an array on another device than the first one."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan_of(operation: str | Split, *kinds: Any) -> Plan | None:
+    """Return what computes operands of these kinds, dtypes of arrays and types of scalars, if a plan does."""
+    if _Weak in kinds or _Elsewhere in kinds:
+        return None
+    try:
+        if isinstance(operation, str):
+            return _elementwise.plan_of(operation, kinds)
+        return _expression.plan_of(operation, kinds)
+    except (TypeError, ValueError, OverflowError):  # which the call raises, and says what of
+        return None

@@ -22,33 +22,41 @@ from interop._libraries.jax import keeping
 from interop._operations.promotion import (
     as_promoted,
     comparison_of,
+    configuration,
     element_of,
     numpy_dtype,
     promote,
     weak_scalar,
 )
 from interop._operations.table import COMPARISONS, OPERATIONS
-from interop.jax._calls import compute, run
-from interop.jax._formulas import computed
+from interop.jax._calls import compute
+from interop.jax._formulas import computed, in_own_mode
 from interop.jax._placement import (
     check_operands,
     check_shapes,
-    devices_of,
+    device_count,
     name_of,
     placed_as,
     refuse_in_trace,
     refuse_outputs,
 )
+from interop.jax._plans import Plan, is_planned, scalar_as_operand
 from interop.jax._primitive import require_target, run_primitive
 
-__all__ = ["described", "elementwise", "elementwise_of_arrays", "result_of"]
+__all__ = ["described", "elementwise", "plan_of", "result_of"]
 
 _TARGET = "interop_elementwise"
 _Tracer = jax.core.Tracer
 
 
 def elementwise(
-    operation: str, a: Any, b: Any, out: Any, stream: int | None, execution: str | None, where_zero: complex | None
+    operation: str,
+    a: Any,
+    b: Any = None,
+    out: Any = None,
+    stream: int | None = None,
+    execution: str | None = None,
+    where_zero: complex | None = None,
 ) -> jax.Array:
     """Compute one of the package's functions on JAX arrays, concrete or traced, and scalars.
 
@@ -74,23 +82,30 @@ def elementwise(
             traced = _in_jax(operation, dtype, zero)
             return _with_wide(inputs, arrays, lambda: traced(*inputs))
 
-    compiled = _compiled(operation, dtype, zero)
+    scalars = [place for place, name in enumerate(operands) if name not in arrays]
+    inputs = [*arrays.values(), *(inputs[place] for place in scalars)]
+    compiled = _compiled(operation, dtype, zero, *scalars)
     return compute(function, arrays, stream, execution, lambda: _with_wide(inputs, arrays, lambda: compiled(*inputs)))
 
 
-def elementwise_of_arrays(operation: str, a: jax.Array, b: jax.Array | None) -> jax.Array:
-    """Compute an operation on concrete arrays, with nothing else given: most calls, in fewer steps."""
-    compiled = _of_one_dtype(operation, a.dtype) if b is None or a.dtype == b.dtype else None
-    if compiled is None:
-        return elementwise(operation, a, b, None, None, None, None)
-    return run(f"interop.{operation}", compiled, a, b)
-
-
-@functools.lru_cache(maxsize=1024)
-def _of_one_dtype(operation: str, dtype: Any) -> Callable[..., jax.Array] | None:
-    """Return what computes arrays of that dtype alone; None where it is not the operation's."""
-    promotes = OPERATIONS[operation].in_float and dtype.kind in "biu"
-    return None if promotes else _compiled(operation, name_of(dtype), None)
+def plan_of(operation: str, kinds: Sequence[Any]) -> Plan | None:
+    """Return what computes concrete arrays of these dtypes, and a scalar of this type, if a plan does."""
+    arrays = tuple(place for place, kind in enumerate(kinds) if isinstance(kind, np.dtype))
+    scalars = [place for place in range(len(kinds)) if place not in arrays]
+    if not all(is_planned(kinds[place]) for place in scalars):
+        return None
+    function, asked = f"interop.{operation}", configuration("jax")
+    described = [(name_of(kind), False) if place in arrays else kind(1) for place, kind in enumerate(kinds)]
+    shared = _core.shared_dtype(operation, described)
+    dtype = shared or promote(function, "jax", OPERATIONS[operation].in_float, *described)
+    _abstract(operation, dtype, [])
+    compared = [numpy_dtype(dtype)] * (operation in COMPARISONS)
+    found = [scalar_as_operand(place, kinds[place], numpy_dtype(dtype), compared) for place in scalars]
+    if None in found or configuration("jax") != asked:
+        return None
+    compiled = _compiled(operation, dtype, None, *scalars)
+    names = OPERATIONS[operation].parameters
+    return Plan(function, names, compiled, arrays, tuple(filter(None, found)), None if shared else asked)
 
 
 def _with_elements(operation: str, operands: dict[str, Any], kind: Any) -> tuple[str, list[Any]]:
@@ -184,11 +199,21 @@ elementwise_p: Any = Primitive("interop_elementwise")
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(operation: str, dtype: str, where_zero: bytes | None) -> Callable[..., jax.Array]:
-    """Put the primitive under `jax.jit`: what calls with concrete arrays run, compiled once for each shape."""
+def _compiled(
+    operation: str, dtype: str, where_zero: bytes | None, scalar: int | None = None
+) -> Callable[..., jax.Array]:
+    """Put the primitive under `jax.jit`: what calls with concrete arrays run, compiled once for each shape.
+
+    The last operand is the scalar whose place among the operands is given.
+    """
     params: dict[str, Any] = {"operation": operation, "dtype": dtype, "where_zero": where_zero}
 
-    def interop_elementwise(*operands: jax.Array) -> Any:
+    def interop_elementwise(*operands: Any) -> Any:
+        if scalar is not None:
+            array, given = operands
+            with in_own_mode(numpy_dtype(dtype)):
+                element = jax.lax.convert_element_type(given, numpy_dtype(dtype))
+            operands = (element, array) if scalar == 0 else (array, element)
         if any(not jax.typeof(x).sharding.mesh.empty for x in operands):  # on an explicit mesh
             return computed(*operands, **params)
         return elementwise_p.bind(*operands, **params)
@@ -214,7 +239,7 @@ _lower_jax: Any = mlir.lower_fun(computed, multiple_results=False)
 def _lower_cuda(
     ctx: mlir.LoweringRuleContext, *operands: Any, operation: str, dtype: str, where_zero: bytes | None
 ) -> Any:
-    if devices_of(ctx) != 1:
+    if device_count(ctx) != 1:
         return _lower_jax(ctx, *operands, operation=operation, dtype=dtype, where_zero=where_zero)
     require_target(f"interop.{operation}", _TARGET)
     low, high = _bits(where_zero or b"")

@@ -10,21 +10,24 @@ import jax
 import jax.numpy as jnp
 
 from interop import _core
-from interop._expressions.known import typed_for
+from interop._expressions.known import type_of, typed_for
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
 from interop._libraries.jax import keeping
 from interop._operations.promotion import element_of, numpy_dtype
 from interop.jax._calls import compute as compute_concrete
 from interop.jax._elementwise import described
-from interop.jax._formulas import computed, converted, imag, real
-from interop.jax._placement import check_shapes, refuse_in_trace, refuse_outputs
+from interop.jax._formulas import computed, converted, imag, in_own_mode, real
+from interop.jax._placement import check_shapes, name_of, refuse_in_trace, refuse_outputs
+from interop.jax._plans import Plan, is_planned, scalar_as_operand
 
-__all__ = ["compute", "result_of"]
+__all__ = ["compute", "plan_of", "result_of"]
 
 _Tracer = jax.core.Tracer
 
 
-def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None, execution: str | None) -> jax.Array:
+def compute(
+    split: Split, arguments: Sequence[Any], out: Any = None, stream: int | None = None, execution: str | None = None
+) -> jax.Array:
     """Compute the expression of JAX arrays, concrete or traced, and scalars, in the order of its parameters."""
     function = split.function
     refuse_outputs(function, out=out)
@@ -33,7 +36,6 @@ def compute(split: Split, arguments: Sequence[Any], out: Any, stream: int | None
     traced = any(isinstance(x, _Tracer) for x in arrays.values())
     if traced:
         refuse_in_trace(function, stream, execution)
-    check_shapes(function, arrays)
     compiled = _compiled(split, typed)
 
     def call() -> jax.Array:
@@ -70,15 +72,43 @@ def _typed(split: Split, arguments: Sequence[Any]) -> tuple[dict[str, Any], Type
     return arrays, typed, values
 
 
+def plan_of(split: Split, kinds: Sequence[Any]) -> Plan | None:
+    """Return what computes concrete arrays of these dtypes, and scalars of these types, if a plan does."""
+    arrays = tuple(place for place, name in enumerate(split.parameters) if name in split.arrays)
+    scalars = [place for place in range(len(kinds)) if place not in arrays]
+    if -1 in split.places or not all(is_planned(kinds[place]) for place in scalars):
+        return None
+    samples = [kinds[place](1) for place in split.places]
+    typed = type_of(split, "jax", tuple((name_of(kinds[place]), False) for place in arrays), samples)
+    compared: dict[int, list[Any]] = {}
+    for source, dtype in typed.compared:
+        compared.setdefault(source, []).append(numpy_dtype(dtype))
+    found = [
+        scalar_as_operand(split.places[x], kinds[split.places[x]], numpy_dtype(dtype), compared.pop(x, ()))
+        for x, dtype in typed.values
+    ]
+    if None in found or compared:
+        return None
+    compiled = _compiled(split, typed)
+    operands = tuple(filter(None, found))
+    return Plan(split.function, split.parameters, compiled, arrays, operands, typed.configuration)
+
+
 @functools.lru_cache(maxsize=1024)
 def _compiled(split: Split, typed: Typed) -> Callable[..., jax.Array]:
     """Return what calls run, compiled once for each shape."""
 
-    def interop_expression(*operands: jax.Array) -> jax.Array:
-        count = len(split.arrays)
-        return _evaluate(typed, operands[:count], operands[count:])
+    def interop_expression(*operands: Any) -> jax.Array:
+        arrays, scalars = operands[: len(split.arrays)], operands[len(split.arrays) :]
+        check_shapes(split.function, dict(zip(split.arrays, arrays, strict=True)))
+        with in_own_mode(*typed.dtypes):
+            values = [
+                jax.lax.convert_element_type(x, numpy_dtype(dtype))
+                for x, (_, dtype) in zip(scalars, typed.values, strict=True)
+            ]
+            return _evaluate(typed, arrays, values)
 
-    compiled: Callable[..., jax.Array] = jax.jit(interop_expression)
+    compiled: Callable[..., jax.Array] = jax.jit(interop_expression, inline=True)
     return compiled
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "check_concrete",
     "check_operands",
     "check_shapes",
+    "device_count",
     "devices_of",
     "make_wait",
     "name_of",
@@ -91,7 +92,7 @@ def refuse_in_trace(function: str, stream: object, execution: str | None) -> Non
         raise ValueError(f"{function}: execution= cannot be used inside jax.jit: JAX chooses the device")
 
 
-def devices_of(ctx: mlir.LoweringRuleContext) -> int:
+def device_count(ctx: mlir.LoweringRuleContext) -> int:
     """Count the devices among which XLA divides arrays of the program that is lowered; inside shard_map that is one."""
     context: Any = ctx.module_context.axis_context
     if hasattr(context, "manual_axes"):
@@ -101,6 +102,20 @@ def devices_of(ctx: mlir.LoweringRuleContext) -> int:
 
 
 # ---- of concrete arrays ----
+
+_known_devices: dict[int, tuple[Any, Any]] = {}  # by the sharding, which is kept: its id is no other's
+_sets: dict[Any, Any] = {}  # what is equal once more
+
+
+def devices_of(sharding: Any) -> Any:
+    """Return the set of devices, one object for those that are equal: JAX makes it anew, and is slow to compare."""
+    known = _known_devices.get(id(sharding))
+    if known is None:
+        if len(_known_devices) >= 1024:
+            _known_devices.clear()
+        devices = frozenset(sharding.device_set)
+        known = _known_devices[id(sharding)] = sharding, _sets.setdefault(devices, devices)
+    return known[1]
 
 
 def check_concrete(function: str, arrays: dict[str, jax.Array], stream: object, execution: str | None) -> None:

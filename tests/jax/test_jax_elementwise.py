@@ -32,7 +32,7 @@ def test_under_jit():
 def test_another_scalar_compiles_nothing():
     x = jnp.ones(7)
     interop.multiply(x, 2.0)
-    compiled = interop.jax._elementwise._compiled("multiply", "float32", None)
+    compiled = interop.jax._elementwise._compiled("multiply", "float32", None, 1)
     before = compiled._cache_size()
     for scalar in (3.0, 4.5):
         assert interop.multiply(x, scalar).tolist() == [scalar] * 7

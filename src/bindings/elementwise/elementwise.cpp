@@ -182,11 +182,8 @@ nb::object in_jax(const Function& function, const Operands& operands, nb::handle
                   nb::handle stream, nb::handle execution, nb::handle where_zero) {
   const nb::handle door = enter_jax(function.name);
   const nb::handle name = function.short_name.get();
-  bool is_plain = out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none();
-  for (int k = 0; k < operands.count; ++k) {
-    is_plain = is_plain && exchange::is_concrete_in_jax(operands.objects[k]);
-  }
-  if (is_plain) return door(name, nb::none(), a, b);
+  if (out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none())
+    return operands.count == 1 ? door(name, nb::none(), a) : door(name, nb::none(), a, b);
   nb::dict options;
   options["out"] = out;
   options["stream"] = stream_for_jax(function.name, stream);

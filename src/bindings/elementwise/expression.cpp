@@ -133,11 +133,20 @@ class Decision {
 
 nb::object in_jax(ExpressionCalls& self, const ExpressionArguments& arguments, const Options& given) {
   const nb::handle door = enter_jax(self.function.c_str());
+  const nb::handle split = find_split(self, arguments.scalars).python;
+  if (given.out.is_none() && given.stream.is_none() && given.execution.is_none()) {
+    PyObject* passed[2 + kMaxInputs] = {split.ptr(), Py_None};
+    const int count = parameter_count(self);
+    for (int k = 0; k < count; ++k) passed[2 + k] = arguments.objects[k].ptr();
+    PyObject* const result = PyObject_Vectorcall(door.ptr(), passed, static_cast<size_t>(2 + count), nullptr);
+    if (result == nullptr) nb::raise_python_error();
+    return nb::steal(result);
+  }
   nb::dict options;
   options["out"] = given.out;
   options["stream"] = stream_for_jax(self.function.c_str(), given.stream);
   options["execution"] = given.execution;
-  return door(find_split(self, arguments.scalars).python, options, *argument_tuple(self, arguments));
+  return door(split, options, *argument_tuple(self, arguments));
 }
 
 nb::object in_torch(Computes who, ExpressionCalls& self, const ExpressionArguments& arguments, const Options& given) {
