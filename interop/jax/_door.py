@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from interop.jax._matmul import matmul, matmul_of_arrays
 from interop.jax._placement import devices_of
 from interop.jax._plans import Plan
 
-__all__ = ["compute"]
+__all__ = ["compiled_for", "compute"]
 
 _concrete: set[type] = set()  # the classes of concrete arrays, once met
 
@@ -48,13 +49,25 @@ def compute(operation: str | Split, options: dict[str, Any] | None, *operands: A
                 pass  # NumPy's, of a scalar that JAX rounds as the caller's errstate has it; or JAX's, of a NaN, again
             except (RuntimeError, ValueError) as error:
                 plan.raise_as_ours(error, operands)
-        _concrete.update(type(x) for x in operands if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
+        met = {type(x) for x in operands if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)}
+        if not met <= _concrete:
+            _concrete.update(met)
+            return compute(operation, None, *operands)
         options = {}
     if operation == "matmul":
         return matmul(*operands, **options)
     if isinstance(operation, str):
         return _elementwise.elementwise(operation, *operands, **options)
     return _expression.compute(operation, operands, **options)
+
+
+def compiled_for(operation: str | Split, *dtypes: Any) -> Callable[..., jax.Array] | None:
+    """Return what computes concrete arrays of these dtypes, on the same devices, whatever JAX's configuration.
+
+    None if there is no such. The compiled half calls it without coming here again.
+    """
+    plan = _plan_of(operation, *dtypes)
+    return None if plan is None or plan.asks else plan.compiled
 
 
 class _Weak:

@@ -17,6 +17,7 @@
 #include "bindings/elementwise/shared_dtype.h"
 #include "bindings/frame.h"
 #include "bindings/functions/results.h"
+#include "bindings/jax_plans.h"
 #include "bindings/promotion.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
@@ -182,8 +183,12 @@ nb::object in_jax(const Function& function, const Operands& operands, nb::handle
                   nb::handle stream, nb::handle execution, nb::handle where_zero) {
   const nb::handle door = enter_jax(function.name);
   const nb::handle name = function.short_name.get();
-  if (out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none())
+  if (out.is_none() && stream.is_none() && execution.is_none() && where_zero.is_none()) {
+    nb::object result;
+    if (operands.array_count == operands.count) result = compute_planned(name, operands.objects, operands.count);
+    if (result.is_valid()) return result;
     return operands.count == 1 ? door(name, nb::none(), a) : door(name, nb::none(), a, b);
+  }
   nb::dict options;
   options["out"] = out;
   options["stream"] = stream_for_jax(function.name, stream);

@@ -12,6 +12,7 @@
 #include "bindings/elementwise/pass.h"
 #include "bindings/frame.h"
 #include "bindings/functions/loaded_kernel.h"
+#include "bindings/jax_plans.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/door.h"
@@ -135,12 +136,9 @@ nb::object in_jax(ExpressionCalls& self, const ExpressionArguments& arguments, c
   const nb::handle door = enter_jax(self.function.c_str());
   const nb::handle split = find_split(self, arguments.scalars).python;
   if (given.out.is_none() && given.stream.is_none() && given.execution.is_none()) {
-    PyObject* passed[2 + kMaxInputs] = {split.ptr(), Py_None};
-    const int count = parameter_count(self);
-    for (int k = 0; k < count; ++k) passed[2 + k] = arguments.objects[k].ptr();
-    PyObject* const result = PyObject_Vectorcall(door.ptr(), passed, static_cast<size_t>(2 + count), nullptr);
-    if (result == nullptr) nb::raise_python_error();
-    return nb::steal(result);
+    nb::object result;
+    if (arguments.scalars == 0) result = compute_planned(split, arguments.objects, parameter_count(self));
+    return result.is_valid() ? result : door(split, nb::none(), *argument_tuple(self, arguments));
   }
   nb::dict options;
   options["out"] = given.out;
