@@ -185,7 +185,10 @@ def _explain_elementwise(name: str, *operands: Any, **options: Any) -> Explanati
     shape, dtype = result_of(name, a, b, options.get("where_zero"))
     kernels = "the XLA FFI handler interop_elementwise"
     names = ("interop_elementwise", kernels, f"jax.numpy's own {name}")
-    return _explain_in_jax(function, arrays, shape, dtype, *names, options.get("stream"), options.get("execution"))
+    explained = _explain_in_jax(function, arrays, shape, dtype, *names, options.get("stream"), options.get("execution"))
+    if explained.device == _ANYWHERE or "," in explained.device:
+        return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")
+    return explained
 
 
 def _explain_c(

@@ -9,8 +9,7 @@ from typing import Any
 import jax
 
 from interop._expressions.typed import Split
-from interop.jax import _elementwise, _expression
-from interop.jax._matmul import matmul, matmul_of_arrays
+from interop.jax import _elementwise, _expression, _matmul
 from interop.jax._placement import devices_of
 from interop.jax._plans import Plan
 
@@ -22,12 +21,10 @@ _concrete: set[type] = set()  # the classes of concrete arrays, once met
 def compute(operation: str | Split, options: dict[str, Any] | None, *operands: Any) -> jax.Array:
     """Compute "matmul", an elementwise function by its name, or an expression.
 
-    The operands are JAX arrays, concrete or traced, and scalars. `options` are the arguments with a name. None stands
-    for none of them; those of "matmul" are concrete arrays, then.
+    The operands are JAX arrays, concrete or traced, and scalars. `options` are the arguments with a name; None stands
+    for none of them.
     """
     if options is None:
-        if operation == "matmul":
-            return matmul_of_arrays(*operands)
         # A plan for the kinds of the operands: most calls of concrete arrays, in few steps.
         kinds: list[Any] = [operation]
         first: Any = None
@@ -55,7 +52,7 @@ def compute(operation: str | Split, options: dict[str, Any] | None, *operands: A
             return compute(operation, None, *operands)
         options = {}
     if operation == "matmul":
-        return matmul(*operands, **options)
+        return _matmul.matmul(*operands, **options)
     if isinstance(operation, str):
         return _elementwise.elementwise(operation, *operands, **options)
     return _expression.compute(operation, operands, **options)
@@ -84,6 +81,8 @@ def _plan_of(operation: str | Split, *kinds: Any) -> Plan | None:
     if _Weak in kinds or _Elsewhere in kinds:
         return None
     try:
+        if operation == "matmul":
+            return _matmul.plan_of(*kinds)
         if isinstance(operation, str):
             return _elementwise.plan_of(operation, kinds)
         return _expression.plan_of(operation, kinds)

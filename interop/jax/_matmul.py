@@ -19,6 +19,7 @@ from interop.jax._calls import compute, run
 from interop.jax._finish import finish
 from interop.jax._partition import with_types
 from interop.jax._placement import check_operands, name_of, refuse_in_trace, refuse_outputs
+from interop.jax._plans import Plan
 from interop.jax._product import as_read, multiply
 
 __all__ = ["matmul"]
@@ -103,7 +104,7 @@ def matmul(
         and precision is backend is execution is None
         and stream is None
     ):  # the short way of most calls
-        return _product(a, b)
+        return run("interop.matmul", _plain(a.dtype), a, b)
     if stream is not None:
         stream = _core.stream_handle(stream, _FUNCTION)
     answer, operands = operands_of(
@@ -162,13 +163,9 @@ def _dtypes_of(a: Any, b: Any) -> tuple[str, str]:
     return first, second
 
 
-def matmul_of_arrays(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Compute `matmul(a, b)` of concrete arrays: most calls of `interop.matmul`, in fewer steps."""
-    return _product(a, b) if a.dtype == b.dtype else matmul(a, b)
-
-
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    return run("interop.matmul", _plain(a.dtype), a, b)
+def plan_of(a: Any, b: Any) -> Plan | None:
+    """Return what computes `matmul(a, b)` of concrete arrays of these dtypes, if a plan does: most calls."""
+    return Plan("interop.matmul", ("a", "b"), _plain(a), (0, 1), ()) if a == b else None
 
 
 def _described(x: Any) -> tuple[tuple[int, ...], str]:

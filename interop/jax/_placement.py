@@ -104,7 +104,7 @@ def device_count(ctx: mlir.LoweringRuleContext) -> int:
 # ---- of concrete arrays ----
 
 _known_devices: dict[int, tuple[Any, Any]] = {}  # by the sharding, which is kept: its id is no other's
-_sets: dict[Any, Any] = {}  # what is equal once more
+_sets: dict[Any, Any] = {}  # one object for those that are equal
 
 
 def devices_of(sharding: Any) -> Any:

@@ -37,6 +37,7 @@ class Scalar:
 
     place: int  #: among the operands of the call
     dtype: Any  #: of the element that the compiled function makes of it
+    number: Callable[[Any], Any] | None  #: makes a number of Python's of one of NumPy's
     limits: tuple[Any, Any] | None  #: values that may be passed so; None: all of them
     made: Callable[[Any], Any] | None  #: what is passed; None: the scalar itself
 
@@ -71,6 +72,8 @@ class Plan:
         passed = [operands[place] for place in self.arrays]
         for scalar in self.scalars:
             x = operands[scalar.place]
+            if scalar.number is not None:
+                x = scalar.number(x)
             if scalar.limits is not None and not scalar.limits[0] <= x <= scalar.limits[1]:
                 return None
             passed.append(x if scalar.made is None else scalar.made(x))
@@ -91,8 +94,8 @@ def scalar_as_operand(place: int, kind: Any, dtype: Any, compared: Sequence[Any]
 
     `compared` are dtypes of arrays that it is compared with, which hold it.
     """
-    number = _NUMBERS.get(kind)
-    made: Callable[[Any], Any] | None = None if number is kind else number
+    number = _NUMBERS[kind]
+    made: Callable[[Any], Any] | None = None
     limits: tuple[Any, Any] | None = None
     if dtype.kind in "iu" and number is int:
         given = np.iinfo(np.int64 if is_wide(dtype) else np.int32)
@@ -100,7 +103,7 @@ def scalar_as_operand(place: int, kind: Any, dtype: Any, compared: Sequence[Any]
         limits = max(least, given.min), min(largest, given.max)
     elif dtype.kind in "fVc" and number in (int, float):
         limits = (-_EXACT, _EXACT) if number is int else (-_INFINITY, _INFINITY)
-        made = None if kind is float else float
+        made = None if number is float else float
         if dtype.itemsize == 2:
             made = functools.partial(_rounded, dtype)
     elif dtype.kind != "c" or number is not complex:
@@ -108,10 +111,10 @@ def scalar_as_operand(place: int, kind: Any, dtype: Any, compared: Sequence[Any]
     if limits is not None:
         ranges = [limits, *map(range_of, compared)]
         limits = max(least for least, _ in ranges), min(largest for _, largest in ranges)
-    return Scalar(place, dtype, limits, made)
+    return Scalar(place, dtype, None if number is kind else number, limits, made)
 
 
-def _rounded(dtype: Any, x: Any) -> float:
+def _rounded(dtype: Any, x: float) -> float:
     """Round to 16 bits once: JAX would round to 32 before."""
     return float(x) if x == 0 else _known_rounded(dtype, float(x))
 

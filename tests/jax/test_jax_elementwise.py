@@ -169,5 +169,8 @@ def test_explain():
     plan = interop.explain(interop.less, jnp.ones((2, 3)), 2)
     assert (plan.result_shape, plan.result_dtype, plan.stream) == ((2, 3), "bool", None)
     assert plan.algorithm == "the JAX primitive interop_elementwise: jax.numpy's own less"
+    plans = []
+    jax.jit(lambda x: plans.append(interop.explain(interop.less, x, 2)) or x)(jnp.ones(3))
+    assert plans[0].algorithm == "jax.numpy's operations, which XLA fuses"
     with pytest.raises(TypeError, match="interop.less: out= cannot be used"):
         interop.explain(interop.less, jnp.ones(3), 2, out=np.ones(3))

@@ -161,6 +161,11 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
         j = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
         jitted = jax.jit(jax.numpy.add)
         contest.add("jitted jnp.add", lambda: jitted(j, j), "interop.add on JAX", lambda: interop.add(j, j))
+        chain, g = jax.jit(lambda x, y, a: x * y + a), interop.elementwise("x * y + a")
+        own = "interop.elementwise('x * y + a') on JAX"
+        contest.add("jitted x * y + a of jnp", lambda: chain(j, j, j), own, lambda: g(j, j, j))
+        own = "interop.elementwise('x * y + a') on JAX, a: 0.5"
+        contest.add("jitted x * y + a of jnp, a: 0.5", lambda: chain(j, j, 0.5), own, lambda: g(j, j, 0.5))
     return contest
 
 

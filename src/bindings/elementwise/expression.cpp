@@ -137,7 +137,7 @@ nb::object in_jax(ExpressionCalls& self, const ExpressionArguments& arguments, c
   const nb::handle split = find_split(self, arguments.scalars).python;
   if (given.out.is_none() && given.stream.is_none() && given.execution.is_none()) {
     nb::object result;
-    if (arguments.scalars == 0) result = compute_planned(split, arguments.objects, parameter_count(self));
+    if (arguments.scalars == 0) result = compute_planned(split, arguments.objects, arguments.array_count);
     return result.is_valid() ? result : door(split, nb::none(), *argument_tuple(self, arguments));
   }
   nb::dict options;

@@ -9,6 +9,7 @@
 #include "bindings/by_operation.h"
 #include "bindings/by_python.h"
 #include "bindings/frame.h"
+#include "bindings/jax_plans.h"
 #include "bindings/matmul/abstract.h"
 #include "bindings/matmul/backward.h"
 #include "bindings/matmul/choices.h"
@@ -47,8 +48,11 @@ Computes who_computes(nb::handle a, nb::handle b, const Terms& terms) {
 
 nb::object in_jax(nb::handle a, nb::handle b, nb::dict given, const Terms& terms) {
   const nb::handle door = enter_jax(kMatmul), name = kMatmulName.get();
-  if (given.size() == 0 && exchange::is_concrete_in_jax(a) && exchange::is_concrete_in_jax(b))
-    return door(name, nb::none(), a, b);
+  if (given.size() == 0) {
+    const nb::handle arrays[] = {a, b};
+    const nb::object result = compute_planned(name, arrays, 2);
+    return result.is_valid() ? result : door(name, nb::none(), a, b);
+  }
   return door(name, jax_keywords(terms), a, b);
 }
 
