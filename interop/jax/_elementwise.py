@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from interop import _core
-from interop._libraries.jax import keeping
+from interop._libraries.jax import in_own_mode, keeping
 from interop._operations.promotion import (
     as_promoted,
     comparison_of,
@@ -30,7 +30,7 @@ from interop._operations.promotion import (
 )
 from interop._operations.table import COMPARISONS, OPERATIONS
 from interop.jax._calls import compute
-from interop.jax._formulas import computed, in_own_mode
+from interop.jax._formulas import computed
 from interop.jax._placement import (
     check_operands,
     check_shapes,

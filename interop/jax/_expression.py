@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from interop import _core
 from interop._expressions.known import type_of, typed_for
 from interop._expressions.typed import ArrayRef, Constant, Reference, Split, Step, Typed, ValueRef
-from interop._libraries.jax import keeping
+from interop._libraries.jax import in_own_mode, keeping
 from interop._operations.promotion import element_of, numpy_dtype
 from interop.jax._calls import compute as compute_concrete
 from interop.jax._elementwise import described
-from interop.jax._formulas import computed, converted, imag, in_own_mode, real
+from interop.jax._formulas import computed, converted, imag, real
 from interop.jax._placement import check_shapes, name_of, refuse_in_trace, refuse_outputs
 from interop.jax._plans import Plan, is_planned, scalar_as_operand
 

@@ -16,7 +16,7 @@ from jax.interpreters import mlir
 from interop._libraries.jax import keeping
 from interop._operations.finish import finish_dtype
 from interop._operations.promotion import numpy_dtype
-from interop.jax._placement import devices_of, varying_axes
+from interop.jax._placement import device_count, varying_axes
 
 __all__ = ["is_local", "know_devices", "partitioned", "vary_alike", "with_types"]
 
@@ -58,7 +58,7 @@ def is_local(function: str, ctx: mlir.LoweringRuleContext) -> bool:
 
     Raises NotImplementedError where it is inside one over some of them, and where the program is exported.
     """
-    if devices_of(ctx) == 1:
+    if device_count(ctx) == 1:
         return True
     context: Any = ctx.module_context.axis_context
     if manual := getattr(context, "manual_axes", ()):
