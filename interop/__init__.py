@@ -63,6 +63,7 @@ from interop._expression import Expression, elementwise
 from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
+from interop._operator import Operator, operator
 from interop._paths import get_cmake_dir, get_include
 from interop._register import register
 from interop._variables import Globals, Variable
@@ -81,6 +82,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Kernel",
     "Library",
     "Opaque",
+    "Operator",
     "Variable",
     "__version__",
     "abs",
@@ -107,6 +109,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "multiply",
     "negative",
     "not_equal",
+    "operator",
     "pow",
     "register",
     "remainder",

@@ -123,6 +123,7 @@ LAYERS = [
     "_cuda",
     "_functions",
     "_expressions",
+    "_operators",
     "_host",
     "jax",
     "torch",
@@ -214,7 +215,17 @@ def test_the_package_imports_little():
     imported = {
         node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module.startswith("interop")
     }
-    names = ("_convert", "_elementwise", "_explain", "_expression", "_kernel", "_load", "_matmul", "_paths")
+    names = (
+        "_convert",
+        "_elementwise",
+        "_explain",
+        "_expression",
+        "_kernel",
+        "_load",
+        "_matmul",
+        "_operator",
+        "_paths",
+    )
     names += ("_autotune", "_core", "_register", "_variables", "_version")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 

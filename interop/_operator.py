@@ -1,0 +1,184 @@
+"""One description of a function for every array library: `interop.operator`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from interop._arguments import named, refuse_call, shown, type_name
+from interop._expression import Expression
+from interop._functions.array_function import ArrayFunction
+from interop._operators import calls, options, registry
+from interop._operators.content import key_of
+from interop._operators.description import Description
+from interop._operators.signature import KEYWORDS, Signature, SizeRule, parse
+from interop._streams import StreamLike
+
+__all__ = ["Operator", "operator"]
+
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
+
+
+@named("interop.operator")
+def operator(
+    name: str,
+    call: Callable[..., Any],
+    signature: str,
+    *,
+    gradient: Callable[..., Any] | None = None,
+    tangent: Callable[..., Any] | None = None,
+    dtype: Any = None,
+    sizes: Mapping[str, Callable[..., Any]] | None = None,
+    cut: str | None = None,
+    batching: Any = None,
+) -> Operator:
+    """Make an operator of a function and a signature, to be called with arrays of any library.
+
+    Parameters
+    ----------
+    name : str
+        With a package: ``"package::row_sum"``.
+    call : Kernel, Function, Expression or callable
+        What computes it.
+    signature : str
+        The inputs, their axes, and those of the results: ``"x[..., n], s[n], eps -> [..., n]"``.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"interop.operator: name is {type_name(name)}; accepted: a str such as 'package::row_sum'")
+    label = f"interop.operator({shown(name)})"
+    if not _NAME.fullmatch(name) or name.startswith("interop::"):
+        raise ValueError(
+            f"interop.operator: name is {shown(name)}; accepted: 'package::row_sum', of a package of yours"
+        )
+    rules = options.sizes_of(label, sizes)
+    parsed = parse(f"{label}: signature", signature, rules)
+    options.check_sizes(label, rules, parsed)
+    options.check_parts(label, parsed.sums, parsed, rules)
+    for option, function in (("gradient", gradient), ("tangent", tangent)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{label}: {option} is {type_name(function)}; accepted: a function, or None")
+    if batching not in (None, "loop"):
+        raise ValueError(f"{label}: batching is {shown(batching)}; accepted: None, 'loop'")
+    called = _call_of(label, call, parsed, rules)
+    made_of = (name, call, parsed.text, gradient, tangent, dtype, dict(sizes or {}), cut, batching)
+    description = Description(
+        name,
+        parsed,
+        called,
+        key_of(*made_of),
+        gradient=gradient,
+        tangent=tangent,
+        dtypes=options.dtypes_of(label, dtype, parsed, called.made),
+        sizes=rules,
+        cut=options.cut_of(label, cut, parsed, rules),
+        batching=batching,
+    )
+    return Operator(registry.register(description), made_of)
+
+
+def _call_of(label: str, call: Any, signature: Signature, sizes: Mapping[str, SizeRule]) -> calls.Call:
+    if isinstance(call, ArrayFunction):
+        return calls.of_array_function(label, call, signature, sizes)
+    if isinstance(call, Expression):
+        return calls.of_expression(label, call, call.parameters, signature)
+    if not callable(call):
+        raise TypeError(
+            f"{label}: call is {type_name(call)}; accepted: what interop.kernel and interop.elementwise make, a C "
+            "function of interop.load, or a Python function over these"
+        )
+    return calls.of_python(call, signature)
+
+
+class Operator:
+    """A function of arrays that `interop.operator` makes."""
+
+    def __init__(self, description: Description, made_of: tuple[Any, ...]) -> None:
+        self._description, self._made_of = description, made_of
+        self._count = len(description.signature.inputs)
+        self.__name__ = self.__qualname__ = description.name.partition("::")[2]
+        kinds = inspect.Parameter
+        inputs = [kinds(operand.name, kinds.POSITIONAL_OR_KEYWORD) for operand in description.signature.inputs]
+        keywords = [kinds(name, kinds.KEYWORD_ONLY, default=None) for name in KEYWORDS]
+        self.__signature__ = inspect.Signature([*inputs, *keywords])
+
+    def __call__(
+        self, /, *inputs: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
+    ) -> Any:
+        """Compute it."""
+        if named or len(inputs) != self._count:
+            inputs = self._bind(inputs, named)
+        description = self._description
+        where = _door_of(inputs)
+        given = {name: x for name, x in (("stream", stream), ("execution", execution)) if x is not None}
+        for name in given:
+            if where or name not in description.keywords:
+                whose = "in a call that is traced or recorded" if where else "as call has no such keyword"
+                raise TypeError(f"{description.label}: {name}= cannot be used {whose}; accepted: None")
+        if where == "torch":
+            from interop.torch import _operators as in_torch  # type: ignore[attr-defined]
+
+            return in_torch.compute(description, inputs)
+        if where == "jax":
+            from interop.jax import _operators as in_jax  # type: ignore[attr-defined]
+
+            return in_jax.compute(description, inputs)
+        return description.run(inputs, **given)
+
+    def _bind(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        try:
+            return self.__signature__.bind(*inputs, **named).args
+        except TypeError:
+            refuse_call(self._description.label, self.__signature__, inputs, named)
+
+    @property
+    def signature(self) -> str:
+        """The signature, in its canonical form."""
+        return self._description.signature.text
+
+    def __repr__(self) -> str:
+        return f"<operator {self._description.name}: {self.signature}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Operator):
+            return NotImplemented
+        return self._description.name == other._description.name and self._description.key == other._description.key
+
+    def __hash__(self) -> int:
+        return hash((Operator, self._description.key))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        registry.check_newest(self._description)
+        return _again, (self._description.key, *self._made_of)
+
+
+def _again(key: str, name: str, call: Any, signature: str, *rest: Any) -> Operator:
+    """Return a pickled operator: the one of its name, or made again if there is none."""
+    names = ("gradient", "tangent", "dtype", "sizes", "cut", "batching")
+    found = registry.find(name)
+    if found is None:
+        return operator(name, call, signature, **dict(zip(names, rest, strict=True)))
+    if found.key != key:
+        raise ValueError(
+            f"interop.operator({shown(name)}): the pickled operator is made of other content than the one that this "
+            "process has by this name; accepted: the same in both"
+        )
+    return Operator(found, (name, call, signature, *rest))
+
+
+def _door_of(inputs: tuple[Any, ...]) -> str:
+    """Return "torch" or "jax" where its transforms or records need the call, else ""."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    for x in inputs:
+        if jax is not None and isinstance(x, jax.core.Tracer):
+            return "jax"
+        if torch is not None and isinstance(x, torch.Tensor):
+            from interop.torch._calls import is_traced
+
+            if is_traced(inputs) or type(x) not in (torch.Tensor, torch.nn.Parameter):
+                return "torch"
+            if x.requires_grad and torch.is_grad_enabled():
+                return "torch"
+    return ""

@@ -1,0 +1,71 @@
+"""What functions are made of, as a text that is the same in every process, as far as there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import os
+import types
+import uuid
+from typing import Any
+
+from interop._functions.array_function import ArrayFunction
+
+__all__ = ["content_of", "key_of"]
+
+_PROCESS = uuid.uuid4()
+_count = itertools.count()
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+
+
+def key_of(*made_of: object) -> str:
+    """Return a key of what something is made of: the same for the same, in every process."""
+    return hashlib.blake2b(content_of(made_of).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def content_of(x: object, within: tuple[int, ...] = ()) -> str:
+    """Return what it is made of. `within` are the ids of what it is met in.
+
+    Functions of Python are told apart by their names, code, defaults and what they close over, and not by the globals
+    that they read. What is not known here is equal to nothing else.
+    """
+    if id(x) in within:
+        return "itself"
+    inner = functools.partial(content_of, within=(*within, id(x)))
+    if isinstance(x, _PLAIN):
+        return repr(x)
+    if isinstance(x, tuple | list):
+        return f"{type(x).__name__}({', '.join(map(inner, x))})"
+    if isinstance(x, set | frozenset):
+        return f"set({', '.join(sorted(map(inner, x)))})"
+    if isinstance(x, dict):
+        return f"dict({', '.join(sorted(f'{inner(key)}: {inner(value)}' for key, value in x.items()))})"
+    if isinstance(x, os.PathLike):
+        return f"path({os.fspath(x)!r})"
+    if isinstance(x, types.FunctionType):
+        closed = [inner(cell.cell_contents) for cell in x.__closure__ or () if cell != _EMPTY]
+        parts = (_name_of(x), inner(x.__code__), inner(x.__defaults__), inner(x.__kwdefaults__), *closed)
+        return f"function({', '.join(parts)})"
+    if isinstance(x, types.CodeType):
+        return f"code({x.co_code.hex()}, {inner(x.co_consts)}, {x.co_names}, {x.co_varnames}, {x.co_flags})"
+    if isinstance(x, functools.partial):
+        return f"partial({inner(x.func)}, {inner(x.args)}, {inner(x.keywords)})"
+    if isinstance(x, types.MethodType):
+        return f"method({inner(x.__self__)}, {inner(x.__func__)})"
+    if isinstance(x, type | types.BuiltinFunctionType):
+        return _name_of(x)
+    if isinstance(x, ArrayFunction) or type(x).__module__.partition(".")[0] == "interop":
+        if dataclasses.is_dataclass(x):
+            return f"{_name_of(type(x))}({inner(vars(x))})"
+        made = x.__reduce__()  # what it is pickled as
+        return inner(made[:2]) if isinstance(made, tuple) else made
+    return f"{_name_of(type(x))}({_PROCESS}, {next(_count)})"
+
+
+_EMPTY = types.CellType()
+
+
+def _name_of(x: Any) -> str:
+    return f"{x.__module__}.{x.__qualname__}"

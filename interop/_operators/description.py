@@ -1,0 +1,169 @@
+"""What an operator is, for every array library's way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from interop._operators.arrays import Facts, facts_of, readable
+from interop._operators.calls import Call
+from interop._operators.options import DtypeRule
+from interop._operators.signature import Signature, SizeRule, shown_shape
+
+__all__ = ["Description"]
+
+
+class Description:
+    """An operator, and what follows from its signature without memory.
+
+    `call` takes the inputs by position, numbers as numbers, and gives an array, or a tuple of several.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        call: Call,
+        key: str,
+        *,
+        gradient: Callable[..., Any] | None = None,
+        tangent: Callable[..., Any] | None = None,
+        dtypes: Sequence[DtypeRule] = (),
+        sizes: Mapping[str, SizeRule] | None = None,
+        cut: frozenset[str] = frozenset(),
+        batching: Any = None,
+    ) -> None:
+        self.name = self.label = name
+        self.signature = signature
+        self.gradient, self.tangent, self.cut, self.batching, self.key = gradient, tangent, cut, batching, key
+        self.call: Callable[..., Any] = call.function
+        self.keywords = call.keywords
+        self._is_exact, self._accepted, self._made = call.is_exact, call.accepted, call.made
+        self._dtypes = tuple(dtypes) or (None,) * len(signature.outputs)
+        self.sizes = dict(sizes or {})
+        self._names = [signature.inputs[place].name for place in signature.arrays]
+
+    # ---- without memory ----
+
+    def results(self, arrays: Sequence[Facts]) -> tuple[Facts, ...]:
+        """Return the shapes and dtypes of the results, of those of the inputs that are arrays.
+
+        Throws ValueError for shapes, and TypeError for dtypes, that do not fit.
+        """
+        for name, (_, dtype), accepted in zip(self._names, arrays, self._accepted, strict=True):
+            if accepted and dtype != accepted:
+                place = self.signature.arrays[self._names.index(name)]
+                raise TypeError(f"{self.label}: {name} is {dtype}; accepted: {accepted}{self.signature.pointed(place)}")
+        sizes = self.signature.sizes_of(self.label, [shape for shape, _ in arrays], self.sizes)
+        shapes = self.signature.result_shapes(sizes)
+        return tuple((shape, self._dtype_of(place, arrays)) for place, shape in enumerate(shapes))
+
+    def _dtype_of(self, place: int, arrays: Sequence[Facts]) -> str:
+        rule = self._dtypes[place]
+        if rule is None:
+            return self._made[place] or arrays[0][1]
+        return rule(self.label, [dtype for _, dtype in arrays])
+
+    # ---- what functions of the user's give ----
+
+    def check_results(self, made: Any, expected: Sequence[Facts]) -> Any:
+        """Return what `call` has returned: an array, or a tuple of several.
+
+        Throws TypeError or ValueError for anything but arrays of the shapes and dtypes that `results` has returned.
+        """
+        several = len(expected) > 1
+        arrays = self._listed("call", made, len(expected), "the results") if several else (made,)
+        for place, (x, facts) in enumerate(zip(arrays, expected, strict=True)):
+            self._check("call", self._result_name(place), x, facts, len(self.signature.inputs) + place)
+        return tuple(arrays) if several else made
+
+    def check_tangents(self, made: Any, expected: Sequence[Facts]) -> Any:
+        """Return what `tangent` has returned, as `check_results` does: an array, or None, for each result."""
+        several = len(expected) > 1
+        arrays = self._listed("tangent", made, len(expected), "the results") if several else (made,)
+        for place, (x, facts) in enumerate(zip(arrays, expected, strict=True)):
+            if x is not None:
+                self._check("tangent", self._result_name(place), x, facts, len(self.signature.inputs) + place)
+        return tuple(arrays) if several else made
+
+    def check_gradients(self, given: Any, arrays: Sequence[Facts]) -> tuple[Any, ...]:
+        """Return what `gradient` has returned: an array or None for each input that is an array.
+
+        `arrays` are the shapes and dtypes of these. Where there is one, the array alone is accepted, too.
+        """
+        inputs = self.signature.inputs
+        if not isinstance(given, tuple | list) and len(arrays) == 1:
+            gradients = [given if place in self.signature.arrays else None for place in range(len(inputs))]
+        else:
+            gradients = list(self._listed("gradient", given, len(inputs), "the inputs"))
+        facts = dict(zip(self.signature.arrays, arrays, strict=True))
+        for place, x in enumerate(gradients):
+            if x is None:
+                continue
+            if place not in facts:
+                raise TypeError(
+                    f"{self.label}: gradient returned {type(x).__name__} for {inputs[place].name}, which is a number; "
+                    f"accepted: None{self.signature.pointed(place)}"
+                )
+            self._check("gradient", inputs[place].name, x, facts[place], place)
+        return tuple(gradients[place] for place in self.signature.arrays)
+
+    def _listed(self, function: str, given: Any, count: int, what: str) -> Sequence[Any]:
+        names = ", ".join(
+            self._result_name(k) if what == "the results" else self.signature.inputs[k].name for k in range(count)
+        )
+        if not isinstance(given, tuple | list):
+            raise TypeError(
+                f"{self.label}: {function} returned {type(given).__name__}; accepted: a tuple of {count}, for {what} "
+                f"({names}), as {self.signature} has them"
+            )
+        if len(given) != count:
+            raise ValueError(
+                f"{self.label}: {function} returned a tuple of {len(given)}; accepted: {count}, for {what} ({names}), "
+                f"as {self.signature} has them"
+            )
+        return given
+
+    def _check(self, function: str, name: str, x: Any, expected: Facts, place: int) -> None:
+        if not (hasattr(x, "shape") and hasattr(x, "dtype")):
+            raise TypeError(
+                f"{self.label}: {function} returned {type(x).__name__} for {name}; accepted: an array"
+                f"{self.signature.pointed(place)}"
+            )
+        (shape, dtype), (its_shape, its_dtype) = expected, facts_of(x)
+        if len(shape) != len(its_shape) or any(not a == b for a, b in zip(shape, its_shape, strict=True)):
+            raise ValueError(
+                f"{self.label}: {function} returned an array of shape {shown_shape(its_shape)} for {name}; accepted: "
+                f"{shown_shape(shape)}{self.signature.pointed(place)}"
+            )
+        if dtype != its_dtype:
+            raise TypeError(
+                f"{self.label}: {function} returned {its_dtype} for {name}; accepted: {dtype}"
+                f"{self.signature.pointed(place)}"
+            )
+
+    def _result_name(self, place: int) -> str:
+        name = self.signature.outputs[place].name
+        return name or ("the result" if len(self.signature.outputs) == 1 else f"result {place}")
+
+    # ---- the call ----
+
+    def readable(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the inputs, where each array says its shape and dtype; TypeError for what is none, or no number."""
+        read = list(inputs)
+        for place, (operand, x) in enumerate(zip(self.signature.inputs, inputs, strict=True)):
+            if operand.axes is not None:
+                read[place] = readable(self.label, operand.name, x)
+            elif hasattr(x, "__dlpack__") or getattr(x, "ndim", 0):
+                raise TypeError(
+                    f"{self.label}: {operand.name} is {type(x).__name__}; accepted: a number, or an array where the "
+                    f"signature has axes, such as {operand.name}[]{self.signature.pointed(place)}"
+                )
+        return read
+
+    def run(self, inputs: Sequence[Any], **options: Any) -> Any:
+        """Call `call` at once with these inputs, and check what it returns. `options` are of `keywords`."""
+        inputs = self.readable(inputs)
+        expected = self.results([facts_of(inputs[place]) for place in self.signature.arrays])
+        made = self.call(*inputs, **options)
+        return made if self._is_exact else self.check_results(made, expected)
