@@ -32,7 +32,7 @@ class Call(NamedTuple):
 def of_python(function: Callable[..., Any], signature: Signature) -> Call:
     """Return the call of a Python function, which takes the inputs by position."""
     try:
-        known = inspect.signature(function).parameters
+        known = dict(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # of a built-in that has none
         known = {}
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -66,7 +66,7 @@ def of_array_function(label: str, function: ArrayFunction, signature: Signature,
     for name in taken:
         _check_kind(label, function, parameters[name], signature)
     rules = {name: _rule_of(place, signature, taken, extra) for place, name in enumerate(results)}
-    made = function._with({}).returning(**rules)
+    made: Any = function._with({}).returning(**rules)
     order = [list(made._shapes).index(name) for name in results]  # it returns them as it declares them
     is_ordered = order == sorted(order)
 

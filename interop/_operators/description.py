@@ -154,7 +154,7 @@ class Description:
         for place, (operand, x) in enumerate(zip(self.signature.inputs, inputs, strict=True)):
             if operand.axes is not None:
                 read[place] = readable(self.label, operand.name, x)
-            elif hasattr(x, "__dlpack__") or getattr(x, "ndim", 0):
+            elif hasattr(x, "__dlpack__") or (hasattr(x, "ndim") and x.ndim):
                 raise TypeError(
                     f"{self.label}: {operand.name} is {type(x).__name__}; accepted: a number, or an array where the "
                     f"signature has axes, such as {operand.name}[]{self.signature.pointed(place)}"

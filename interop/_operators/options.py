@@ -141,12 +141,12 @@ def check_parts(label: str, letters: Sequence[str], signature: Signature, sizes:
         for place, operand in enumerate((*signature.inputs, *signature.outputs)):
             if operand.letters.count(letter) > 1:
                 raise ValueError(
-                    f"{label}: {letter} stands twice in one operand, so that the work cannot be cut along it; accepted: "
+                    f"{label}: {letter} stands twice in one operand, so that no part is cut along it; accepted: "
                     f"letters that stand once{signature.pointed(place)}"
                 )
         for name, rule in sizes.items():
             if letter in rule.letters:
                 raise ValueError(
-                    f"{label}: the size {name} depends on {letter}, so that the work cannot be cut along it; accepted: "
+                    f"{label}: the size {name} depends on {letter}, so that no part is cut along it; accepted: "
                     "letters that sizes= does not take"
                 )
