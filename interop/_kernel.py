@@ -251,7 +251,7 @@ class Kernel(ArrayFunction):
                     "name, if need be by signature='type name, ...'"
                 )
         super().__init__(label, parameters, ("pointer", "view"), _KEYWORDS, shapes, reads=reads)
-        self._made_of = (source, name, signature, launch, reads)
+        self._made_of, self._tail = (source, name, signature, launch, reads), (_NONE,)
         self._text = described(f"{name}({declared})", reads)
         self.__name__ = self.__qualname__ = name
         self.__doc__ = self._text
@@ -347,6 +347,16 @@ class Kernel(ArrayFunction):
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:
         return Kernel(*self._made_of, shapes, self._program)
+
+    def _prepared(self, shapes: dict[int, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        if not self._has_extent:
+            return super()._prepared(shapes)
+
+        def launched(args: tuple[Any, ...]) -> Any:
+            launch = self._launch(args, (None,) * 6)
+            return self._calls.call_with(args, shapes, _NONE, launch, None, None, False)
+
+        return launched, ()
 
     def __repr__(self) -> str:
         return f"<kernel {self._text}>"

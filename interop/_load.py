@@ -455,11 +455,9 @@ class Function(ArrayFunction):
                 label, address, declared, result.dtype, own, arrays, made_of.needs_gpu, result.status
             )
 
-        self._calls: Any
-        if declaration.has_pointers:
-            self._calls = WithPointers(label, parameters, result, make)
-        else:
-            self._calls = make(frozenset())
+        of_pointers = declaration.has_pointers
+        self._calls = WithPointers(label, parameters, result, make) if of_pointers else make(frozenset())
+        self._tail = (_NONE, None, None, False)
 
     @traced_by(traced_call, is_method=True)
     def __call__(

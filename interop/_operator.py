@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
+from interop import _core
 from interop._arguments import named, refuse_call, shown, type_name
 from interop._expression import Expression
 from interop._functions.array_function import ArrayFunction
@@ -16,6 +16,7 @@ from interop._operators.content import key_of
 from interop._operators.description import Description
 from interop._operators.signature import KEYWORDS, Signature, SizeRule, parse
 from interop._streams import StreamLike
+from interop._traced import traced_by
 
 __all__ = ["Operator", "operator"]
 
@@ -55,7 +56,6 @@ def operator(
         )
     rules = options.sizes_of(label, sizes)
     parsed = parse(f"{label}: signature", signature, rules)
-    options.check_sizes(label, rules, parsed)
     options.check_parts(label, parsed.sums, parsed, rules)
     for option, function in (("gradient", gradient), ("tangent", tangent)):
         if function is not None and not callable(function):
@@ -63,6 +63,7 @@ def operator(
     if batching not in (None, "loop"):
         raise ValueError(f"{label}: batching is {shown(batching)}; accepted: None, 'loop'")
     called = _call_of(label, call, parsed, rules)
+    options.check_sizes(label, rules, parsed, called.letters)
     made_of = (name, call, parsed.text, gradient, tangent, dtype, dict(sizes or {}), cut, batching)
     description = Description(
         name,
@@ -92,31 +93,78 @@ def _call_of(label: str, call: Any, signature: Signature, sizes: Mapping[str, Si
     return calls.of_python(call, signature)
 
 
+def _traced(operator: Operator, /, *inputs: Any, **named: Any) -> Any:
+    from interop.torch import _operators  # type: ignore[attr-defined]  # by torch's compiler, as it traces
+
+    description = operator._description
+    for name in KEYWORDS:
+        if named.pop(name, None) is not None:
+            refuse_option(description, name, True)
+    return _operators.compute(description, bound(description, inputs, named))
+
+
+def bound(description: Description, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the inputs by position, given by position and by name. Plain Python, which torch's compiler traces."""
+    names = [operand.name for operand in description.signature.inputs]
+    rest = names[len(inputs) :]
+    if len(inputs) > len(names) or len(named) != len(rest) or any(name not in named for name in rest):
+        refuse_call(description.label, _signature_of(names), inputs, named)
+    return (*inputs, *(named[name] for name in rest))
+
+
+def refuse_option(description: Description, name: str, is_traced: bool) -> NoReturn:
+    """Raise for `stream=` or `execution=`, which is given where none can be."""
+    why = "in a call that is traced or recorded" if is_traced else "as call takes none"
+    raise TypeError(f"{description.label}: {name}= cannot be used {why}; accepted: None")
+
+
+def _signature_of(names: list[str]) -> inspect.Signature:
+    kinds = inspect.Parameter
+    inputs = [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in names]
+    return inspect.Signature([*inputs, *(kinds(name, kinds.KEYWORD_ONLY, default=None) for name in KEYWORDS)])
+
+
 class Operator:
     """A function of arrays that `interop.operator` makes."""
 
     def __init__(self, description: Description, made_of: tuple[Any, ...]) -> None:
         self._description, self._made_of = description, made_of
-        self._count = len(description.signature.inputs)
+        names = [operand.name for operand in description.signature.inputs]
+        arrays, is_exact = description.signature.arrays, description.is_exact
+        self._calls = _core.OperatorCalls(
+            description.label, names, arrays, not is_exact, description.prepare, description.check_results
+        )
         self.__name__ = self.__qualname__ = description.name.partition("::")[2]
-        kinds = inspect.Parameter
-        inputs = [kinds(operand.name, kinds.POSITIONAL_OR_KEYWORD) for operand in description.signature.inputs]
-        keywords = [kinds(name, kinds.KEYWORD_ONLY, default=None) for name in KEYWORDS]
-        self.__signature__ = inspect.Signature([*inputs, *keywords])
+        self.__signature__ = _signature_of(names)
 
-    def __call__(
-        self, /, *inputs: Any, stream: StreamLike | None = None, execution: str | None = None, **named: Any
-    ) -> Any:
+    @traced_by(_traced, is_method=True)
+    def __call__(self, /, *inputs: Any, **named: Any) -> Any:
         """Compute it."""
-        if named or len(inputs) != self._count:
-            inputs = self._bind(inputs, named)
+        if not named:
+            try:
+                made = self._calls.call(inputs)
+            except TypeError:
+                self._description.check(inputs)  # which says what is wrong in terms of the signature
+                raise
+            if made is not NotImplemented:
+                return made
+        return self._call(inputs, **named)
+
+    def _call(
+        self,
+        inputs: tuple[Any, ...],
+        /,
+        stream: StreamLike | None = None,
+        execution: str | None = None,
+        **named: Any,
+    ) -> Any:
         description = self._description
-        where = _door_of(inputs)
+        inputs = bound(description, inputs, named)
+        where = self._calls.door(inputs)
         given = {name: x for name, x in (("stream", stream), ("execution", execution)) if x is not None}
         for name in given:
-            if where or name not in description.keywords:
-                whose = "in a call that is traced or recorded" if where else "as call has no such keyword"
-                raise TypeError(f"{description.label}: {name}= cannot be used {whose}; accepted: None")
+            if where in ("torch", "jax") or name not in description.keywords:
+                refuse_option(description, name, name in description.keywords)
         if where == "torch":
             from interop.torch import _operators as in_torch  # type: ignore[attr-defined]
 
@@ -125,13 +173,9 @@ class Operator:
             from interop.jax import _operators as in_jax  # type: ignore[attr-defined]
 
             return in_jax.compute(description, inputs)
+        if where == "unknown":
+            description.readable(inputs, always=True)  # which says of which input
         return description.run(inputs, **given)
-
-    def _bind(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        try:
-            return self.__signature__.bind(*inputs, **named).args
-        except TypeError:
-            refuse_call(self._description.label, self.__signature__, inputs, named)
 
     @property
     def signature(self) -> str:
@@ -166,19 +210,3 @@ def _again(key: str, name: str, call: Any, signature: str, *rest: Any) -> Operat
             "process has by this name; accepted: the same in both"
         )
     return Operator(found, (name, call, signature, *rest))
-
-
-def _door_of(inputs: tuple[Any, ...]) -> str:
-    """Return "torch" or "jax" where its transforms or records need the call, else ""."""
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-    for x in inputs:
-        if jax is not None and isinstance(x, jax.core.Tracer):
-            return "jax"
-        if torch is not None and isinstance(x, torch.Tensor):
-            from interop.torch._calls import is_traced
-
-            if is_traced(inputs) or type(x) not in (torch.Tensor, torch.nn.Parameter):
-                return "torch"
-            if x.requires_grad and torch.is_grad_enabled():
-                return "torch"
-    return ""

@@ -23,6 +23,8 @@ class ArrayFunction:
     """A function that is called with arrays and numbers, some of which it may make itself."""
 
     _identity: Identity
+    _calls: Any  # the compiled half
+    _tail: tuple[Any, ...]  # what a plain call of it is given behind the arguments and the rules
 
     def __init__(
         self,
@@ -121,6 +123,13 @@ class ArrayFunction:
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Self:
         raise NotImplementedError
+
+    def _prepared(self, shapes: dict[int, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return what makes the call, given a tuple of the arguments and, behind it, what stands second here.
+
+        `shapes` are the rules of the results, all of which are made. The options are those of the construction.
+        """
+        return self._calls.call, (shapes, *self._tail)
 
     def _bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return an argument for each parameter but the results, and the results that are given.

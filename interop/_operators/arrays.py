@@ -30,12 +30,12 @@ def facts_of(x: Any) -> Facts:
     return (shape if type(shape) is tuple else tuple(shape)), dtype_name(x.dtype)
 
 
-def readable(label: str, name: str, x: Any) -> Any:
-    """Return an array that says its shape and dtype: `x`, or an `interop.Array` of its memory.
+def readable(label: str, name: str, x: Any, always: bool = False) -> Any:
+    """Return an array that says its shape and dtype: `x`, or an `interop.Array` of its memory, as it `always` is.
 
     Throws TypeError, which names the argument, for what is no array.
     """
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
+    if not always and hasattr(x, "shape") and hasattr(x, "dtype"):
         return x
     try:
         return _core.asarray(x, label)

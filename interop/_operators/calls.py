@@ -14,6 +14,8 @@ from interop._operators.signature import KEYWORDS, Signature, SizeRule
 
 __all__ = ["Call", "of_array_function", "of_expression", "of_python"]
 
+#: (what is called, places, values, tail): see `Call.prepare`.
+Prepared = tuple[Callable[..., Any], tuple[int, ...], tuple[Any, ...], tuple[Any, ...] | None]
 _OTHERWISE = "a Python function that calls it, as call="
 
 
@@ -25,6 +27,11 @@ class Call(NamedTuple):
     #: Of each input that is an array, the dtype that it must have, and of each result that which it has; "" if unknown.
     accepted: tuple[str, ...]
     made: tuple[str, ...]
+    #: Of the sizes: what is called, the place of each argument among the inputs, or -1 and a value in its place, and
+    #: what follows a tuple of the arguments, or None where they are passed by position.
+    prepare: Callable[[Mapping[str, Any]], Prepared]
+    #: The letters whose sizes are arguments.
+    letters: tuple[str, ...] = ()
     #: Are the results of the shapes and dtypes of the signature, whatever the inputs?
     is_exact: bool = False
 
@@ -37,7 +44,11 @@ def of_python(function: Callable[..., Any], signature: Signature) -> Call:
         known = {}
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     keywords = tuple(name for name in KEYWORDS if name in known and known[name].kind in named)
-    return Call(function, keywords, ("",) * len(signature.arrays), ("",) * len(signature.outputs))
+    places = tuple(range(len(signature.inputs)))
+    prepared = (function, places, (None,) * len(places), None)
+    return Call(
+        function, keywords, ("",) * len(signature.arrays), ("",) * len(signature.outputs), lambda sizes: prepared
+    )
 
 
 def of_expression(label: str, expression: Any, parameters: Sequence[str], signature: Signature) -> Call:
@@ -49,7 +60,10 @@ def of_expression(label: str, expression: Any, parameters: Sequence[str], signat
     def call(*inputs: Any, **options: Any) -> Any:
         return expression(*takes.arguments(inputs), **options)
 
-    return Call(call, KEYWORDS, ("",) * len(signature.arrays), ("",))
+    def prepare(sizes: Mapping[str, Any]) -> Prepared:
+        return (expression, *takes.from_sizes(sizes), None)
+
+    return Call(call, KEYWORDS, ("",) * len(signature.arrays), ("",), prepare, takes.letters)
 
 
 def of_array_function(label: str, function: ArrayFunction, signature: Signature, extra: Mapping[str, SizeRule]) -> Call:
@@ -74,9 +88,23 @@ def of_array_function(label: str, function: ArrayFunction, signature: Signature,
         returned = made(*takes.arguments(inputs), **options)
         return returned if is_ordered else tuple(returned[place] for place in order)
 
+    def prepare(sizes: Mapping[str, Any]) -> Prepared:
+        places = {name: signature.outputs[place].shape(sizes) for place, name in enumerate(results)}
+        shapes = made._like | {made._places[name]: places[name] for name, _ in made._called}
+        target, tail = made._prepared(shapes)
+        if is_ordered:
+            return (target, *takes.from_sizes(sizes), tail)
+
+        def reordered(*args: Any) -> Any:
+            returned = target(*args)
+            return tuple(returned[place] for place in order)
+
+        return (reordered, *takes.from_sizes(sizes), tail)
+
     keywords = tuple(name for name in KEYWORDS if name in made._keywords)
     accepted = tuple(parameters[signature.inputs[place].name].dtype for place in signature.arrays)
-    return Call(call, keywords, accepted, tuple(parameters[name].dtype for name in results), is_exact=True)
+    dtypes = tuple(parameters[name].dtype for name in results)
+    return Call(call, keywords, accepted, dtypes, prepare, takes.letters, is_exact=True)
 
 
 class _Takes:
@@ -108,11 +136,16 @@ class _Takes:
                 f"{label}: call: the input {missing[0]} is no parameter of the {kind} ({', '.join(parameters)}); "
                 f"accepted: the names of its parameters, or {_OTHERWISE}{signature.pointed(place)}"
             )
-        self.has_sizes = any(isinstance(source, str) for source in self.sources)
+        self.letters = tuple(source for source in self.sources if isinstance(source, str))
+
+    def from_sizes(self, sizes: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+        """Return the place of each argument among the inputs, or -1, and in its place the size of a letter."""
+        places = tuple(-1 if isinstance(source, str) else source for source in self.sources)
+        return places, tuple(sizes[source] if isinstance(source, str) else None for source in self.sources)
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
         sizes: dict[str, Any] = {}
-        if self.has_sizes:
+        if self.letters:
             shapes = [facts_of(inputs[place])[0] for place in self.signature.arrays]
             sizes = self.signature.sizes_of(self.label, shapes, self.extra)
         return [sizes[source] if isinstance(source, str) else inputs[source] for source in self.sources]

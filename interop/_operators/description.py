@@ -38,7 +38,9 @@ class Description:
         self.gradient, self.tangent, self.cut, self.batching, self.key = gradient, tangent, cut, batching, key
         self.call: Callable[..., Any] = call.function
         self.keywords = call.keywords
-        self._is_exact, self._accepted, self._made = call.is_exact, call.accepted, call.made
+        self._prepare, self._accepted, self._made = call.prepare, call.accepted, call.made
+        #: Are the results of the shapes and dtypes of `results`, without `check_results`?
+        self.is_exact = call.is_exact
         self._dtypes = tuple(dtypes) or (None,) * len(signature.outputs)
         self.sizes = dict(sizes or {})
         self._names = [signature.inputs[place].name for place in signature.arrays]
@@ -148,12 +150,15 @@ class Description:
 
     # ---- the call ----
 
-    def readable(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the inputs, where each array says its shape and dtype; TypeError for what is none, or no number."""
+    def readable(self, inputs: Sequence[Any], always: bool = False) -> list[Any]:
+        """Return the inputs, where each array says its shape and dtype; TypeError for what is none, or no number.
+
+        `always`: each is an `interop.Array`.
+        """
         read = list(inputs)
         for place, (operand, x) in enumerate(zip(self.signature.inputs, inputs, strict=True)):
             if operand.axes is not None:
-                read[place] = readable(self.label, operand.name, x)
+                read[place] = readable(self.label, operand.name, x, always)
             elif hasattr(x, "__dlpack__") or (hasattr(x, "ndim") and x.ndim):
                 raise TypeError(
                     f"{self.label}: {operand.name} is {type(x).__name__}; accepted: a number, or an array where the "
@@ -161,9 +166,25 @@ class Description:
                 )
         return read
 
+    def check(self, inputs: Sequence[Any]) -> tuple[list[Any], tuple[Facts, ...]]:
+        """Return the inputs, as `readable` does, and what `results` returns for them."""
+        read = self.readable(inputs)
+        return read, self.results([facts_of(read[place]) for place in self.signature.arrays])
+
     def run(self, inputs: Sequence[Any], **options: Any) -> Any:
         """Call `call` at once with these inputs, and check what it returns. `options` are of `keywords`."""
-        inputs = self.readable(inputs)
-        expected = self.results([facts_of(inputs[place]) for place in self.signature.arrays])
+        inputs, expected = self.check(inputs)
         made = self.call(*inputs, **options)
-        return made if self._is_exact else self.check_results(made, expected)
+        return made if self.is_exact else self.check_results(made, expected)
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Return what `_core.OperatorCalls` keeps of calls with inputs of these types and shapes, or None.
+
+        That is what `Call.prepare` says, and the results' shapes and dtypes where they are to be checked.
+        """
+        read, expected = self.check(inputs)
+        if any(x is not y for x, y in zip(read, inputs, strict=True)):
+            return None
+        shapes = [facts_of(inputs[place])[0] for place in self.signature.arrays]
+        sizes = self.signature.sizes_of(self.label, shapes, self.sizes)
+        return (*self._prepare(sizes), None if self.is_exact else expected)

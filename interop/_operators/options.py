@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from interop._arguments import shown, type_name
 from interop._libraries.base import numpy_dtype
-from interop._operators.signature import Signature, SizeRule
+from interop._operators.signature import LEADING, Signature, SizeRule
 
 __all__ = ["DtypeRule", "check_parts", "check_sizes", "cut_of", "dtypes_of", "sizes_of"]
 
@@ -33,12 +33,15 @@ def sizes_of(label: str, given: object) -> dict[str, SizeRule]:
             raise TypeError(f"{label}: sizes[{letter!r}] does not say what it takes; accepted: {example}") from None
         if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in names):
             raise TypeError(f"{label}: sizes[{letter!r}] takes arguments without names; accepted: {example}")
-        rules[letter] = SizeRule(function, tuple(p.name for p in names))
+        rules[letter] = SizeRule(function, tuple(p.name for p in names if p.default is p.empty))
     return rules
 
 
-def check_sizes(label: str, sizes: Mapping[str, SizeRule], signature: Signature) -> None:
-    """Raise ValueError where a letter of `sizes=` is an input's already, or no result's, or takes what is no letter."""
+def check_sizes(label: str, sizes: Mapping[str, SizeRule], signature: Signature, taken: Collection[str]) -> None:
+    """Raise ValueError where a letter of `sizes=` is an input's, or for nothing, or its function takes what is none.
+
+    `taken` are the letters that `call` takes.
+    """
     of_results = {letter for operand in signature.outputs for letter in operand.letters}
     for letter, rule in sizes.items():
         if letter in signature.letters:
@@ -47,11 +50,14 @@ def check_sizes(label: str, sizes: Mapping[str, SizeRule], signature: Signature)
                 f"{label}: sizes: {letter} is a size of {operand.name}; accepted: letters that are in no input"
                 f"{signature.pointed(place, (operand.axes or ()).index(letter))}"
             )
-        if letter not in of_results:
-            raise ValueError(f"{label}: sizes: {letter} is in no result of {signature}; accepted: letters of results")
+        if letter not in of_results and letter not in taken:
+            raise ValueError(
+                f"{label}: sizes: {letter} is in no result of {signature}, and no parameter of call; accepted: letters "
+                "of results, and parameters of a kernel or C function"
+            )
         for name in rule.letters:
-            if name not in signature.letters:
-                known = ", ".join(signature.letters) or "none"
+            if name not in signature.letters and not (name == LEADING and signature.has_leading):
+                known = ", ".join([*signature.letters, *[LEADING] * signature.has_leading]) or "none"
                 raise ValueError(
                     f"{label}: sizes[{letter!r}] takes {name}, which is in no input of {signature}; accepted: {known}"
                 )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import keyword
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from interop._operators.grammar import Axes, Axis, Read, ReadOperand, pointed, read
 
-__all__ = ["KEYWORDS", "Operand", "Shape", "Signature", "SizeRule", "parse", "shown_shape"]
+__all__ = ["KEYWORDS", "LEADING", "Operand", "Shape", "Signature", "SizeRule", "parse", "shown_shape"]
 
 #: Of the call of an operator, so no input's name.
 KEYWORDS = ("stream", "execution")
+#: How many elements the leading axes have, by this name for the functions of sizes.
+LEADING = "leading"
 Shape = tuple[Any, ...]  # of ints, or of symbols that stand for them
 
 
@@ -127,6 +130,8 @@ class Signature:
                     accepted = "the same, as nothing is broadcast" if axis is ... else "one size"
                     what = f"{letter} is {_shown(size)} in {operand.name}, {where}; accepted: {accepted}"
                     self._refuse(label, what, place, k)
+        if extra and "..." in sizes:
+            sizes.setdefault(LEADING, math.prod(sizes["..."]))
         for name, rule in extra.items():
             sizes[name] = self._size_by(label, name, rule, sizes)
         return sizes
@@ -142,20 +147,25 @@ class Signature:
         except Exception as error:
             error.add_note(f"{label}: raised by the function for the size {name}, of {given}")
             raise
-        place, axis = next(
-            (len(self.inputs) + k, operand.axes.index(name))
-            for k, operand in enumerate(self.outputs)
-            if operand.axes and name in operand.axes
-        )
+        wrong: type[Exception] | None = None
         if isinstance(size, _NO_SIZES):
-            what = f"{name}, as its function of sizes= returns it, is {type(size).__name__}; accepted: an int"
-            raise TypeError(f"{label}: {what}{self.pointed(place, axis)}")
-        if isinstance(size, int) and size < 0:
-            what = f"{name}, as its function of sizes= returns it for {given}, is {size}; accepted: 0 or more"
-            self._refuse(label, what, place, axis)
+            wrong, what, accepted = TypeError, type(size).__name__, "an int"
+        elif isinstance(size, int) and size < 0:
+            wrong, what, accepted = ValueError, str(size), "0 or more"
+        if wrong:
+            what = f"{name}, as its function of sizes= returns it for {given}, is {what}; accepted: {accepted}"
+            what = f"{name}, as its function of sizes= returns it for {given}, is {what}; accepted: {accepted}"
+            raise wrong(f"{label}: {what}{self._pointed_size(name)}")
         return size
 
     # ---- what errors show ----
+
+    def _pointed_size(self, letter: str) -> str:
+        """Return what `pointed` does of the first axis of a result with this letter; "" if there is none."""
+        for place, operand in enumerate(self.outputs):
+            if letter in operand.letters:
+                return self.pointed(len(self.inputs) + place, (operand.axes or ()).index(letter))
+        return ""
 
     def _refuse(self, label: str, what: str, place: int, axis: int | None = None) -> NoReturn:
         raise ValueError(f"{label}: {what}{self.pointed(place, axis)}")

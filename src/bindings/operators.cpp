@@ -1,0 +1,242 @@
+/// The eager call of an operator: what follows from the types and shapes of its inputs is found by Python once, and
+/// kept.
+#include <interop/call.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/frame.h"
+#include "exchange/door.h"
+#include "exchange/python.h"
+#include "exchange/route.h"
+
+namespace interop::bindings {
+namespace {
+
+using exchange::attribute;
+using exchange::Computes;
+using exchange::Lookup;
+using exchange::Name;
+
+const Name kShape("shape"), kDtype("dtype");
+constexpr size_t kMostPlans = 8;
+
+/// What Python says of inputs of these types and shapes.
+struct Plan {
+  std::vector<PyTypeObject*> types;  // of all inputs; each is kept alive by `held`
+  std::vector<nb::object> shapes;    // of the arrays
+  std::vector<nb::object> dtypes;    // of the arrays; none where what is called checks them
+  nb::object target;
+  std::vector<int> places;         // of each argument among the inputs; -1 for one of `values`
+  std::vector<nb::object> values;  // beside the places
+  nb::object tail;                 // None: the arguments by position; else they are a tuple, and these follow it
+  nb::object expected;             // None, or a tuple of the results' shapes and dtypes
+  std::vector<nb::object> made;    // the results' dtypes, once they have been checked
+  std::vector<nb::object> held;
+};
+
+/// The inputs that are arrays, and what they say of themselves.
+struct Facts {
+  std::vector<nb::object> shapes, dtypes;
+};
+
+bool equal(const nb::object& a, const nb::object& b) {
+  if (a.is(b)) return true;
+  const int answer = PyObject_RichCompareBool(a.ptr(), b.ptr(), Py_EQ);
+  if (answer < 0) nb::raise_python_error();
+  return answer == 1;
+}
+
+class OperatorCalls {
+ public:
+  OperatorCalls(std::string label, std::vector<std::string> names, std::vector<int> arrays, bool asks_dtypes,
+                nb::object prepare, nb::object check)
+      : label_(std::move(label)),
+        names_(std::move(names)),
+        arrays_(std::move(arrays)),
+        asks_dtypes_(asks_dtypes),
+        prepare_(std::move(prepare)),
+        check_(std::move(check)) {}
+
+  /// "torch" or "jax" where a transform, a mode or a record of these needs the call; "unknown" where an input is of no
+  /// array type that is known; "" where the call is run at once.
+  const char* door(const nb::tuple& inputs) const {
+    Room<Argument> arguments(static_cast<int>(arrays_.size()));
+    int count = 0;
+    for (const int place : arrays_) {
+      const nb::handle x = inputs[static_cast<size_t>(place)];
+      const exchange::Route* const route = exchange::find_route(x);
+      if (!route) return "unknown";
+      if (route->tracing() == exchange::Tracing::tracer) return "jax";
+      arguments[count++] = {names_[static_cast<size_t>(place)].c_str(), x};
+    }
+    const Computes who = exchange::who_computes(label_.c_str(), arguments.data(), count, count, nb::none());
+    return who == Computes::torch || who == Computes::torch_autograd ? "torch" : "";
+  }
+
+  /// NotImplemented where the call is not one to be run at once, or Python must see to it.
+  nb::object call(const nb::tuple& inputs) {
+    if (nb::len(inputs) != names_.size() || *door(inputs)) return nb::borrow(Py_NotImplemented);
+    Facts facts;
+    if (!read(inputs, facts)) return nb::borrow(Py_NotImplemented);
+    std::shared_ptr<Plan> plan = find(inputs, facts);
+    if (!plan) {
+      plan = make(inputs, facts);
+      if (!plan) return nb::borrow(Py_NotImplemented);
+    }
+    nb::object made = run(*plan, inputs);
+    if (!plan->expected.is_none() && !is_as_expected(*plan, made)) return check(*plan, made);
+    return made;
+  }
+
+ private:
+  /// False where an array does not say its shape, or its dtype.
+  bool read(const nb::tuple& inputs, Facts& facts) const {
+    facts.shapes.reserve(arrays_.size());
+    for (const int place : arrays_) {
+      const nb::handle x = inputs[static_cast<size_t>(place)];
+      nb::object shape = exchange::attribute_or_null(x, kShape);
+      if (!shape.is_valid()) return false;
+      facts.shapes.push_back(std::move(shape));
+      if (!asks_dtypes_) continue;
+      nb::object dtype = exchange::attribute_or_null(x, kDtype);
+      if (!dtype.is_valid()) return false;
+      facts.dtypes.push_back(std::move(dtype));
+    }
+    return true;
+  }
+
+  bool fits(const Plan& plan, const nb::tuple& inputs, const Facts& facts) const {
+    for (size_t i = 0; i < plan.types.size(); ++i) {
+      if (Py_TYPE(nb::handle(inputs[i]).ptr()) != plan.types[i]) return false;
+    }
+    for (size_t k = 0; k < facts.shapes.size(); ++k) {
+      if (!equal(facts.shapes[k], plan.shapes[k])) return false;
+    }
+    for (size_t k = 0; k < facts.dtypes.size(); ++k) {
+      if (!facts.dtypes[k].is(plan.dtypes[k])) return false;
+    }
+    return true;
+  }
+
+  std::shared_ptr<Plan> find(const nb::tuple& inputs, const Facts& facts) const {
+    const size_t count = plans_.size();
+    for (size_t i = 0; i < count && i < plans_.size(); ++i) {
+      const std::shared_ptr<Plan> plan = plans_[i];  // a comparison may run Python, and so another call of this
+      if (fits(*plan, inputs, facts)) return plan;
+    }
+    return nullptr;
+  }
+
+  std::shared_ptr<Plan> make(const nb::tuple& inputs, const Facts& facts) {
+    const nb::object prepared = prepare_(inputs);
+    if (prepared.is_none()) return nullptr;
+    const auto parts = nb::borrow<nb::tuple>(prepared);
+    auto plan = std::make_shared<Plan>();
+    for (const nb::handle x : inputs) {
+      plan->types.push_back(Py_TYPE(x.ptr()));
+      plan->held.push_back(nb::borrow(x.type()));
+    }
+    plan->shapes = facts.shapes;
+    plan->dtypes = facts.dtypes;
+    plan->target = parts[0];
+    for (const nb::handle place : nb::borrow<nb::tuple>(parts[1])) plan->places.push_back(nb::cast<int>(place));
+    for (const nb::handle value : nb::borrow<nb::tuple>(parts[2])) plan->values.push_back(nb::borrow(value));
+    plan->tail = parts[3];
+    plan->expected = parts[4];
+    if (plans_.size() < kMostPlans) {
+      plans_.push_back(plan);
+    } else {
+      plans_[next_++ % kMostPlans] = plan;
+    }
+    return plan;
+  }
+
+  static nb::object run(const Plan& plan, const nb::tuple& inputs) {
+    const size_t count = plan.places.size();
+    const auto argument = [&](size_t i) {
+      const int place = plan.places[i];
+      return place < 0 ? plan.values[i].ptr() : nb::handle(inputs[static_cast<size_t>(place)]).ptr();
+    };
+    Room<PyObject*> passed(static_cast<int>(count) + 8);
+    nb::object arguments;
+    size_t passes = 0;
+    if (plan.tail.is_none()) {
+      for (; passes < count; ++passes) passed[static_cast<int>(passes)] = argument(passes);
+    } else {
+      arguments = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+      if (!arguments.is_valid()) nb::raise_python_error();
+      for (size_t i = 0; i < count; ++i) {
+        PyObject* const x = argument(i);
+        Py_INCREF(x);
+        PyTuple_SET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i), x);
+      }
+      passed[static_cast<int>(passes++)] = arguments.ptr();
+      for (const nb::handle x : nb::borrow<nb::tuple>(plan.tail)) passed[static_cast<int>(passes++)] = x.ptr();
+    }
+    PyObject* const made = PyObject_Vectorcall(plan.target.ptr(), passed.data(), passes, nullptr);
+    if (!made) nb::raise_python_error();
+    return nb::steal(made);
+  }
+
+  static bool is_as_expected(const Plan& plan, const nb::object& made) {
+    if (plan.made.empty()) return false;
+    const auto expected = nb::borrow<nb::tuple>(plan.expected);
+    const size_t count = nb::len(expected);
+    if (count > 1 && !(PyTuple_CheckExact(made.ptr()) && nb::len(made) == count)) return false;
+    for (size_t i = 0; i < count; ++i) {
+      const nb::object x = count > 1 ? nb::borrow(made[i]) : made;
+      const nb::object shape = exchange::attribute_or_null(x, kShape);
+      if (!shape.is_valid() || !equal(shape, nb::borrow(expected[i][0]))) return false;
+      const nb::object dtype = exchange::attribute_or_null(x, kDtype);
+      if (!dtype.is(plan.made[i])) return false;
+    }
+    return true;
+  }
+
+  /// What Python's check makes of the results, which raises for those that are not as the signature says.
+  nb::object check(Plan& plan, const nb::object& made) const {
+    nb::object checked = check_(made, plan.expected);
+    std::vector<nb::object> dtypes;
+    const size_t count = nb::len(plan.expected);
+    for (size_t i = 0; i < count; ++i) {
+      const nb::object x = count > 1 ? nb::borrow(checked[i]) : checked;
+      dtypes.push_back(attribute(x, kDtype));
+    }
+    plan.made = std::move(dtypes);
+    return checked;
+  }
+
+  const std::string label_;
+  const std::vector<std::string> names_;
+  const std::vector<int> arrays_;
+  const bool asks_dtypes_;
+  const nb::object prepare_, check_;
+  std::vector<std::shared_ptr<Plan>> plans_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+void bind_operators(nb::module_& m) {
+  nb::class_<OperatorCalls>(m, "OperatorCalls", "The calls of an operator that are run at once.")
+      .def(nb::init<std::string, std::vector<std::string>, std::vector<int>, bool, nb::object, nb::object>(),
+           nb::arg("label"), nb::arg("names"), nb::arg("arrays"), nb::arg("asks_dtypes"), nb::arg("prepare"),
+           nb::arg("check"),
+           nb::sig("def __init__(self, label: str, names: collections.abc.Sequence[str], arrays: "
+                   "collections.abc.Sequence[int], asks_dtypes: bool, prepare: "
+                   "collections.abc.Callable[[tuple[typing.Any, ...]], tuple[typing.Any, ...] | None], check: "
+                   "collections.abc.Callable[[typing.Any, tuple[typing.Any, ...]], typing.Any]) -> None"))
+      .def("call", &OperatorCalls::call, nb::arg(),
+           nb::sig("def call(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
+           "Run the call; NotImplemented where it is not to be run at once, or cannot be kept.")
+      .def("door", &OperatorCalls::door, nb::arg(), nb::sig("def door(self, inputs: tuple[typing.Any, ...], /) -> str"),
+           "\"torch\" or \"jax\" where a transform, a mode or a record of theirs needs the call, \"unknown\" where "
+           "an input is of no array type that is known, else \"\".");
+}
+
+}  // namespace interop::bindings
