@@ -23,6 +23,7 @@ class ArrayFunction:
     """A function that is called with arrays and numbers, some of which it may make itself."""
 
     _identity: Identity
+    _content: str | None = None  # the key of `identity.content_key`, once it is known
 
     def __init__(
         self,
@@ -120,6 +121,10 @@ class ArrayFunction:
             ) from None
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Self:
+        raise NotImplementedError
+
+    def _made_of_content(self) -> tuple[object, ...]:
+        """Return what the function itself is made of, whatever its results and its launch are: the same anywhere."""
         raise NotImplementedError
 
     def _bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
