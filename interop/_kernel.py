@@ -266,9 +266,7 @@ class Kernel(ArrayFunction):
         declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters]
         launched = (*fixed, *launch[2:])
         self._calls = _core.Kernel(label, declarations, self._load, launched, checked(parameters, reads))
-        image = source.image.data if source.image else b""
-        options = sorted(source.options.items())
-        made_of = (source.text, image, source.path, options, source.compiler, signature, *launch, reads)
+        made_of = (*self._made_of_content(), *launch)
         self._identity = Identity.of(self, name, *made_of, *self._shapes.items(), *self._shapes.values())
 
     @traced_by(traced_call, is_method=True)
@@ -344,6 +342,11 @@ class Kernel(ArrayFunction):
     def globals(self) -> Globals:
         """The variables of the code that the kernel is in, by their names."""
         return Globals(self._program, self._label, self.__name__)
+
+    def _made_of_content(self) -> tuple[object, ...]:
+        source, _, signature, _, reads = self._made_of
+        image = source.image.data if source.image else b""
+        return (source.text, image, source.path, sorted(source.options.items()), source.compiler, signature, reads)
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:
         return Kernel(*self._made_of, shapes, self._program)

@@ -12,7 +12,7 @@ from interop import _core
 from interop._arguments import named
 from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.c_types import Names, Resolved, without_std
-from interop._functions.cxx_names import CxxNames
+from interop._functions.cxx_names import CxxNames, address_of
 from interop._functions.declarations import functions_in, parameters_in
 from interop._functions.identity import Identity
 from interop._functions.opaque import Opaque, WithPointers, pointers_of
@@ -294,7 +294,7 @@ class Library:
         for declaration in declared:
             others = different if declaration.stated.place else of_text
             try:
-                address = _address_of(library, names, declaration, others.count(declaration.name) > 1)
+                address = address_of(library, names, declaration, others.count(declaration.name) > 1)
                 function = Function(self, declaration, address, {})
             except (AttributeError, ValueError) as error:  # the latter, of more parameters than are passed
                 if declaration.stated.place and declaration.name in of_text:
@@ -369,33 +369,6 @@ class Library:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _load_again, tuple(self._made_of)
-
-
-def _address_of(library: SharedLibrary, names: CxxNames, declaration: Declaration, is_overloaded: bool) -> int:
-    """Return the address of a function of C, else of C++.
-
-    `is_overloaded`: there are others of its name, so that it is of C only if it says so.
-    """
-    name, types, not_of_c = declaration.name, declaration.types, None
-    label = f"interop.load: {library.path!r} has no function"
-    if declaration.stated.is_c or not (is_overloaded or "::" in name):
-        try:
-            if address := library.address_of(name):
-                return address
-        except AttributeError as error:
-            not_of_c = error
-    if not declaration.stated.is_c:
-        try:
-            symbol = names.symbol_of(name, types)
-        except AttributeError as error:
-            raise AttributeError(f"interop.load: {library.path!r}: {error}, {declaration.stated.where}") from None
-        if symbol and (address := library.address_of(symbol)):
-            return address
-    if not_of_c:
-        raise AttributeError(f"{not_of_c}, {declaration.stated.where}") from None
-    shown = name if declaration.stated.is_c else declaration.function
-    why = names.why_not(name, types, declaration.stated.is_c)
-    raise AttributeError(f"{label} {shown!r}: {why}, {declaration.stated.where}")
 
 
 class _MadeOf(NamedTuple):
@@ -479,6 +452,11 @@ class Function(ArrayFunction):
             return self._calls.call(args, shapes, given, stream, execution, looks)
 
         return self._run(core, *self._bind(args, named), looks)
+
+    def _made_of_content(self) -> tuple[object, ...]:
+        made, options = self._declaration, self._library._made_of
+        build = self._library._library.build
+        return (build, made.function, made.parameters, made.result, options.streams, options.needs_gpu)
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Function:
         return Function(self._library, self._declaration, self._address, shapes)

@@ -37,15 +37,23 @@ def traced_call(function: Any, /, *args: Any, **named: Any) -> Any:
 
 
 def call_by_operator(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Call a kernel or C function that has raised an error, if that may be since torch follows an array in a mode.
+    """Call a kernel or C function that has raised an error, if that may be since a library follows an array.
 
-    NotImplemented if torch follows none: under no mode, as that of `torch.export`, and where no tensor is fake.
+    torch does under a mode, as that of `torch.export`, and where a tensor is fake; JAX where one is traced.
+    NotImplemented if none does.
     """
-    if "torch" not in sys.modules:
-        return NotImplemented
-    from interop.torch import _calls
+    values = (*args, *named.values())
+    if "torch" in sys.modules:
+        from interop.torch import _calls
 
-    return _calls.call(function, args, named) if _calls.is_traced((*args, *named.values())) else NotImplemented
+        if _calls.is_traced(values):
+            return _calls.call(function, args, named)
+    if "jax" in sys.modules:
+        from interop.jax import _functions
+
+        if _functions.is_traced(values):
+            return _functions.call(function, args, named)
+    return NotImplemented
 
 
 _PREFIX = "_torchdynamo_"

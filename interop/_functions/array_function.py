@@ -25,6 +25,7 @@ class ArrayFunction:
     _identity: Identity
     _calls: Any  # the compiled half
     _tail: tuple[Any, ...]  # what a plain call of it is given behind the arguments and the rules
+    _content: str | None = None  # the key of `identity.content_key`, once it is known
 
     def __init__(
         self,
@@ -130,6 +131,10 @@ class ArrayFunction:
         `shapes` are the rules of the results, all of which are made. The options are those of the construction.
         """
         return self._calls.call, (shapes, *self._tail)
+
+    def _made_of_content(self) -> tuple[object, ...]:
+        """Return what the function itself is made of, whatever its results and its launch are: the same anywhere."""
+        raise NotImplementedError
 
     def _bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return an argument for each parameter but the results, and the results that are given.

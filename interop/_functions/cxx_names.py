@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from interop import _core
+from interop._functions.parameters import Declaration
+from interop._functions.shared_library import SharedLibrary
 from interop._functions.symbols import Symbol, symbols_of
 
-__all__ = ["CxxNames"]
+__all__ = ["CxxNames", "address_of"]
 
 _UNNAMED = "(anonymous namespace)::"
 _EXPORTED = 'accepted: a function that the library exports, as by __attribute__((visibility("default")))'
@@ -133,6 +135,33 @@ class CxxNames:
             if is_made or is_member or is_special or x.text in (f"vtable for {scope}", f"typeinfo for {scope}"):
                 return x.text
         return None
+
+
+def address_of(library: SharedLibrary, names: CxxNames, declaration: Declaration, is_overloaded: bool) -> int:
+    """Return the address of a function of C, else of C++.
+
+    `is_overloaded`: there are others of its name, so that it is of C only if it says so.
+    """
+    name, types, not_of_c = declaration.name, declaration.types, None
+    label = f"interop.load: {library.path!r} has no function"
+    if declaration.stated.is_c or not (is_overloaded or "::" in name):
+        try:
+            if address := library.address_of(name):
+                return address
+        except AttributeError as error:
+            not_of_c = error
+    if not declaration.stated.is_c:
+        try:
+            symbol = names.symbol_of(name, types)
+        except AttributeError as error:
+            raise AttributeError(f"interop.load: {library.path!r}: {error}, {declaration.stated.where}") from None
+        if symbol and (address := library.address_of(symbol)):
+            return address
+    if not_of_c:
+        raise AttributeError(f"{not_of_c}, {declaration.stated.where}") from None
+    shown = name if declaration.stated.is_c else declaration.function
+    why = names.why_not(name, types, declaration.stated.is_c)
+    raise AttributeError(f"{label} {shown!r}: {why}, {declaration.stated.where}")
 
 
 def _demangled(symbols: Iterable[Symbol]) -> list[_Name]:

@@ -8,7 +8,7 @@ import uuid
 import weakref
 from typing import Any
 
-__all__ = ["Content", "Identity", "identities"]
+__all__ = ["Content", "Identity", "content_key", "identities"]
 
 
 class Content:
@@ -34,10 +34,29 @@ class Identity:
         content = repr(made_of)
         if any(callable(x) and not (isinstance(x, Content) and x.is_plain) for x in made_of):
             content = f"{_PROCESS}, {next(_count)}"
-        key = f"{name}-{hashlib.blake2b(content.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
+        key = _key(name, content)
         identity = identities.setdefault(key, Identity(key))
         identity.functions.add(function)
         return identity
+
+
+def content_key(function: Any) -> str:
+    """Return what a kernel or C function is called by in a program that says itself how it is launched, and of what.
+
+    It means the same in every process: it is made of the source, or of the library's build and the declaration.
+    """
+    if function._content is None:
+        function._content = _key(function.__name__, repr(function._made_of_content()))
+    return str(function._content)
+
+
+def own_key(name: str) -> str:
+    """Return a key that no other function has."""
+    return _key(name, f"{_PROCESS}, {next(_count)}")
+
+
+def _key(name: str, content: str) -> str:
+    return f"{name}-{hashlib.blake2b(content.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 _PROCESS = uuid.uuid4()

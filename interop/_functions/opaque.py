@@ -123,6 +123,10 @@ class WithPointers:
             return _made_opaque(returned, self._result.handle)
         return _text_at(returned) if self._result.is_text else returned
 
+    def keep_for_xla(self, key: str) -> None:
+        """Keep it for XLA's programs, as `_core.CFunction.keep_for_xla` does: with arrays alone."""
+        self._with(frozenset()).keep_for_xla(key)
+
     def _with(self, addresses: frozenset[int]) -> Any:
         if addresses not in self._made:
             self._made[addresses] = self._make(addresses)

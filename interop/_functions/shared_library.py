@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import hashlib
 import os
 import sys
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from interop._functions.symbols import build_id_of
 
 __all__ = ["SharedLibrary"]
 
@@ -73,6 +77,7 @@ class SharedLibrary:
             found = _file_of(_open(given, given))
             # By the loader's name for it this may be a file that has been replaced since.
             self._library = _load(given, found) if Path(found).is_file() else _open(given, given)
+        self._loaded = self.version
 
     @property
     def file(self) -> Path:
@@ -87,6 +92,16 @@ class SharedLibrary:
         except OSError:
             return (self.file, uuid.uuid4())  # another one in each process
         return (self.file, status.st_size, status.st_mtime_ns)
+
+    @functools.cached_property
+    def build(self) -> str:
+        """What its code is, in every process: the build ID that the linker gave it, or else a hash of the file."""
+        if self.version != self._loaded:  # of what is loaded, nothing says it any more
+            return str(uuid.uuid4())
+        if number := build_id_of(self.file):
+            return number
+        with self.file.open("rb") as opened:
+            return hashlib.file_digest(opened, "blake2b").hexdigest()
 
     def address_of(self, function: str) -> int | None:
         """Return the address of the function with this symbol; None if there is no such symbol.

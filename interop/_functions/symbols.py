@@ -1,4 +1,4 @@
-"""The symbols that stand in the file of a shared library, and what keeps the loader from some of them."""
+"""What stands in the file of a shared library: its symbols, what keeps the loader from some of them, its build ID."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import struct
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["Symbol", "symbols_of"]
+__all__ = ["Symbol", "build_id_of", "symbols_of"]
 
+_NOTE, _BUILD_ID = 7, b"\3\0\0\0GNU\0"  # SHT_NOTE, and in it NT_GNU_BUILD_ID
 _DYNSYM, _SYMTAB = 11, 2  # SHT_DYNSYM, which the loader reads, and SHT_SYMTAB, which `strip` removes
 _LOCAL = 0  # STB_LOCAL
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
@@ -39,12 +40,30 @@ def symbols_of(file: Path, of_loader: bool = True) -> list[Symbol]:
         return []
 
 
-def _table(file: BinaryIO, wanted: int) -> list[Symbol]:
+def build_id_of(file: Path) -> str:
+    """Return the build ID that the linker gave to a 64-bit ELF file; "" where there is none."""
+    try:
+        with file.open("rb") as opened:
+            for kind, offset, size, _ in _sections(opened):
+                note = _read(opened, offset, size) if kind == _NOTE else b""
+                if note[8:16] == _BUILD_ID:
+                    return note[16:].hex()
+    except (OSError, struct.error):
+        pass
+    return ""
+
+
+def _sections(file: BinaryIO) -> list[tuple[int, int, int, int]]:
+    """Return the type, offset, size and link of each section; none of what is no such file."""
     header = _read(file, 0, _HEADER.size)
     if header[:6] != b"\x7fELF\x02\x01":  # of 64 bits, in little endian
         return []
     start, count = _HEADER.unpack(header)
-    sections = list(_SECTION.iter_unpack(_read(file, start, _SECTION.size * count)))
+    return list(_SECTION.iter_unpack(_read(file, start, _SECTION.size * count)))
+
+
+def _table(file: BinaryIO, wanted: int) -> list[Symbol]:
+    sections = _sections(file)
     found: list[Symbol] = []
     for kind, offset, size, link in sections:
         if kind != wanted or link >= len(sections):

@@ -20,6 +20,12 @@ _targets = _core.build_info()["jax_ffi"]
 for _name, _handler in _targets.items():
     jax.ffi.register_ffi_target(_name, _handler, platform="CUDA", api_version=1)
 
+#: Of kernels and C functions of users: by platform, by name, the handlers by XLA's stage.
+_function_targets: dict[str, dict[str, Any]] = _core.build_info()["jax_functions"]
+for _platform, _of_platform in _function_targets.items():
+    for _name, _stages in _of_platform.items():
+        jax.ffi.register_ffi_target(_name, _stages, platform=_platform, api_version=1)
+
 
 def disabled_checks() -> list[Any]:
     """Return what `jax.export` must not check of this package's custom calls, for its `disabled_checks`.
@@ -36,15 +42,21 @@ def disabled_checks() -> list[Any]:
     >>> a = jax.ShapeDtypeStruct((2, 2), "float32")
     >>> exported = jax.export.export(f, disabled_checks=interop.jax.disabled_checks())(a)
     """
-    return [jax.export.DisabledSafetyCheck.custom_call(name) for name in _targets]
+    names = dict.fromkeys([*_targets, *(name for targets in _function_targets.values() for name in targets)])
+    return [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
 
 
-def require_target(function: str, target: str) -> None:
+def require_target(function: str, target: str, platform: str = "CUDA") -> None:
     """Raise if this build has no handler of that name."""
-    if target not in _targets:
+    if platform == "CUDA" and target not in _targets and target not in _function_targets.get("CUDA", ()):
         raise CudaError(
             f"{function}: this build of interop has no CUDA kernels for JAX: it was built without CUDA or without "
             "XLA's headers (jaxlib==0.8.0); `interop info` says which"
+        )
+    if platform == "cpu" and target not in _function_targets.get("cpu", ()):
+        raise RuntimeError(
+            f"{function}: this build of interop has no handlers for JAX: it was built without XLA's headers "
+            "(jaxlib==0.8.0); accepted: the call outside jax.jit, or another build"
         )
 
 
@@ -55,10 +67,11 @@ def _apart(compiled: Any) -> Callable[..., jax.Array]:
     return alone
 
 
-def run_primitive(function: str, compiled: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+def run_primitive(function: str, compiled: Callable[..., Any], *operands: jax.Array) -> Any:
     """Run one primitive by itself, as JAX does under `jax.disable_jit`, and to find which operation made a NaN."""
     # Each would have the compiled function call the primitive, and that this, without an end.
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
         result = _apart(compiled)(*operands)
-    check_special(function, result)
+    for x in jax.tree.leaves(result):
+        check_special(function, x)
     return result

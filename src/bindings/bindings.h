@@ -23,5 +23,6 @@ void bind_operators(nanobind::module_& m);
 void bind_register(nanobind::module_& m);
 void bind_timing(nanobind::module_& m);
 void bind_variables(nanobind::module_& m);
+void bind_xla_function(nanobind::module_& m);
 
 }  // namespace interop::bindings

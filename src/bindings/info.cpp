@@ -22,6 +22,7 @@ nb::dict build_info() {
   info["compiler"] = cuda::built_compiler();
   info["architectures"] = cuda::built_architectures();
   info["jax_ffi"] = jax_ffi_targets();
+  info["jax_functions"] = jax_function_targets();
   return info;
 }
 

@@ -9,69 +9,25 @@
 #include <interop/cuda/matmul.h>
 #include <interop/error.h>
 #include <interop/tensor.h>
-#include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "bindings/jax_buffers.h"
 #include "exchange/typestr.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 
-namespace ffi = xla::ffi;
 namespace nb = nanobind;
 
 namespace interop {
 namespace {
-
-DLDataType dtype_of(const ffi::AnyBuffer& buffer) {
-  switch (buffer.element_type()) {
-    case ffi::DataType::PRED:
-      return {kDLBool, 8, 1};
-    case ffi::DataType::S8:
-      return {kDLInt, 8, 1};
-    case ffi::DataType::S16:
-      return {kDLInt, 16, 1};
-    case ffi::DataType::S32:
-      return {kDLInt, 32, 1};
-    case ffi::DataType::S64:
-      return {kDLInt, 64, 1};
-    case ffi::DataType::U8:
-      return {kDLUInt, 8, 1};
-    case ffi::DataType::U16:
-      return {kDLUInt, 16, 1};
-    case ffi::DataType::U32:
-      return {kDLUInt, 32, 1};
-    case ffi::DataType::U64:
-      return {kDLUInt, 64, 1};
-    case ffi::DataType::F16:
-      return {kDLFloat, 16, 1};
-    case ffi::DataType::BF16:
-      return kBfloat16;
-    case ffi::DataType::F32:
-      return kFloat32;
-    case ffi::DataType::F64:
-      return kFloat64;
-    case ffi::DataType::C64:
-      return {kDLComplex, 64, 1};
-    case ffi::DataType::C128:
-      return {kDLComplex, 128, 1};
-    case ffi::DataType::F8E4M3FN:
-      return {kDLFloat8_e4m3fn, 8, 1};
-    case ffi::DataType::F8E5M2:
-      return {kDLFloat8_e5m2, 8, 1};
-    default:
-      throw TypeError("an XLA buffer of element type " + std::to_string(static_cast<int>(buffer.element_type())) +
-                      "; accepted: PRED, S8 to S64, U8 to U64, F16, BF16, F32, F64, C64, C128, F8E4M3FN, F8E5M2");
-  }
-}
 
 /// An XLA buffer as a DLTensor: compact and row-major, the layout that the lowering rule asks XLA for.
 class Tensor {
@@ -185,28 +141,6 @@ void queue_matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::
   cuda::launch_matmul(gemm, plan, workspace.for_plan(plan), stream);
 }
 
-/// An error of ours as XLA's; `interop.jax` knows it by its first words.
-ffi::Error report(ffi::ErrorCode code, const std::string& function, const std::string& message) {
-  const std::string prefix = function + ": ";
-  return ffi::Error(code, message.compare(0, prefix.size(), prefix) == 0 ? message : prefix + message);
-}
-
-/// Runs `work`; an exception of it becomes XLA's error.
-template <class Work>
-ffi::Error guarded(const char* function, Work work) {
-  try {
-    return work();
-  } catch (const TypeError& error) {
-    return report(ffi::ErrorCode::kInvalidArgument, function, error.what());
-  } catch (const ValueError& error) {
-    return report(ffi::ErrorCode::kInvalidArgument, function, error.what());
-  } catch (const std::exception& error) {
-    return report(ffi::ErrorCode::kInternal, function, error.what());
-  } catch (...) {
-    return report(ffi::ErrorCode::kInternal, function, "unknown C++ exception");
-  }
-}
-
 ffi::Error matmul(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> c,
                   ffi::RemainingRets spare, std::string_view backend, std::string_view precision, bool transpose_a,
                   bool transpose_b) {
@@ -278,7 +212,7 @@ ffi::Error elementwise(cudaStream_t stream, ffi::RemainingArgs inputs, ffi::Resu
                        std::string_view operation, std::string_view dtype, bool replaces_zero, int64_t where_zero_low,
                        int64_t where_zero_high) {
   const std::string function = "interop." + std::string(operation);
-  return guarded(function.c_str(), [&] {
+  return guarded(function, [&] {
     return queue_elementwise(stream, inputs, *result, function.c_str(),
                              {operation, dtype, replaces_zero, {where_zero_low, where_zero_high}});
   });

@@ -31,6 +31,7 @@ NB_MODULE(in_main_interpreter, m) {
   interop::bindings::bind_kernel(m);
   interop::bindings::bind_variables(m);
   interop::bindings::bind_load(m);
+  interop::bindings::bind_xla_function(m);
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_operators(m);
   interop::bindings::bind_register(m);

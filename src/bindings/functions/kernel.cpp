@@ -7,8 +7,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings/bindings.h"
@@ -18,6 +22,7 @@
 #include "bindings/functions/kernel_launch.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/functions/results.h"
+#include "bindings/functions/xla_function.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/python.h"
@@ -56,12 +61,10 @@ cuda::Kernel* known_compiled(const Kernel& kernel, int device) {
   return nullptr;
 }
 
-/// Throws ValueError unless the parameters are those that the kernel was compiled with, as far as the driver says.
-void check_compiled(const Kernel& kernel, cuda::Kernel& compiled) {
-  const auto bytes = [&] {
-    const nb::gil_scoped_release no_gil;  // the driver may compile PTX here
-    return cuda::parameter_bytes(compiled);
-  }();
+/// Throws ValueError unless the parameters are those that the kernel was compiled with, as far as the driver says. The
+/// driver may compile PTX here. Without the GIL.
+void check_compiled(const KernelDeclaration& kernel, cuda::Kernel& compiled) {
+  const auto bytes = cuda::parameter_bytes(compiled);
   if (!bytes) return;
   const std::string accepted = "; accepted: signature= with the parameters of the kernel itself";
   if (bytes->size() != kernel.parameters.size()) {
@@ -82,7 +85,10 @@ cuda::Kernel& find_compiled(Kernel& kernel, int device) {
   if (cuda::Kernel* known = known_compiled(kernel, device)) return *known;
   const nb::object loaded = kernel.load(cuda::architecture_name(device));
   cuda::Kernel* const found = nb::cast<const LoadedKernel&>(loaded).kernel;
-  check_compiled(kernel, *found);  // on the device of the call, which is current
+  {
+    const nb::gil_scoped_release no_gil;
+    check_compiled(kernel, *found);  // on the device of the call, which is current
+  }
   // Python let other threads in, which may have loaded it too.
   if (!known_compiled(kernel, device)) kernel.compiled.push_back({device, found});
   return *found;
@@ -282,6 +288,92 @@ nb::object call_with(Kernel& kernel, const nb::tuple& arguments, const nb::dict&
   return call_by_name(kernel, arguments, shapes, &given, options, only_looks);
 }
 
+// ---- calls by XLA ----
+
+/// A kernel without Python but for its compiling.
+class KernelOfXla final : public XlaFunction {
+ public:
+  explicit KernelOfXla(const Kernel& kernel)
+      : XlaFunction(kernel.label, true), declaration_(kernel), load_(kernel.load) {
+    for (const KernelParameter& p : kernel.parameters) {
+      parameters.push_back({p.is_array() ? XlaParameter::Kind::array : XlaParameter::Kind::number, p.name, p.dtype,
+                            p.written, p.kind == Kind::view ? p.ndim : -1});
+    }
+  }
+
+  void prepare() override {
+    for (int device = 0; device < cuda::device_count(); ++device) {
+      const std::string architecture = cuda::architecture_name(device);
+      if (loaded(architecture)) continue;
+      const nb::object made = load_(architecture);  // lets other threads in
+      const std::lock_guard lock(mutex_);
+      by_architecture_[architecture] = nb::cast<const LoadedKernel&>(made).kernel;
+    }
+  }
+
+  void run(const XlaCall& call) const override {
+    cuda::Kernel& compiled = on(call.device);
+    Values values;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (call.tensors[i]) {
+        values.put(declaration_.parameters[i], *call.tensors[i]);
+      } else {
+        values.put(declaration_.parameters[i], call.numbers[i]);
+      }
+    }
+    cuda::launch_kernel(compiled, *call.launch, declaration_.label, values.pointers(), call.device, call.stream);
+  }
+
+ private:
+  cuda::Kernel* loaded(const std::string& architecture) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_architecture_.find(architecture);
+    return found == by_architecture_.end() ? nullptr : found->second;
+  }
+
+  /// The kernel on a device, which is current.
+  cuda::Kernel& on(int device) const {
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Kernel::Compiled& compiled : by_device_) {
+        if (compiled.device == device) return *compiled.kernel;
+      }
+    }
+    cuda::Kernel* const found = loaded(cuda::architecture_name(device));
+    if (!found) throw ValueError(label + ": the program was not prepared for device " + std::to_string(device));
+    check_compiled(declaration_, *found);
+    const std::lock_guard lock(mutex_);
+    by_device_.push_back({device, found});
+    return *found;
+  }
+
+  const KernelDeclaration declaration_;
+  const nb::object load_;
+  mutable std::mutex mutex_;
+  std::map<std::string, cuda::Kernel*> by_architecture_;
+  mutable std::vector<Kernel::Compiled> by_device_;
+};
+
+/// The launch for arrays of these shapes, one for each parameter, of which those of numbers are not looked at.
+nb::tuple launch_for(const Kernel& kernel, const nb::tuple& shapes, nb::handle options) {
+  std::vector<Shape> sizes(kernel.parameters.size());
+  std::vector<DLTensor> arrays(sizes.size());
+  std::vector<const DLTensor*> tensors(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (!kernel.parameters[i].is_array()) continue;
+    sizes[i].ndim = read_sizes(kernel.label, kernel.parameters[i].name.c_str(), shapes[i], sizes[i].sizes);
+    arrays[i].ndim = sizes[i].ndim;
+    arrays[i].shape = sizes[i].sizes;
+    tensors[i] = &arrays[i];
+  }
+  LaunchPlan plan = kernel.plan;
+  if (!options.is_none()) apply(kernel, plan, options_of(options));
+  const cuda::Launch launch = launch_of(kernel, plan, tensors.data());
+  const auto& [g, b, c] = std::tie(launch.grid, launch.block, launch.cluster);
+  return nb::make_tuple(g[0], g[1], g[2], b[0], b[1], b[2], c[0], c[1], c[2], launch.shared_bytes,
+                        static_cast<unsigned>(launch.cooperative));
+}
+
 }  // namespace
 
 void bind_kernel(nb::module_& m) {
@@ -303,7 +395,18 @@ void bind_kernel(nb::module_& m) {
                    "typing.Any, execution: str | None, "
                    "only_looks: bool, /) -> typing.Any"),
            "Launch it: with an argument for each parameter but the results that are made, and grid, threads, block, "
-           "shared, cluster, cooperative where they are not those of the construction.");
+           "shared, cluster, cooperative where they are not those of the construction.")
+      .def("launch_for", &launch_for, nb::arg(), nb::arg().none(),
+           nb::sig("def launch_for(self, shapes: tuple[tuple[int, ...], ...], options: tuple[typing.Any, ...] | None, "
+                   "/) -> tuple[int, ...]"),
+           "Grid, block, cluster (three sizes each), bytes of shared memory, and whether it is cooperative.")
+      .def(
+          "keep_for_xla",
+          [](const Kernel& kernel, const std::string& key) {
+            keep_for_xla(key, std::make_unique<KernelOfXla>(kernel));
+          },
+          nb::arg(), nb::sig("def keep_for_xla(self, key: str, /) -> None"),
+          "Keep it as long as the process runs: XLA's programs call it by this key.");
 }
 
 }  // namespace interop::bindings

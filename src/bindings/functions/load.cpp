@@ -21,6 +21,7 @@
 #include "bindings/functions/checked_reads.h"
 #include "bindings/functions/registers.h"
 #include "bindings/functions/results.h"
+#include "bindings/functions/xla_function.h"
 #include "bindings/scalars.h"
 #include "exchange/closing.h"
 #include "exchange/python.h"
@@ -137,8 +138,8 @@ void check_pointers(const CFunction& function, const Side& side) {
 
 // ---- streams that the function chooses itself ----
 
-void refuse_capture(const CFunction& function, const Call& call) {
-  if (function.streams == Streams::given || !cuda::is_capturing(call.stream())) return;
+void refuse_capture(const CFunction& function, cudaStream_t stream) {
+  if (function.streams == Streams::given || !cuda::is_capturing(stream)) return;
   throw ValueError(function.label + ": the call's stream is being captured into a CUDA graph, and the C function " +
                    (function.streams == Streams::own ? "has streams of its own" : "launches on the default stream") +
                    ", which cannot be captured; accepted: a call outside the capture, or a C function with a " +
@@ -149,8 +150,7 @@ void refuse_capture(const CFunction& function, const Call& call) {
 /// What is queued on the legacy stream waits for all blocking streams of the context, the per-thread one included, and
 /// they for it. Without the GIL.
 template <class Run>
-void run_in_order(const CFunction& function, const Call& call, Run&& run) {
-  const cudaStream_t stream = call.stream();
+void run_in_order(const CFunction& function, cudaStream_t stream, Run&& run) {
   if (function.streams == Streams::own) cuda::synchronize(stream);
   const bool joins = function.streams == Streams::default_stream && stream != cuda::kLegacyStream;
   if (joins) cuda::wait_stream(cuda::kLegacyStream, stream);
@@ -280,7 +280,7 @@ class Decision {
     {
       const nb::gil_scoped_release no_gil;
       if (device().call) {
-        run_in_order(function_, *device().call, run);
+        run_in_order(function_, device().call->stream(), run);
       } else {
         run();
       }
@@ -333,7 +333,7 @@ class Decision {
       const int count = static_cast<int>(side.arguments.size());
       side.call.emplace(function_.label.c_str(), side.arguments.data(), count, options);
       check_pointers(function_, side);
-      if (side.kind == Kind::device) refuse_capture(function_, *side.call);
+      if (side.kind == Kind::device) refuse_capture(function_, side.call->stream());
       for (size_t k = 0; k < side.places.size(); ++k) {
         tensors_[static_cast<size_t>(side.places[k])] = &side.call->tensor(static_cast<int>(k));
       }
@@ -399,6 +399,59 @@ nb::object call_by_name(const CFunction& function, nb::tuple arguments, nb::dict
   });
 }
 
+// ---- calls by XLA ----
+
+/// A C function without Python. Its library stays loaded.
+class CFunctionOfXla final : public XlaFunction {
+ public:
+  explicit CFunctionOfXla(const CFunction& function) : XlaFunction(function.label, false), function_(function) {
+    for (const Parameter& p : function.parameters) {
+      const auto kind = p.is_array()             ? XlaParameter::Kind::array
+                        : p.kind == Kind::stream ? XlaParameter::Kind::stream
+                                                 : XlaParameter::Kind::number;
+      parameters.push_back({kind, p.name, p.dtype, p.written, -1});
+      on_gpu_ = on_gpu_ || p.kind == Kind::device;
+    }
+  }
+
+  void run(const XlaCall& call) const override {
+    if (function_.needs_gpu) cuda::require_driver();
+    const Registers registers = registers_of(call);
+    Returned returned;
+    if (on_gpu_) {
+      refuse_capture(function_, call.stream);
+      std::optional<cuda::DeviceGuard> guard;
+      run_in_order(function_, call.stream, [&] {
+        returned = call_symbol(function_, registers);
+        guard.emplace(call.device);  // it may have made another device current
+      });
+    } else {
+      returned = call_symbol(function_, registers);
+    }
+    check_status(function_, returned);
+  }
+
+ private:
+  Registers registers_of(const XlaCall& call) const {
+    Registers registers;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].kind == XlaParameter::Kind::array) {
+        registers.add_integer(reinterpret_cast<Word>(call.tensors[i]->data));
+      } else if (parameters[i].kind == XlaParameter::Kind::stream) {
+        registers.add_integer(reinterpret_cast<Word>(call.stream));
+      } else {
+        Word word = 0;
+        std::memcpy(&word, call.numbers[i].bytes, sizeof word);
+        parameters[i].dtype.code == kDLFloat ? registers.add_float(word) : registers.add_integer(word);
+      }
+    }
+    return registers;
+  }
+
+  const CFunction function_;
+  bool on_gpu_ = false;
+};
+
 /// What each symbol is the name of in C++; None for a symbol that is none of C++.
 nb::list demangled(const std::vector<std::string>& symbols) {
   nb::list names;
@@ -431,6 +484,11 @@ void bind_load(nb::module_& m) {
                    "given: dict[int, int | tuple[int, ...]], stream: typing.Any, execution: str | None, only_looks: "
                    "bool, /) -> typing.Any"),
            "Call it: with an argument for each parameter but the stream and the results that are made.")
+      .def(
+          "keep_for_xla",
+          [](const CFunction& f, const std::string& key) { keep_for_xla(key, std::make_unique<CFunctionOfXla>(f)); },
+          nb::arg(), nb::sig("def keep_for_xla(self, key: str, /) -> None"),
+          "Keep it as long as the process runs: XLA's programs call it by this key.")
       .def_static("demangled", &demangled, nb::arg(),
                   nb::sig("def demangled(symbols: collections.abc.Sequence[str], /) -> list[str | None]"),
                   "What each symbol is the name of in C++; None for a symbol that is none of C++.");
