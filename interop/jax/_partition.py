@@ -1,10 +1,10 @@
-"""How a product is cut over several devices: which axes of a mesh may cut which dimension, and what is added up."""
+"""How a call is cut over several devices: which axes of a mesh may cut which dimension; of products also what is added."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,16 @@ from interop._operations.finish import finish_dtype
 from interop._operations.promotion import numpy_dtype
 from interop.jax._placement import device_count, varying_axes
 
-__all__ = ["is_local", "know_devices", "partitioned", "vary_alike", "with_types"]
+__all__ = [
+    "axes_of",
+    "cuts_of",
+    "is_local",
+    "know_devices",
+    "partitioned",
+    "sharding_of",
+    "vary_alike",
+    "with_types",
+]
 
 _PartitionSpec: Any = jax.sharding.PartitionSpec
 _Spec = tuple[tuple[str, ...], ...]  # the axes of the mesh that cut each dimension
@@ -69,15 +78,48 @@ def is_local(function: str, ctx: mlir.LoweringRuleContext) -> bool:
         )
     if getattr(context, "device_assignment", True) is None:
         raise NotImplementedError(
-            f"{function}: JAX {jax.__version__} does not say for which devices a program is, so the product cannot be "
+            f"{function}: JAX {jax.__version__} does not say for which devices a program is, so the call cannot be "
             "cut; accepted: the call inside jax.shard_map"
         )
     if ctx.module_context.lowering_parameters.for_export:
         raise NotImplementedError(
-            f"{function}: a program over several devices cannot be exported where JAX cuts the product: the rule for "
+            f"{function}: a program over several devices cannot be exported where JAX cuts the call: the rule for "
             "that is Python; accepted: the call inside jax.shard_map"
         )
     return False
+
+
+def cuts_of(
+    mesh: Any, sizes: Mapping[str, int], whole: Collection[str], *given: tuple[tuple[str, ...], Any]
+) -> dict[str, tuple[str, ...]]:
+    """Return the axes of a mesh that cut each index: those given first, each once, where they divide its size.
+
+    `given` are indices of arrays, each with the array's sharding; those that are `whole` are not cut.
+    """
+    cuts: dict[str, tuple[str, ...]] = {}
+    used: set[str] = set()
+    for indices, sharding in given:
+        for index, axes in zip(indices, axes_of(sharding, len(indices)), strict=True):
+            if not axes or index in cuts or index in whole or used & set(axes):
+                continue
+            # XLA fills a block that is not whole with anything.
+            if sizes[index] % math.prod(mesh.shape[axis] for axis in axes) == 0:
+                cuts[index] = axes
+                used.update(axes)
+    return cuts
+
+
+def sharding_of(mesh: Any, indices: tuple[str, ...], cuts: Mapping[str, tuple[str, ...]]) -> Any:
+    """Return the sharding of an array with those indices."""
+    return jax.sharding.NamedSharding(mesh, _PartitionSpec(*(cuts.get(index) or None for index in indices)))
+
+
+def axes_of(sharding: Any, ndim: int) -> _Spec:
+    """Return the axes of a mesh that cut each dimension of an array with this sharding."""
+    if not isinstance(sharding, jax.sharding.NamedSharding):  # of JAX's older kinds, which name no axes
+        return ((),) * ndim
+    spec: list[Any] = [*sharding.spec, *(None,) * (ndim - len(sharding.spec))]
+    return tuple(() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in spec)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -137,33 +179,16 @@ class _Product:
     def whole(self, a: Any, b: Any) -> Any:
         return self._multiply(a, b, **self._params)
 
-    def _cuts(self, mesh: Any, *given: tuple[tuple[str, ...], Any]) -> dict[str, tuple[str, ...]]:
-        """Return the axes that cut each index: those named first, each once, where they divide its length."""
-        cuts: dict[str, tuple[str, ...]] = {}
-        used: set[str] = set()
-        for indices, sharding in given:
-            for index, axes in zip(indices, _axes_of(sharding, len(indices)), strict=True):
-                if not axes or index in cuts or index in self.replicated or used & set(axes):
-                    continue
-                # XLA fills a block that is not whole with anything.
-                if self._sizes[index] % math.prod(mesh.shape[axis] for axis in axes) == 0:
-                    cuts[index] = axes
-                    used.update(axes)
-        return cuts
-
-    def _sharding(self, mesh: Any, indices: tuple[str, ...], cuts: dict[str, tuple[str, ...]]) -> Any:
-        return jax.sharding.NamedSharding(mesh, _PartitionSpec(*(cuts.get(index) or None for index in indices)))
-
     def infer(self, mesh: Any, arguments: Any, result: Any) -> Any:
         a, b = (x.sharding for x in arguments)
-        return self._sharding(mesh, self._result, self._cuts(mesh, (self._a, a), (self._b, b)))
+        return sharding_of(mesh, self._result, cuts_of(mesh, self._sizes, self.replicated, (self._a, a), (self._b, b)))
 
     def partition(self, mesh: Any, arguments: Any, result: Any) -> Any:
         a, b = (x.sharding for x in arguments)
-        cuts = self._cuts(mesh, (self._result, result.sharding), (self._a, a), (self._b, b))
-        shardings = self._sharding(mesh, self._a, cuts), self._sharding(mesh, self._b, cuts)
+        cuts = cuts_of(mesh, self._sizes, self.replicated, (self._result, result.sharding), (self._a, a), (self._b, b))
+        shardings = sharding_of(mesh, self._a, cuts), sharding_of(mesh, self._b, cuts)
         call = self._sum_over(cuts["k"]) if "k" in cuts else self.whole
-        return mesh, call, self._sharding(mesh, self._result, cuts), shardings
+        return mesh, call, sharding_of(mesh, self._result, cuts), shardings
 
     def _sum_over(self, axes: tuple[str, ...]) -> Callable[[Any, Any], Any]:
         """Return the product of blocks, which is added up over those axes: in the dtype of sums, and rounded once."""
@@ -178,13 +203,6 @@ class _Product:
                 return jax.lax.psum(part, axes).astype(dtype)
 
         return call
-
-
-def _axes_of(sharding: Any, ndim: int) -> _Spec:
-    if not isinstance(sharding, jax.sharding.NamedSharding):  # of JAX's older kinds, which name no axes
-        return ((),) * ndim
-    spec: list[Any] = [*sharding.spec, *(None,) * (ndim - len(sharding.spec))]
-    return tuple(() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in spec)
 
 
 # ---- meshes whose types say how an array is cut ----
@@ -226,5 +244,5 @@ def _result_spec(function: str, a: Any, b: Any) -> list[tuple[str, ...] | None]:
 
 def _matrix_cuts(x: Any, kept: int) -> list[tuple[str, ...]]:
     """Return the axes that cut the stacks, and the dimension that the result has, too."""
-    axes = _axes_of(jax.typeof(x).sharding, x.ndim)
+    axes = axes_of(jax.typeof(x).sharding, x.ndim)
     return [*axes[:-2], axes[kept] if x.ndim > 1 else ()]

@@ -15,6 +15,7 @@ from interop._arguments import shown
 
 __all__ = [
     "check_concrete",
+    "check_memory",
     "check_operands",
     "check_shapes",
     "device_count",
@@ -56,11 +57,16 @@ def check_operands(function: str, operands: dict[str, _Aval]) -> None:
             raise NotImplementedError(
                 f"{function}: {name} has the symbolic shape {x.shape}, not supported yet; accepted: a shape of numbers"
             )
-        if x.memory_space.name != "Device":
-            raise ValueError(
-                f"{function}: {name} is in JAX's host memory; move it first, with "
-                f"jax.device_put({name}, {name}.sharding.with_memory_kind('device'))"
-            )
+        check_memory(function, name, x)
+
+
+def check_memory(function: str, name: str, x: _Aval) -> None:
+    """Refuse a traced operand in memory that no kernel could take."""
+    if x.memory_space.name != "Device":
+        raise ValueError(
+            f"{function}: {name} is in JAX's host memory; move it first, with "
+            f"jax.device_put({name}, {name}.sharding.with_memory_kind('device'))"
+        )
 
 
 def check_shapes(function: str, operands: dict[str, Any]) -> None:

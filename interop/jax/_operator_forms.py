@@ -1,0 +1,306 @@
+"""What an operator computes in a program of JAX's: its results, their tangents, or gradients. Each has named operands."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from interop._arguments import type_name
+from interop._libraries.jax import keeping
+from interop._operations.finish import finish_dtype
+from interop._operations.promotion import numpy_dtype
+from interop._operators.arrays import Facts
+from interop._operators.description import Description
+from interop._operators.signature import Operand
+from interop.jax._placement import name_of
+
+__all__ = ["Form", "Gradient", "Number", "Results", "Tangent", "is_differentiable", "sum_dtype"]
+
+_Tracer = jax.core.Tracer
+
+
+class Number:
+    """A number that is fixed in a program. Equal to those of the same type that print the same: 1 is not 1.0."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._key = type(value), repr(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def is_differentiable(x: Any) -> bool:
+    """Has an array, or what JAX knows of one, a dtype of floats or complex numbers?"""
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def _facts(x: Any) -> Facts:
+    return x.shape, name_of(x.dtype)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A function of the user's, of arrays by position. `numbers` has the fixed ones among the inputs, by their places.
+
+    Each operand and each result has axes, as the signature has them.
+    """
+
+    description: Description
+    numbers: tuple[Number | None, ...]
+
+    @property
+    def label(self) -> str:
+        return self.description.label
+
+    def __repr__(self) -> str:
+        fixed = [
+            f"{operand.name}={number!r}"
+            for operand, number in zip(self.description.signature.inputs, self.numbers, strict=True)
+            if number is not None
+        ]
+        return f"<{', '.join([f'{type(self).__name__.lower()} of {self.label}', *fixed])}>"
+
+    @functools.cached_property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The inputs that are operands: the arrays, and the numbers that are traced, which have no axes."""
+        pairs = zip(self.description.signature.inputs, self.numbers, strict=True)
+        return tuple(Operand(operand.name, operand.axes or ()) for operand, number in pairs if number is None)
+
+    @functools.cached_property
+    def outputs(self) -> tuple[Operand, ...]:
+        """The results of the operator, each with a name."""
+        outputs = self.description.signature.outputs
+        alone = len(outputs) == 1
+        return tuple(
+            Operand(operand.name or ("the result" if alone else f"result {place}"), operand.axes)
+            for place, operand in enumerate(outputs)
+        )
+
+    @functools.cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        raise NotImplementedError
+
+    @functools.cached_property
+    def results(self) -> tuple[Operand, ...]:
+        raise NotImplementedError
+
+    @functools.cached_property
+    def sums(self) -> tuple[str, ...]:
+        """The letters over which parts are added up."""
+        return ()
+
+    def facts(self, operands: Sequence[Any]) -> list[Facts]:
+        """Return the shape and dtype of each result; raise for operands that do not fit."""
+        raise NotImplementedError
+
+    def compute(self, *operands: Any) -> tuple[Any, ...]:
+        """Call the function of arrays that are traced, and return its results, all arrays of JAX's."""
+        expected = self.facts(operands)
+        dtypes = [numpy_dtype(dtype) for _, dtype in expected]
+        with keeping(*dtypes, *(x.dtype for x in operands)):
+            made = self._call(*operands)
+            return tuple(
+                jnp.zeros(shape, dtype) if x is None else jnp.asarray(x)
+                for x, (shape, _), dtype in zip(made, expected, dtypes, strict=True)
+            )
+
+    def _call(self, *operands: Any) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def given(self, operands: Sequence[Any]) -> list[Any]:
+        """Return the inputs of the operator by position, of those that are operands."""
+        left = iter(operands)
+        return [next(left) if number is None else number.value for number in self.numbers]
+
+    def places(self) -> list[int]:
+        """Return the place among all inputs of each that is an operand."""
+        return [place for place, number in enumerate(self.numbers) if number is None]
+
+    def array_facts(self, inputs: Sequence[Any]) -> list[Facts]:
+        """Return the shapes and dtypes of the arrays among all inputs."""
+        return [_facts(inputs[place]) for place in self.description.signature.arrays]
+
+    @contextlib.contextmanager
+    def reading(self, function: str, **named: Any) -> Iterator[None]:
+        """Raise TypeError, which says what was asked for, where a function reads values or addresses of arrays."""
+        what = "the values of an array"
+        try:
+            yield
+            return
+        except AttributeError as error:
+            if not isinstance(error.obj, _Tracer):
+                raise
+            name = next((name for name, x in named.items() if x is error.obj), "an array")
+            what, cause = f"{name}.{error.name}", error
+        except (
+            jax.errors.ConcretizationTypeError,
+            jax.errors.TracerArrayConversionError,
+            jax.errors.TracerIntegerConversionError,
+            jax.errors.NonConcreteBooleanIndexError,
+        ) as error:
+            cause = error  # type: ignore[assignment]
+        raise TypeError(
+            f"{self.label}: {function} asks for {what}, which JAX traces: there are shapes and dtypes, and no memory "
+            "yet; accepted: a function over kernels, C functions, expressions and operations of interop and JAX"
+        ) from cause
+
+
+@dataclass(frozen=True, repr=False)
+class Results(Form):
+    """The results of an operator, of its inputs."""
+
+    @functools.cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        return self.inputs
+
+    @functools.cached_property
+    def results(self) -> tuple[Operand, ...]:
+        return self.outputs
+
+    @functools.cached_property
+    def sums(self) -> tuple[str, ...]:
+        return self.description.signature.sums
+
+    def facts(self, operands: Sequence[Any]) -> list[Facts]:
+        return [*self.description.results(self.array_facts(self.given(operands)))]
+
+    def _call(self, *operands: Any) -> Sequence[Any]:
+        inputs = self.given(operands)
+        with self.reading("call", **_named(self.inputs, operands)):
+            made = self.description.call(*inputs)
+        several = len(self.outputs) > 1
+        made = self.description.check_results(made, self.facts(operands))
+        return _arrays_of_jax(self.label, "call", made if several else (made,))
+
+
+@dataclass(frozen=True, repr=False)
+class Tangent(Form):
+    """The tangents of results, of the inputs, the results, and tangents of the inputs with the places `by`.
+
+    `of` are the places of the results that have any.
+    """
+
+    by: tuple[int, ...]
+    of: tuple[int, ...]
+
+    @functools.cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        inputs = self.description.signature.inputs
+        tangents = (Operand(f"the tangent of {inputs[place].name}", inputs[place].axes) for place in self.by)
+        return (*self.inputs, *self.outputs, *tangents)
+
+    @functools.cached_property
+    def results(self) -> tuple[Operand, ...]:
+        return tuple(self.outputs[place] for place in self.of)
+
+    def facts(self, operands: Sequence[Any]) -> list[Facts]:
+        outputs = operands[len(self.inputs) :]
+        return [_facts(outputs[place]) for place in self.of]
+
+    def _call(self, *operands: Any) -> Sequence[Any]:
+        function = self.description.tangent
+        inputs, outputs, tangents = self.split(operands)
+        by = dict(zip(self.by, tangents, strict=True))
+        if function is None:
+            raise self.missing()
+        all_tangents = tuple(
+            by.get(place, jnp.zeros(x.shape, x.dtype) if hasattr(x, "dtype") and is_differentiable(x) else None)
+            if place in self.description.signature.arrays
+            else None
+            for place, x in enumerate(inputs)
+        )
+        with self.reading("tangent"):
+            made = function(all_tangents, tuple(inputs), tuple(outputs))
+        several = len(outputs) > 1
+        made = self.description.check_tangents(made, [_facts(x) for x in outputs])
+        made = _arrays_of_jax(self.label, "tangent", made if several else (made,))
+        return [made[place] for place in self.of]
+
+    def missing(self) -> NotImplementedError:
+        """Return the error where tangents are asked for, and the operator has but a gradient."""
+        names = ", ".join(self.description.signature.inputs[place].name for place in self.by)
+        return NotImplementedError(
+            f"{self.label}: JAX asks for tangents by {names} (jax.jvp, jax.jacfwd, jax.linearize), and it has a "
+            "gradient alone; accepted: tangent= of interop.operator, or reverse mode (jax.grad, jax.vjp, jax.jacrev)"
+        )
+
+    def split(self, operands: Sequence[Any]) -> tuple[list[Any], Sequence[Any], Sequence[Any]]:
+        """Return all inputs, the results, and the tangents."""
+        count, end = len(self.inputs), len(self.inputs) + len(self.outputs)
+        return self.given(operands[:count]), operands[count:end], operands[end:]
+
+
+@dataclass(frozen=True, repr=False)
+class Gradient(Form):
+    """The gradients by the inputs with the places `by`, of those of the results `of`, the inputs, and the results.
+
+    `gradient` is the adjoint, as torch has it. JAX's is the transpose: the conjugate of the adjoint of the conjugate.
+    """
+
+    by: tuple[int, ...]
+    of: tuple[int, ...]
+
+    @functools.cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        grads = (Operand(f"the gradient of {self.outputs[k].name}", self.outputs[k].axes) for k in self.of)
+        return (*grads, *self.inputs, *self.outputs)
+
+    @functools.cached_property
+    def results(self) -> tuple[Operand, ...]:
+        return tuple(self.description.signature.inputs[place] for place in self.by)
+
+    def facts(self, operands: Sequence[Any]) -> list[Facts]:
+        inputs = self.given(operands[len(self.of) :])
+        return [_facts(inputs[place]) for place in self.by]
+
+    def _call(self, *operands: Any) -> Sequence[Any]:
+        function = self.description.gradient
+        assert function is not None
+        count = len(self.of)
+        inputs = self.given(operands[count:])
+        outputs = operands[count + len(self.inputs) :]
+        by_result = dict(zip(self.of, map(_conj, operands[:count]), strict=True))
+        grads = tuple(by_result.get(place) for place in range(len(outputs)))
+        with self.reading("gradient"):
+            made = function(grads if len(grads) > 1 else grads[0], *inputs, *outputs)
+        made = self.description.check_gradients(made, self.array_facts(inputs))
+        made = _arrays_of_jax(self.label, "gradient", made)
+        arrays = self.description.signature.arrays
+        return [_conj(made[arrays.index(place)]) for place in self.by]
+
+
+def _named(operands: Sequence[Operand], values: Sequence[Any]) -> dict[str, Any]:
+    return {operand.name: x for operand, x in zip(operands, values, strict=True)}
+
+
+def _conj(x: Any) -> Any:
+    return jnp.conj(x) if x is not None and jnp.issubdtype(x.dtype, jnp.complexfloating) else x
+
+
+def _arrays_of_jax(label: str, function: str, made: Sequence[Any]) -> Sequence[Any]:
+    for x in made:
+        if not isinstance(x, jax.Array | np.ndarray | np.generic | None):
+            raise TypeError(
+                f"{label}: {function} returned {type_name(x)} where JAX traces it; accepted: arrays of JAX, and of "
+                "NumPy as constants"
+            )
+    return made
+
+
+def sum_dtype(dtype: Any) -> Any:
+    """Return the dtype in which parts are added up, which is rounded to `dtype` once."""
+    return np.dtype("int32") if dtype.kind == "b" else finish_dtype(dtype)
