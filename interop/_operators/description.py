@@ -39,6 +39,8 @@ class Description:
         self.call: Callable[..., Any] = call.function
         self.keywords = call.keywords
         self._prepare, self._accepted, self._made = call.prepare, call.accepted, call.made
+        #: What `call` calls, and with which arguments, of the inputs; None where it is a Python function.
+        self.calls = call.calls
         #: Are the results of the shapes and dtypes of `results`, without `check_results`?
         self.is_exact = call.is_exact
         self._dtypes = tuple(dtypes) or (None,) * len(signature.outputs)
