@@ -177,6 +177,12 @@ def _results_of(
                 f"{label}: call: the result {operand.name} is no pointer or view that call writes to; accepted: "
                 f"{', '.join(written) or 'none'}{signature.pointed(len(inputs) + place)}"
             )
+    for name in written:
+        if not parameters[name].dtype:
+            raise ValueError(
+                f"{label}: call: {name} is a pointer to void, to which no result is written; accepted: "
+                f"pointers to elements, or {_OTHERWISE}"
+            )
     named = {operand.name for operand in signature.outputs}
     unnamed = [name for name in written if name not in named]
     if len(written) != len(signature.outputs):
