@@ -15,6 +15,8 @@ from interop._kernel import Kernel
 from interop._load import Function
 from interop._matmul import matmul
 from interop._operations.table import FUNCTIONS
+from interop._operator import Operator, bound
+from interop._operators.arrays import facts_of
 
 __all__ = ["ExplainedArgument", "Explanation", "explain"]
 
@@ -88,7 +90,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     ----------
     function : callable
         A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, what
-        `interop.elementwise` or `interop.kernel` makes, or a C function of `interop.load` that takes arrays.
+        `interop.elementwise`, `interop.kernel` or `interop.operator` makes, or a C function of `interop.load` that
+        takes arrays.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -125,12 +128,14 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         return _explain_kernel(function, *args, **kwargs)
     if isinstance(function, Expression):
         return _explain_expression(function, *args, **kwargs)
+    if isinstance(function, Operator):
+        return _explain_operator(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function) if inspect.isfunction(function) else None
     if explainer is None:
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
         raise TypeError(
             f"interop.explain: function is {shown(function)}; accepted: {accepted}, and what "
-            "interop.elementwise, interop.kernel and interop.load make"
+            "interop.elementwise, interop.kernel, interop.load and interop.operator make"
         )
     try:
         inspect.signature(function).bind(*args, **kwargs)
@@ -234,6 +239,48 @@ def _explain_expression(function: Expression, *arrays: Any, **options: Any) -> E
     stream, execution = options.get("stream"), options.get("execution")
     explained = _explain_in_jax(repr(function), jax_arrays, shape, dtype, "", "", "", stream, execution)
     return replace(explained, algorithm="jax.numpy's operations, which XLA fuses")
+
+
+def _explain_operator(
+    operator: Operator, /, *inputs: Any, stream: Any = None, execution: str | None = None, **named: Any
+) -> Explanation:
+    description = operator._description
+    inputs = bound(description, inputs, named)
+    where = operator._calls.door(inputs)
+    options = operator._options(where, stream, execution)
+    read, results = description.check(inputs)
+    if where not in ("torch", "jax") and description.calls is not None:
+        called, args = description.calls(read)
+        return replace(explain(called, *args, **options), function=repr(operator))
+    operands = [(description.signature.inputs[place].name, read[place]) for place in description.signature.arrays]
+    arguments = tuple(_explain_as_it_is(description.label, name, x, where) for name, x in operands)
+    by = {"torch": f"the torch operator {operator.name}: ", "jax": "the JAX primitive of operators: "}.get(where, "")
+    return Explanation(
+        function=repr(operator),
+        arguments=arguments,
+        result_library=arguments[0].library,
+        result_shape=results[0][0],
+        result_dtype=results[0][1],
+        device=arguments[0].device,
+        stream=None,
+        stream_reason="that of each call in the Python function",
+        waits=(),
+        held=(),
+        copies=(),
+        allocator="that of each call in the Python function",
+        workspace_bytes=0,
+        algorithm=f"{by}the Python function {getattr(description.call, '__qualname__', description.call)}",
+    )
+
+
+def _explain_as_it_is(label: str, name: str, x: Any, where: str) -> ExplainedArgument:
+    library, protocol = _core.route(x)
+    shape, dtype = facts_of(x)
+    if where in ("torch", "jax"):  # which show no memory
+        device = str(x.device) if where == "torch" else _ANYWHERE
+        return ExplainedArgument(name, library, protocol, None, shape, None, dtype, device, where == "jax")
+    array = _core.asarray(x, label, None, name)
+    return ExplainedArgument(name, library, protocol, None, shape, array.strides, dtype, array.device, False)
 
 
 # One for each public function, with that function's own signature.

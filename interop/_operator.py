@@ -12,7 +12,7 @@ from interop._arguments import named, refuse_call, shown, type_name
 from interop._expression import Expression
 from interop._functions.array_function import ArrayFunction
 from interop._operators import calls, options, registry
-from interop._operators.content import key_of
+from interop._operators.content import key_of, portable
 from interop._operators.description import Description
 from interop._operators.signature import KEYWORDS, Signature, SizeRule, parse
 from interop._streams import StreamLike
@@ -41,11 +41,74 @@ def operator(
     Parameters
     ----------
     name : str
-        With a package: ``"package::row_sum"``.
+        With a package: ``"package::row_sum"``. Defined again, it takes the place of the operator of that name.
     call : Kernel, Function, Expression or callable
-        What computes it.
+        What computes it. The parameters of a kernel, C function or expression are matched by name with the inputs; one
+        with the name of a letter is given that size. What a kernel or C function writes are the results, by their
+        names, else in order, and the call makes them. A Python function takes the inputs by position, and returns an
+        array, or a tuple of several.
     signature : str
-        The inputs, their axes, and those of the results: ``"x[..., n], s[n], eps -> [..., n]"``.
+        The inputs, their axes, and those of the results: ``"x[..., n], s[n], eps -> [..., n]"``. An input without axes
+        is a number; ``...`` are leading axes. ``; sum k`` at the end says that the results are sums over ``k``.
+    gradient : callable, optional
+        ``gradient(g, *inputs, *outputs)``: the gradient by each input, an array or None, from that by the result; `g`
+        is a tuple where there are several results. Reverse mode asks for it.
+    tangent : callable, optional
+        ``tangent(tangents, inputs, outputs)``, of tuples: the tangents of the results. Forward mode asks for it.
+    dtype : str, callable, or tuple of these, optional
+        The dtype of the results, or of each: its name, that of an input, or a function of the names of the inputs'
+        dtypes. By default it is that of the pointer that is written, else that of the first array.
+    sizes : mapping of str to callable, optional
+        Functions of the letters that are in no input: each is called with the sizes that its parameters name, of
+        inputs; ``leading`` is the number of elements of the leading axes. Integer arithmetic alone.
+    cut : str, optional
+        Letters along which the work may be cut, such as ``"m, n"``, beside ``...`` and sums: each part of the results
+        is then what `call` makes of that part of the inputs. All other axes are whole.
+    batching : "loop", optional
+        How `vmap` maps an input that has no leading axes.
+
+    Returns
+    -------
+    Operator
+        To be called with the inputs, by position or by name.
+
+    Raises
+    ------
+    TypeError
+        An argument is of another type. In a call: an input is no array, or no number, or of a dtype that `call` does
+        not take; a function returns no array, or one of another dtype.
+    ValueError
+        `signature` is none, and the message points at the character; `call` has a parameter that is neither an input
+        nor a size, or does not write the results; `sizes`, `dtype` or `cut` do not fit the signature. In a call: the
+        shapes do not fit, or a function returns an array of another shape; the message points into the signature.
+
+    Notes
+    -----
+    A call with arrays that need no transform runs `call` at once, on the memory of the arrays, as `call` itself would:
+    streams, memory and errors are those of `interop.kernel`, `interop.load` and `interop.elementwise`. No shape is
+    broadcast.
+
+    An operator is pickled by its name, and what it is made of. To load it in a process that has another operator of
+    that name is a ValueError.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import interop
+    >>> scale = interop.operator(
+    ...     "example::scale", interop.elementwise("x * s + b"), "x[..., n], s[n], b[n] -> [..., n]"
+    ... )
+    >>> scale
+    <operator example::scale: x[..., n], s[n], b[n] -> [..., n]>
+    >>> scale(np.ones((2, 3)), np.array([1.0, 2.0, 3.0]), b=np.zeros(3))
+    array([[1., 2., 3.],
+           [1., 2., 3.]])
+    >>> scale(np.ones((2, 3)), np.ones(4), np.ones(3))
+    Traceback (most recent call last):
+      ...
+    ValueError: example::scale: n is 4 in s, of shape (4,), and 3 in x; accepted: one size
+        x[..., n], s[n], b[n] -> [..., n]
+                     ^
     """
     if not isinstance(name, str):
         raise TypeError(f"interop.operator: name is {type_name(name)}; accepted: a str such as 'package::row_sum'")
@@ -72,7 +135,7 @@ def operator(
         key_of(*made_of),
         gradient=gradient,
         tangent=tangent,
-        dtypes=options.dtypes_of(label, dtype, parsed, called.made),
+        dtypes=options.dtypes_of(label, dtype, parsed, called.accepted, called.made),
         sizes=rules,
         cut=options.cut_of(label, cut, parsed, rules),
         batching=batching,
@@ -125,7 +188,12 @@ def _signature_of(names: list[str]) -> inspect.Signature:
 
 
 class Operator:
-    """A function of arrays that `interop.operator` makes."""
+    """A function of arrays of any library; `interop.operator` makes it, and says what it takes.
+
+    The call takes the inputs of the signature, by position or by name, and the keywords ``stream`` and ``execution``
+    where what it calls takes them. It returns an array, or a tuple of several, of the library of the first array. Two
+    of the same name that are made of the same are equal.
+    """
 
     def __init__(self, description: Description, made_of: tuple[Any, ...]) -> None:
         self._description, self._made_of = description, made_of
@@ -136,6 +204,8 @@ class Operator:
         )
         self.__name__ = self.__qualname__ = description.name.partition("::")[2]
         self.__signature__ = _signature_of(names)
+        doc = inspect.getdoc(made_of[1]) if inspect.isroutine(made_of[1]) else getattr(made_of[1], "__doc__", None)
+        self.__doc__ = f"{self.__name__}({', '.join(names)}): {self.signature}" + (f"\n\n{doc}" if doc else "")
 
     @traced_by(_traced, is_method=True)
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
@@ -161,10 +231,7 @@ class Operator:
         description = self._description
         inputs = bound(description, inputs, named)
         where = self._calls.door(inputs)
-        given = {name: x for name, x in (("stream", stream), ("execution", execution)) if x is not None}
-        for name in given:
-            if where in ("torch", "jax") or name not in description.keywords:
-                refuse_option(description, name, name in description.keywords)
+        given = self._options(where, stream, execution)
         if where == "torch":
             from interop.torch import _operators as in_torch  # type: ignore[attr-defined]
 
@@ -176,6 +243,19 @@ class Operator:
         if where == "unknown":
             description.readable(inputs, always=True)  # which says of which input
         return description.run(inputs, **given)
+
+    def _options(self, where: str, stream: Any, execution: Any) -> dict[str, Any]:
+        """Return the options that are given; TypeError where they cannot be."""
+        given = {name: x for name, x in (("stream", stream), ("execution", execution)) if x is not None}
+        for name in given:
+            if where in ("torch", "jax") or name not in self._description.keywords:
+                refuse_option(self._description, name, name in self._description.keywords)
+        return given
+
+    @property
+    def name(self) -> str:
+        """The name, with the package."""
+        return self._description.name
 
     @property
     def signature(self) -> str:
@@ -204,7 +284,7 @@ def _again(key: str, name: str, call: Any, signature: str, *rest: Any) -> Operat
     found = registry.find(name)
     if found is None:
         return operator(name, call, signature, **dict(zip(names, rest, strict=True)))
-    if found.key != key:
+    if found.key != key and portable(key) and portable(found.key):
         raise ValueError(
             f"interop.operator({shown(name)}): the pickled operator is made of other content than the one that this "
             "process has by this name; accepted: the same in both"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from interop import _core
-from interop._arguments import type_name
 
 __all__ = ["Facts", "dtype_name", "facts_of", "readable"]
 
@@ -37,7 +36,4 @@ def readable(label: str, name: str, x: Any, always: bool = False) -> Any:
     """
     if not always and hasattr(x, "shape") and hasattr(x, "dtype"):
         return x
-    try:
-        return _core.asarray(x, label)
-    except TypeError:
-        raise TypeError(f"{label}: {name} is {type_name(x)}; accepted: an array") from None
+    return _core.asarray(x, label, None, name)

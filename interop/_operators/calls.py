@@ -30,6 +30,8 @@ class Call(NamedTuple):
     #: Of the sizes: what is called, the place of each argument among the inputs, or -1 and a value in its place, and
     #: what follows a tuple of the arguments, or None where they are passed by position.
     prepare: Callable[[Mapping[str, Any]], Prepared]
+    #: What `function` calls, and with which arguments, of the inputs; None for a Python function.
+    calls: Callable[[Sequence[Any]], tuple[Callable[..., Any], list[Any]]] | None = None
     #: The letters whose sizes are arguments.
     letters: tuple[str, ...] = ()
     #: Are the results of the shapes and dtypes of the signature, whatever the inputs?
@@ -63,7 +65,10 @@ def of_expression(label: str, expression: Any, parameters: Sequence[str], signat
     def prepare(sizes: Mapping[str, Any]) -> Prepared:
         return (expression, *takes.from_sizes(sizes), None)
 
-    return Call(call, KEYWORDS, ("",) * len(signature.arrays), ("",), prepare, takes.letters)
+    def calls(inputs: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
+        return expression, takes.arguments(inputs)
+
+    return Call(call, KEYWORDS, ("",) * len(signature.arrays), ("",), prepare, calls, takes.letters)
 
 
 def of_array_function(label: str, function: ArrayFunction, signature: Signature, extra: Mapping[str, SizeRule]) -> Call:
@@ -101,10 +106,13 @@ def of_array_function(label: str, function: ArrayFunction, signature: Signature,
 
         return (reordered, *takes.from_sizes(sizes), tail)
 
+    def calls(inputs: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
+        return made, takes.arguments(inputs)
+
     keywords = tuple(name for name in KEYWORDS if name in made._keywords)
     accepted = tuple(parameters[signature.inputs[place].name].dtype for place in signature.arrays)
     dtypes = tuple(parameters[name].dtype for name in results)
-    return Call(call, keywords, accepted, dtypes, prepare, takes.letters, is_exact=True)
+    return Call(call, keywords, accepted, dtypes, prepare, calls, takes.letters, is_exact=True)
 
 
 class _Takes:
@@ -168,6 +176,12 @@ def _results_of(
             raise ValueError(
                 f"{label}: call: the result {operand.name} is no pointer or view that call writes to; accepted: "
                 f"{', '.join(written) or 'none'}{signature.pointed(len(inputs) + place)}"
+            )
+    for name in written:
+        if not parameters[name].dtype:
+            raise ValueError(
+                f"{label}: call: {name} is a pointer to void, to which no result is written; accepted: "
+                f"pointers to elements, or {_OTHERWISE}"
             )
     named = {operand.name for operand in signature.outputs}
     unnamed = [name for name in written if name not in named]

@@ -13,16 +13,23 @@ from typing import Any
 
 from interop._functions.array_function import ArrayFunction
 
-__all__ = ["content_of", "key_of"]
+__all__ = ["content_of", "key_of", "portable"]
 
-_PROCESS = uuid.uuid4()
+_PROCESS = str(uuid.uuid4())
 _count = itertools.count()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 
 
 def key_of(*made_of: object) -> str:
-    """Return a key of what something is made of: the same for the same, in every process."""
-    return hashlib.blake2b(content_of(made_of).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    """Return a key of what something is made of: the same for the same, in every process where it is `portable`."""
+    content = content_of(made_of)
+    key = hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return f"{key}-{_PROCESS}" if _PROCESS in content else key
+
+
+def portable(key: str) -> bool:
+    """Does the key mean the same in every process?"""
+    return "-" not in key
 
 
 def content_of(x: object, within: tuple[int, ...] = ()) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from interop._arguments import type_name
 from interop._operators.arrays import Facts, facts_of, readable
 from interop._operators.calls import Call
 from interop._operators.options import DtypeRule
@@ -39,6 +40,8 @@ class Description:
         self.call: Callable[..., Any] = call.function
         self.keywords = call.keywords
         self._prepare, self._accepted, self._made = call.prepare, call.accepted, call.made
+        #: What `call` calls, and with which arguments, of the inputs; None where it is a Python function.
+        self.calls = call.calls
         #: Are the results of the shapes and dtypes of `results`, without `check_results`?
         self.is_exact = call.is_exact
         self._dtypes = tuple(dtypes) or (None,) * len(signature.outputs)
@@ -104,7 +107,7 @@ class Description:
                 continue
             if place not in facts:
                 raise TypeError(
-                    f"{self.label}: gradient returned {type(x).__name__} for {inputs[place].name}, which is a number; "
+                    f"{self.label}: gradient returned {type_name(x)} for {inputs[place].name}, which is a number; "
                     f"accepted: None{self.signature.pointed(place)}"
                 )
             self._check("gradient", inputs[place].name, x, facts[place], place)
@@ -116,7 +119,7 @@ class Description:
         )
         if not isinstance(given, tuple | list):
             raise TypeError(
-                f"{self.label}: {function} returned {type(given).__name__}; accepted: a tuple of {count}, for {what} "
+                f"{self.label}: {function} returned {type_name(given)}; accepted: a tuple of {count}, for {what} "
                 f"({names}), as {self.signature} has them"
             )
         if len(given) != count:
@@ -129,7 +132,7 @@ class Description:
     def _check(self, function: str, name: str, x: Any, expected: Facts, place: int) -> None:
         if not (hasattr(x, "shape") and hasattr(x, "dtype")):
             raise TypeError(
-                f"{self.label}: {function} returned {type(x).__name__} for {name}; accepted: an array"
+                f"{self.label}: {function} returned {type_name(x)} for {name}; accepted: an array"
                 f"{self.signature.pointed(place)}"
             )
         (shape, dtype), (its_shape, its_dtype) = expected, facts_of(x)
@@ -161,7 +164,7 @@ class Description:
                 read[place] = readable(self.label, operand.name, x, always)
             elif hasattr(x, "__dlpack__") or (hasattr(x, "ndim") and x.ndim):
                 raise TypeError(
-                    f"{self.label}: {operand.name} is {type(x).__name__}; accepted: a number, or an array where the "
+                    f"{self.label}: {operand.name} is {type_name(x)}; accepted: a number, or an array where the "
                     f"signature has axes, such as {operand.name}[]{self.signature.pointed(place)}"
                 )
         return read

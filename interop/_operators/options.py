@@ -63,8 +63,10 @@ def check_sizes(label: str, sizes: Mapping[str, SizeRule], signature: Signature,
                 )
 
 
-def dtypes_of(label: str, given: Any, signature: Signature, made: Sequence[str]) -> tuple[DtypeRule, ...]:
-    """Return the rule of each result; `made` are the dtypes that `call` is known to make, "" where it is not."""
+def dtypes_of(
+    label: str, given: Any, signature: Signature, accepted: Sequence[str], made: Sequence[str]
+) -> tuple[DtypeRule, ...]:
+    """Return the rule of each result. `call` accepts, and makes, these dtypes, as far as it is known, else ""."""
     count = len(signature.outputs)
     if isinstance(given, tuple | list):
         if len(given) != count:
@@ -72,10 +74,14 @@ def dtypes_of(label: str, given: Any, signature: Signature, made: Sequence[str])
         each = tuple(given)
     else:
         each = (given,) * count
-    return tuple(_dtype_rule(label, x, signature, known) for x, known in zip(each, made, strict=True))
+    rules = tuple(_dtype_rule(label, x, signature) for x in each)
+    for rule, known in zip(rules, made, strict=True):
+        if rule and known and all(accepted) and (said := rule(label, accepted)) != known:
+            raise ValueError(f"{label}: dtype is {said}, and call writes {known}; accepted: {known}, or None")
+    return rules
 
 
-def _dtype_rule(label: str, given: Any, signature: Signature, made: str) -> DtypeRule:
+def _dtype_rule(label: str, given: Any, signature: Signature) -> DtypeRule:
     arrays = [signature.inputs[place].name for place in signature.arrays]
     accepted = f"the name of a dtype, of an input ({', '.join(arrays)}), or a function of the inputs' dtypes"
     if given is None:
@@ -87,8 +93,6 @@ def _dtype_rule(label: str, given: Any, signature: Signature, made: str) -> Dtyp
         name = _known(given)
         if name is None:
             raise ValueError(f"{label}: dtype is {shown(given)}; accepted: {accepted}")
-        if made and made != name:
-            raise ValueError(f"{label}: dtype is {name}, and call writes {made}; accepted: {made}, or None")
         return lambda label, dtypes: name
     if not callable(given) or isinstance(given, type):
         raise TypeError(f"{label}: dtype is {type_name(given)}; accepted: {accepted}")
