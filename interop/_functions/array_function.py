@@ -23,6 +23,7 @@ class ArrayFunction:
     """A function that is called with arrays and numbers, some of which it may make itself."""
 
     _identity: Identity
+    _calls: Any  # the compiled half of it
     _content: str | None = None  # the key of `identity.content_key`, once it is known
 
     def __init__(
