@@ -330,7 +330,7 @@ def _run(*operands: jax.Array, function: ArrayFunction, **params: Any) -> Any:
 def _refuse_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: Any, operands: Any, **_: Any) -> NoReturn:
     name = next(name for name, tangent in zip(operands, tangents, strict=True) if type(tangent) is not ad.Zero)
     raise NotImplementedError(
-        f"{function._label}: JAX differentiates the call by {name}, and a kernel or C function has no derivative of its own; "
+        f"{function._label}: JAX differentiates the call by {name}, and a kernel or C function has no derivative; "
         f"accepted: jax.lax.stop_gradient({name}), or interop.operator(..., gradient=...) of the function"
     )
 
@@ -338,8 +338,8 @@ def _refuse_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: An
 def _refuse_vmap(values: Sequence[Any], dims: Sequence[Any], *, function: Any, operands: Any, **_: Any) -> NoReturn:
     name = next(name for name, dim in zip(operands, dims, strict=True) if dim is not None)
     raise NotImplementedError(
-        f"{function._label}: jax.vmap maps {name}, and nothing says which axes the function takes; accepted: jax.lax.map, which "
-        "calls it for each, or interop.operator(...) of the function, whose signature says it"
+        f"{function._label}: jax.vmap maps {name}, and nothing says which axes the function takes; accepted: "
+        "jax.lax.map, which calls it for each, or interop.operator(...) of the function, whose signature says it"
     )
 
 
