@@ -26,7 +26,7 @@ from interop._functions.parameters import (
     parameter_of,
     returned_of,
 )
-from interop._functions.reads import checked, described, names_by_function, places_of, with_reads
+from interop._functions.reads import checked, described, names_by_function, names_of, places_of, with_reads
 from interop._functions.shared_library import SharedLibrary
 from interop._streams import StreamLike
 from interop._traced import call_by_operator, traced_by, traced_call
@@ -52,6 +52,7 @@ def load(
     reads: Mapping[str, Sequence[str]] | None = None,
     status: Mapping[str, int] | None = None,
     needs_gpu: bool = False,
+    graph_safe: Sequence[str] = (),
 ) -> Library:
     """Load a shared library, and make its functions of C and C++ callable with arrays of any library.
 
@@ -95,6 +96,9 @@ def load(
     needs_gpu : bool, optional
         Look for a usable driver and a GPU before the first call of a function, and raise a CudaError where there is
         none: for a library that calls ``exit()`` then, which would end the process.
+    graph_safe : tuple or list of str, optional
+        The names of functions with a ``cudaStream_t`` that do nothing but queue work on it, the same in each call with
+        the same arguments. XLA may record calls of these inside `jax.jit` into a CUDA graph, and replay that.
 
     Returns
     -------
@@ -167,6 +171,7 @@ def load(
     is_sequence = isinstance(include_path, Sequence) and not isinstance(include_path, str)
     if not is_sequence or not all(isinstance(x, str | os.PathLike) for x in include_path):
         raise TypeError("interop.load: include_path is no list of folders; accepted: a list or tuple of paths")
+    safe = names_of("interop.load: graph_safe", graph_safe)
     names = Names()
     of_header = Header([], {})
     if header is not None:
@@ -195,8 +200,10 @@ def load(
         by_name["reads"],
         dict(rules.statuses),
         needs_gpu,
+        safe,
     )
     declared, refused = _decided(of_text, of_header, rules, made_of)
+    _check_graph_safe(safe, declared)
     library = SharedLibrary(path)
     return Library(library, made_of._replace(path=library.path), rules, declared, refused)
 
@@ -256,6 +263,17 @@ def _with_reads(declaration: Declaration, reads: Sequence[str]) -> Declaration:
         return ValueError(str(declaration.stated.refuse(what)))
 
     return declaration._replace(parameters=with_reads(declaration.parameters, reads, refuse))
+
+
+def _check_graph_safe(names: Sequence[str], declared: Sequence[Declaration]) -> None:
+    """Raise ValueError unless these functions queue work on a stream that is given to them."""
+    accepted = dict.fromkeys(x.name for x in declared if any(p.kind == "stream" for p in x.parameters))
+    for name in names:
+        if name not in accepted:
+            raise ValueError(
+                f"interop.load: graph_safe: {name!r} is no function with a cudaStream_t; accepted: "
+                f"{', '.join(accepted) or 'none'}"
+            )
 
 
 def _check_option(name: str, x: object, known: tuple[str | None, ...]) -> None:
@@ -385,6 +403,7 @@ class _MadeOf(NamedTuple):
     reads: dict[str, tuple[str, ...]]
     status: dict[str, int]
     needs_gpu: bool
+    graph_safe: tuple[str, ...]
 
 
 def _load_again(path: str, declarations: str | None, *options: Any) -> Library:
@@ -414,6 +433,7 @@ class Function(ArrayFunction):
         keywords = ("stream", "execution") if any(p.kind == "device" for p in parameters) else ()
         super().__init__(label, parameters, ("device", "host"), keywords, shapes, value, reads)
         self._library, self._declaration, self._address = library, declaration, address
+        self._in_graphs = declaration.name in made_of.graph_safe
         self.__name__ = self.__qualname__ = declaration.plain_name
         self.__doc__ = described(declaration.text, reads)
         compared = checked(parameters, reads)

@@ -148,6 +148,11 @@ class Program:
         with kept.LOCK:
             return self._module(label, "", "").library.kernels()
 
+    @property
+    def has_variables(self) -> bool:
+        """Has the code that is loaded variables, or may it have some?"""
+        return any(module.image.variables is None or module.image.variables for module in [*self._modules.values()])
+
     def variable(self, label: str, kernel: str, variable: str, architecture: str) -> tuple[_core.LoadedLibrary, str]:
         """Return the library that a kernel is in, and the symbol of its variable. KeyError if there is none."""
         with kept.LOCK:

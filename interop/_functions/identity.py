@@ -8,7 +8,7 @@ import uuid
 import weakref
 from typing import Any
 
-__all__ = ["Content", "Identity", "content_key", "identities"]
+__all__ = ["Content", "Identity", "content_key", "identities", "own_key"]
 
 
 class Content:

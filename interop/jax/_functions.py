@@ -20,9 +20,9 @@ from jax.interpreters import ad, batching, mlir
 from interop import _core
 from interop._arguments import type_name
 from interop._functions.array_function import ArrayFunction
-from interop._functions.identity import content_key, identities
+from interop._functions.identity import content_key, identities, own_key
 from interop._functions.parameters import Parameter
-from interop._libraries.jax import keeping
+from interop._libraries.jax import jax_has_cuda, keeping
 from interop._operations.promotion import numpy_dtype
 from interop.jax._partition import vary_alike
 from interop.jax._placement import check_operands, device_count, name_of, placed_as, refuse_in_trace
@@ -38,9 +38,6 @@ function_p: Any = Primitive("interop_function")
 function_p.multiple_results = True
 
 _TARGET, _IN_GRAPHS = "interop_function", "interop_function_in_graphs"
-
-#: The functions that something was traced of, by their keys: what was compiled may be run as long as the process does.
-_kept: dict[str, ArrayFunction] = {}
 
 
 def is_traced(values: Sequence[Any]) -> bool:
@@ -76,8 +73,7 @@ def call(function: ArrayFunction, args: tuple[Any, ...], named: dict[str, Any]) 
     with keeping(*dtypes, *(x.dtype for x in operands.values())):
         arrays = function_p.bind(
             *vary_alike(*map(jax.numpy.asarray, operands.values())),
-            function=_keep(function),
-            label=label,
+            function=function,
             operands=tuple(operands),
             results=made,
             numbers=b"".join(numbers),
@@ -159,7 +155,7 @@ def _results(
     return tuple(made)
 
 
-class _TracedValue(TypeError):
+class _TracedValueError(TypeError):
     """The value of an array that is traced is asked for."""
 
 
@@ -169,7 +165,7 @@ def _values_refused(function: ArrayFunction, what: str) -> Iterator[None]:
     try:
         yield
     except (
-        _TracedValue,
+        _TracedValueError,
         jax.errors.ConcretizationTypeError,
         jax.errors.TracerArrayConversionError,
         jax.errors.TracerIntegerConversionError,
@@ -183,7 +179,7 @@ def _values_refused(function: ArrayFunction, what: str) -> Iterator[None]:
 def _untraced(values: Any) -> Any:
     for x in values if isinstance(values, tuple) else (values,):
         if isinstance(x, _Tracer):
-            raise _TracedValue
+            raise _TracedValueError
     return values
 
 
@@ -211,12 +207,9 @@ def _is_kernel(function: ArrayFunction) -> bool:
 # ---- the functions of programs ----
 
 
-def _keep(function: ArrayFunction) -> str:
-    """Keep a function for the programs that call it, and return its key."""
-    key = content_key(function)
-    if key not in _kept:
-        _kept[key] = function
-        function._calls.keep_for_xla(key)
+def _keep(function: ArrayFunction, key: str) -> str:
+    """Keep a function for the programs that call it by this key, as long as the process runs."""
+    function._calls.keep_for_xla(key)
     return key
 
 
@@ -226,7 +219,7 @@ def _find(key: str) -> None:
     made = [function for identity in [*identities.values()] for function in [*identity.functions]]
     for function in made:
         if function.__name__ == name and content_key(function) == key:
-            _keep(function)
+            _keep(function, key)
             return
 
 
@@ -236,7 +229,7 @@ _core.find_for_xla(_find)
 # ---- what it is ----
 
 
-def _type(*operands: _Aval, label: str, results: Any, **_: Any) -> list[_Aval]:
+def _type(*operands: _Aval, results: Any, **_: Any) -> list[_Aval]:
     first, *others = operands
     return [
         first.update(shape=shape, dtype=numpy_dtype(dtype), weak_type=False, **placed_as(shape, first, *others))
@@ -248,47 +241,65 @@ def _type(*operands: _Aval, label: str, results: Any, **_: Any) -> list[_Aval]:
 
 
 def _check_local(ctx: mlir.LoweringRuleContext, label: str) -> None:
-    if device_count(ctx) != 1:
+    if (count := device_count(ctx)) != 1:
         raise NotImplementedError(
-            f"{label}: the program is for {device_count(ctx)} devices, and nothing says how the call is cut over them; "
-            "accepted: the call inside jax.shard_map over all axes of the mesh, or interop.operator(..., cut=...)"
+            f"{label}: the program is for {count} devices, and nothing says how the call is cut over them; accepted: "
+            "the call inside jax.shard_map over all axes of the mesh, or interop.operator(..., cut=...) of the function"
         )
-
-
-def _attributes(function: str, numbers: bytes) -> dict[str, Any]:
-    return {"function": function, "numbers": np.frombuffer(numbers, np.uint8)}
 
 
 def _lower_host(
-    ctx: mlir.LoweringRuleContext, *operands: Any, function: str, label: str, numbers: bytes, **_: Any
+    ctx: mlir.LoweringRuleContext, *operands: Any, function: ArrayFunction, numbers: bytes, **_: Any
 ) -> Any:
-    require_target(label, _TARGET, "cpu")
-    _check_local(ctx, label)
-    known = _kept[function]
-    if _is_kernel(known):
+    require_target(function._label, _TARGET, "cpu")
+    _check_local(ctx, function._label)
+    if _is_kernel(function):
         raise ValueError(
-            f"{label}: a kernel runs on a GPU, and JAX computes this program on the CPU; accepted: arrays on a GPU, as "
-            "jax.device_put(x, jax.devices('cuda')[0]) makes one"
+            f"{function._label}: a kernel runs on a GPU, and JAX computes this program on the CPU; accepted: arrays on "
+            "a GPU, as jax.device_put(x, jax.devices('cuda')[0]) makes one"
         )
-    _check_kinds(known, "device", "computes this program on the CPU", "jax.device_put(x, jax.devices('cuda')[0])")
-    return jax.ffi.ffi_lowering(_TARGET)(ctx, *operands, **_attributes(function, numbers))
+    _check_kinds(function, "device", "computes this program on the CPU", "jax.device_put(x, jax.devices('cuda')[0])")
+    key = _keep(function, content_key(function))
+    return jax.ffi.ffi_lowering(_TARGET)(ctx, *operands, function=key, numbers=_array(numbers))
 
 
 def _lower_cuda(
     ctx: mlir.LoweringRuleContext,
     *operands: Any,
-    function: str,
-    label: str,
+    function: ArrayFunction,
     numbers: bytes,
     launch: tuple[int, ...],
     **_: Any,
 ) -> Any:
-    require_target(label, _TARGET, "CUDA")
-    _check_local(ctx, label)
-    known = _kept[function]
-    _check_kinds(known, "host", "computes this program on a GPU", "jax.device_put(x, jax.devices('cpu')[0])")
-    rule = jax.ffi.ffi_lowering(_IN_GRAPHS if _is_kernel(known) else _TARGET)
-    return rule(ctx, *operands, **_attributes(function, numbers), launch=np.array(launch, np.int64))
+    require_target(function._label, _TARGET, "CUDA")
+    _check_local(ctx, function._label)
+    _check_kinds(function, "host", "computes this program on a GPU", "jax.device_put(x, jax.devices('cpu')[0])")
+    key, in_graphs = _prepared(function, ctx.module_context.lowering_parameters.for_export)
+    rule = jax.ffi.ffi_lowering(_IN_GRAPHS if in_graphs else _TARGET)
+    return rule(ctx, *operands, function=key, numbers=_array(numbers), launch=np.array(launch, np.int64))
+
+
+def _array(numbers: bytes) -> Any:
+    return np.frombuffer(numbers, np.uint8)
+
+
+def _prepared(function: Any, for_export: bool) -> tuple[str, bool]:
+    """Return the key of a function that the GPU runs, and whether a CUDA graph may replay what a call queues.
+
+    A kernel is compiled, if a GPU is there.
+    """
+    key = _keep(function, content_key(function))
+    if not _is_kernel(function):
+        return key, function._in_graphs
+    if for_export or not jax_has_cuda(jax):  # it is compiled where the program is loaded
+        return key, False
+    _core.prepare_for_xla(key)
+    if function._program.has_variables:  # they are this kernel's own, and a replay would not wait for writes to them
+        function._content = own_key(function.__name__)
+        key = _keep(function, function._content)
+        _core.prepare_for_xla(key)
+        return key, False
+    return key, True
 
 
 def _check_kinds(function: ArrayFunction, other: str, where: str, remedy: str) -> None:
@@ -309,26 +320,26 @@ def _compiled(**params: Any) -> Callable[..., list[jax.Array]]:
     return jax.jit(interop_function)
 
 
-def _run(*operands: jax.Array, label: str, **params: Any) -> Any:
-    return run_primitive(label, _compiled(label=label, **params), *operands)
+def _run(*operands: jax.Array, function: ArrayFunction, **params: Any) -> Any:
+    return run_primitive(function._label, _compiled(function=function, **params), *operands)
 
 
 # ---- transforms that need another rule ----
 
 
-def _refuse_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, label: str, operands: Any, **_: Any) -> NoReturn:
+def _refuse_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: Any, operands: Any, **_: Any) -> NoReturn:
     name = next(name for name, tangent in zip(operands, tangents, strict=True) if type(tangent) is not ad.Zero)
     raise NotImplementedError(
-        f"{label}: JAX differentiates the call by {name}, and a kernel or C function has no derivative of its own; "
+        f"{function._label}: JAX differentiates the call by {name}, and a kernel or C function has no derivative; "
         f"accepted: jax.lax.stop_gradient({name}), or interop.operator(..., gradient=...) of the function"
     )
 
 
-def _refuse_vmap(values: Sequence[Any], dims: Sequence[Any], *, label: str, operands: Any, **_: Any) -> NoReturn:
+def _refuse_vmap(values: Sequence[Any], dims: Sequence[Any], *, function: Any, operands: Any, **_: Any) -> NoReturn:
     name = next(name for name, dim in zip(operands, dims, strict=True) if dim is not None)
     raise NotImplementedError(
-        f"{label}: jax.vmap maps {name}, and nothing says which axes the function takes; accepted: jax.lax.map, which "
-        "calls it for each, or interop.operator(...) of the function, whose signature says it"
+        f"{function._label}: jax.vmap maps {name}, and nothing says which axes the function takes; accepted: "
+        "jax.lax.map, which calls it for each, or interop.operator(...) of the function, whose signature says it"
     )
 
 

@@ -94,6 +94,10 @@ void bind_xla_function(nb::module_& m) {
       "find_for_xla", [](nb::object find) { table().find = std::move(find); }, nb::arg(),
       nb::sig("def find_for_xla(find: typing.Callable[[str], None], /) -> None"),
       "Have XLA's programs call `find` for a function that is not kept: it keeps it, if the process has made it.");
+  m.def(
+      "prepare_for_xla", [](const std::string& key) { looked_for(key).prepare(); }, nb::arg(),
+      nb::sig("def prepare_for_xla(key: str, /) -> None"),
+      "Have the function of that key compiled, for the devices of this machine.");
   m.def("xla_number", &number_of, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
         nb::sig("def xla_number(label: str, name: str, value: typing.Any, dtype: str, /) -> bytes"),
         "The value of a parameter of that dtype, as a program of XLA's has it.");
