@@ -24,7 +24,7 @@ def jvp(primitive: Any, primals: Sequence[Any], tangents: Sequence[Any], form: R
     outputs = bind(primitive, form, *primals)
     by = [k for k, t in enumerate(tangents) if type(t) is not ad.Zero and is_differentiable(primals[k])]
     of = tuple(place for place, x in enumerate(outputs) if is_differentiable(x))
-    made: list[Any] = [ad.Zero.from_primal_value(x) for x in outputs]
+    made: list[Any] = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outputs]
     if by and of:
         places = form.places()
         _check_differentiable(form, [places[k] for k in by])

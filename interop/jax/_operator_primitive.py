@@ -77,7 +77,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, form: Form) -> Any:
 
 def _vmap(primitive: Any, values: Sequence[Any], dims: Sequence[Any], form: Form) -> tuple[Sequence[Any], list[int]]:
     """Map over one more of the leading axes, where each operand that is mapped has them; else call it for each."""
-    is_mapped = [dim is not batching.not_mapped for dim in dims]
+    is_mapped = [dim is not None for dim in dims]
     (size, *_) = (x.shape[dim] for x, dim, mapped in zip(values, dims, is_mapped, strict=True) if mapped)
     first = [jax.numpy.moveaxis(x, dim, 0) if mapped else x for x, dim, mapped in zip(values, dims, is_mapped, strict=True)]
     has_leading = [operand.has_leading for operand in form.operands]

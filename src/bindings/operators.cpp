@@ -51,6 +51,13 @@ bool equal(const nb::object& a, const nb::object& b) {
   return answer == 1;
 }
 
+/// Is an input one that JAX traces? Of arrays this is known before.
+bool is_traced_number(nb::handle x) {
+  if (PyFloat_CheckExact(x.ptr()) || PyLong_CheckExact(x.ptr()) || PyBool_Check(x.ptr())) return false;
+  const exchange::Route* const route = exchange::find_route(x);
+  return route && route->tracing() == exchange::Tracing::tracer;
+}
+
 class OperatorCalls {
  public:
   OperatorCalls(std::string label, std::vector<std::string> names, std::vector<int> arrays, bool asks_dtypes,
@@ -73,6 +80,9 @@ class OperatorCalls {
       if (!route) return "unknown";
       if (route->tracing() == exchange::Tracing::tracer) return "jax";
       arguments[count++] = {names_[static_cast<size_t>(place)].c_str(), x};
+    }
+    for (size_t place = 0; arrays_.size() < names_.size() && place < names_.size(); ++place) {
+      if (is_traced_number(inputs[place])) return "jax";
     }
     const Computes who = exchange::who_computes(label_.c_str(), arguments.data(), count, count, nb::none());
     return who == Computes::torch || who == Computes::torch_autograd ? "torch" : "";
