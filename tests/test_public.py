@@ -27,7 +27,18 @@ from interop._operations.table import FUNCTIONS as OF_ELEMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(OF_ELEMENTS)
-FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "register", *ELEMENTWISE]
+FUNCTIONS = [
+    "asarray",
+    "convert",
+    "elementwise",
+    "explain",
+    "kernel",
+    "load",
+    "matmul",
+    "operator",
+    "register",
+    *ELEMENTWISE,
+]
 CLASSES = [
     "Array",
     "CudaError",
@@ -39,6 +50,7 @@ CLASSES = [
     "Kernel",
     "Library",
     "Opaque",
+    "Operator",
     "Variable",
     "autotune",
 ]
@@ -114,7 +126,7 @@ def test_matmul_has_every_keyword_of_its_signature():
 
 
 def test_classes_have_signatures():
-    for kind in (interop.Kernel, interop.Function, interop.Expression):
+    for kind in (interop.Kernel, interop.Function, interop.Expression, interop.Operator):
         assert inspect.signature(kind).parameters
 
 

@@ -6,6 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
+from helpers.threads import THREADS, at_once
 
 import interop
 
@@ -216,6 +217,29 @@ def test_calls_of_jax_that_are_its_own(scale, host_jax):
     assert door((x, s, 1)) == ""
     host_jax.jit(lambda x: seen.append((door((x, s, 1)), door((x, S, 1)), door((X, x, 1)))) or x)(x)
     assert seen == [("jax", "jax", "jax")]
+
+
+# ---- threads, and calls within calls ----
+
+
+def test_threads_share_an_operator(scale):
+    """More kinds of calls than are kept, so that plans are made, used and dropped at once."""
+
+    def work(k):
+        for n in range(40):
+            x, s = np.full((k % 3, n % 12 + 1), k, "float32"), np.full(n % 12 + 1, n, "float32")
+            assert (scale(x, s, 1) == k * n + 1).all()
+
+    at_once(THREADS, work)
+
+
+def test_an_operator_that_calls_itself():
+    def halved(x):
+        return x if x.shape[0] < 2 else np.concatenate([op(x[: len(x) // 2]), op(x[len(x) // 2 :])])
+
+    op = interop.operator("tests::halved", halved, "x[n] -> [n]")
+    for n in (0, 1, 5, 100):
+        assert op(np.arange(n)).tolist() == [*range(n)]
 
 
 # ---- dtypes ----

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interop._operators import grammar
 from interop._operators.signature import KEYWORDS, LEADING, Operand, Signature, parse
 
 LABEL = "here: signature"
@@ -258,3 +261,10 @@ def test_each_operand_can_be_pointed_at():
 def test_leading_is_a_letter_like_another():
     signature = parse(LABEL, f"x[..., {LEADING}] -> [..., {LEADING}]")
     assert signature.sizes_of("here", [(2, 3, 4)], {})[LEADING] == 4
+
+
+def test_the_page_has_the_grammar():
+    lines = [line.strip() for line in (grammar.__doc__ or "").split("\n") if line.startswith("    ")]
+    page = Path(__file__).parents[2] / "docs" / "operators.md"
+    blocks = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
+    assert [line.strip() for line in blocks[0].splitlines()] == lines
