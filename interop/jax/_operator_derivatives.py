@@ -16,7 +16,7 @@ from jax.interpreters import ad
 from interop.jax._operator_forms import Form, Gradient, Results, Tangent, is_differentiable
 from interop.jax._operator_primitive import bind, new_primitive
 
-__all__ = ["jvp"]
+__all__ = ["jvp", "refuse_transpose"]
 
 
 def jvp(primitive: Any, primals: Sequence[Any], tangents: Sequence[Any], form: Results) -> tuple[Any, Any]:
@@ -84,7 +84,7 @@ def _tangent_transpose(grads: Sequence[Any], *operands: Any, form: Tangent) -> l
     count = len(operands) - len(form.by)
     known = operands[:count]
     if any(ad.is_undefined_primal(x) for x in known):
-        _refuse_transpose(form)
+        refuse_transpose(grads, *operands, form=form)
     wanted = [k for k, x in enumerate(operands[count:]) if ad.is_undefined_primal(x)]
     avals = [operands[count + k].aval for k in wanted]
     made: list[Any] = [None] * len(operands)
@@ -114,11 +114,23 @@ def _transposed_tangent(
         return form.compute(*(given.get(k, x) for k, x in enumerate(operands)))
 
     kinds = [jax.ShapeDtypeStruct(operands[k].aval.shape, operands[k].aval.dtype) for k in wanted]
-    return jax.linear_transpose(call, *kinds)(tuple(grads))
+    try:
+        return jax.linear_transpose(call, *kinds)(tuple(grads))
+    except NotImplementedError as error:
+        names = ", ".join(form.description.signature.inputs[place].name for place in form.by)
+        raise NotImplementedError(
+            f"{form.label}: JAX transposes its tangent by {names} for reverse mode, and tangent is written over what "
+            "has no transpose; accepted: gradient= of interop.operator, or forward mode (jax.jvp, jax.jacfwd)"
+        ) from error
 
 
-def _refuse_transpose(form: Form) -> NoReturn:
-    raise NotImplementedError(f"{form.label}: it is linear in tangents alone, and JAX transposes it by another operand")
+def refuse_transpose(grads: Sequence[Any], *operands: Any, form: Form) -> NoReturn:
+    """Raise where JAX takes what is called for linear."""
+    names = [operand.name for operand, x in zip(form.operands, operands, strict=True) if ad.is_undefined_primal(x)]
+    raise NotImplementedError(
+        f"{form.label}: JAX transposes a call of it by {', '.join(names)}, as if it was linear, and an operator says "
+        "nothing of that; accepted: a transpose of what jax.linearize returns, and jax.jvp of it in a rule of your own"
+    )
 
 
 tangent_p: Any = new_primitive("interop_operator_tangent")
@@ -126,4 +138,5 @@ ad.primitive_jvps[tangent_p] = _tangent_jvp
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 
 gradient_p: Any = new_primitive("interop_operator_gradient")
+ad.primitive_transposes[gradient_p] = refuse_transpose
 ad.primitive_jvps[gradient_p] = lambda primals, tangents, form: _inlined_jvp(form, primals, tangents)

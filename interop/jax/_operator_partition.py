@@ -124,9 +124,7 @@ def on_mesh(form: Form, call: Callable[..., Any], *operands: Any) -> Any:
         for index in indices:
             again = used & set(cuts.get(index, ()))
             if again:
-                kinds = ", ".join(
-                    f"{x.name} is {jax.typeof(y)}" for x, y in zip(form.operands, operands, strict=True)
-                )
+                kinds = ", ".join(f"{x.name} is {jax.typeof(y)}" for x, y in zip(form.operands, operands, strict=True))
                 raise ValueError(
                     f"{form.label}: {kinds}: the mesh's axis {min(again)!r} would cut two dimensions of {operand.name}; "
                     "accepted: another sharding of one, by jax.sharding.reshard"

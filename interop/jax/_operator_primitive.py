@@ -79,7 +79,9 @@ def _vmap(primitive: Any, values: Sequence[Any], dims: Sequence[Any], form: Form
     """Map over one more of the leading axes, where each operand that is mapped has them; else call it for each."""
     is_mapped = [dim is not None for dim in dims]
     (size, *_) = (x.shape[dim] for x, dim, mapped in zip(values, dims, is_mapped, strict=True) if mapped)
-    first = [jax.numpy.moveaxis(x, dim, 0) if mapped else x for x, dim, mapped in zip(values, dims, is_mapped, strict=True)]
+    first = [
+        jax.numpy.moveaxis(x, dim, 0) if mapped else x for x, dim, mapped in zip(values, dims, is_mapped, strict=True)
+    ]
     has_leading = [operand.has_leading for operand in form.operands]
     takes = all(leads for leads, mapped in zip(has_leading, is_mapped, strict=True) if mapped)
     if form.description.batching is None and takes and all(result.has_leading for result in form.results):
@@ -93,7 +95,9 @@ def _vmap(primitive: Any, values: Sequence[Any], dims: Sequence[Any], form: Form
 
         def one(mapped_ones: Sequence[Any]) -> Any:
             each = iter(mapped_ones)
-            return bind(primitive, form, *(next(each) if mapped else x for x, mapped in zip(first, is_mapped, strict=True)))
+            return bind(
+                primitive, form, *(next(each) if mapped else x for x, mapped in zip(first, is_mapped, strict=True))
+            )
 
         made = jax.lax.map(one, mapped_ones)
     return made, [0] * len(form.results)

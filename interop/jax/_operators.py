@@ -14,7 +14,7 @@ from interop._libraries.jax import keeping
 from interop._operations.promotion import numpy_dtype
 from interop._operators.arrays import facts_of
 from interop._operators.description import Description
-from interop.jax._operator_derivatives import jvp
+from interop.jax._operator_derivatives import jvp, refuse_transpose
 from interop.jax._operator_forms import Number, Results
 from interop.jax._operator_partition import on_mesh
 from interop.jax._operator_primitive import bind, new_primitive
@@ -25,6 +25,7 @@ _Tracer = jax.core.Tracer
 
 operator_p: Any = new_primitive("interop_operator")
 ad.primitive_jvps[operator_p] = lambda primals, tangents, form: jvp(operator_p, primals, tangents, form)
+ad.primitive_transposes[operator_p] = refuse_transpose
 
 
 def compute(description: Description, inputs: Sequence[Any]) -> Any:
