@@ -10,6 +10,7 @@ import jax
 import jax.sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 
+from interop._libraries.jax import keeping
 from interop._operators.signature import Operand
 from interop.jax._operator_forms import Form, sum_dtype
 from interop.jax._partition import axes_of, cuts_of, sharding_of
@@ -75,12 +76,12 @@ class _Parts:
 
     def infer(self, mesh: Any, arguments: Any, results: Any) -> Any:
         cuts = self._cuts(mesh, (self.operands, arguments))
-        return [sharding_of(mesh, x, cuts) for x in self.results]
+        return tuple(sharding_of(mesh, x, cuts) for x in self.results)
 
     def partition(self, mesh: Any, arguments: Any, results: Any) -> Any:
         cuts = self._cuts(mesh, (self.results, results), (self.operands, arguments))
         shardings = tuple(sharding_of(mesh, x, cuts) for x in self.operands)
-        made = [sharding_of(mesh, x, cuts) for x in self.results]
+        made = tuple(sharding_of(mesh, x, cuts) for x in self.results)
         return mesh, self._of_parts(cuts), made, shardings
 
     def _of_parts(self, cuts: dict[str, tuple[str, ...]]) -> Callable[..., Any]:
@@ -95,8 +96,9 @@ class _Parts:
 
 
 def _sum_over(x: Any, axes: tuple[str, ...]) -> Any:
-    total = jax.lax.psum(x.astype(sum_dtype(x.dtype)), axes)
-    return total != 0 if x.dtype == bool else total.astype(x.dtype)
+    with keeping(x.dtype):  # XLA calls this, outside of the user's x64 mode
+        total = jax.lax.psum(x.astype(sum_dtype(x.dtype)), axes)
+        return total != 0 if x.dtype == bool else total.astype(x.dtype)
 
 
 # ---- meshes whose types say how an array is cut ----

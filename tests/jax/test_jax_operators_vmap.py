@@ -162,12 +162,3 @@ def test_a_gradient_over_a_function_is_called_for_each_example(ops):
         return jax.vmap(jax.grad(lambda x, s: (f(x, s) ** 2).sum(), argnums=(0, 1)), in_axes=(0, None))(x, s)
 
     assert_same(each(op), each(lambda x, s: x @ s))
-
-
-def test_axes_of_a_mesh_may_be_named(ops):
-    mesh = jax.make_mesh((1,), ("d",), devices=jax.devices("cpu")[:1])
-    x, s = draw(4, 3, 5), draw(5)
-    with jax.set_mesh(mesh) if False else mesh:
-        mapped = jax.jit(jax.vmap(ops.row_dot, in_axes=(0, None), spmd_axis_name="d"))
-        if jax.devices()[0].platform == "cpu":
-            assert_same(mapped(x, s), x @ s)
