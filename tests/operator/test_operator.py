@@ -82,9 +82,8 @@ __global__ void f(const float* x, interop::View<const double, 2> s, float by, lo
 
 def test_a_kernel_is_known_without_a_gpu():
     """What it makes, and what it takes, before it is compiled."""
-    op = interop.operator(
-        "tests::kernel", interop.kernel(KERNEL, "f", grid=1), "x[..., n], by, s[n, 3] -> z[..., 2], [...]"
-    )
+    kernel = interop.kernel(KERNEL, "f", grid=1)
+    op = interop.operator("tests::kernel", kernel, "x[..., n], by, s[n, 3] -> z[..., 2], [...]")
     description = op._description
     results = description.results([((5, 4), "float32"), ((4, 3), "float64")])
     assert results == (((5, 2), "float32"), ((5,), "int64"))
