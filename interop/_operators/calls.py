@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from interop._functions.array_function import ArrayFunction
-from interop._functions.identity import Content
 from interop._functions.parameters import Parameter
 from interop._operators.arrays import facts_of
 from interop._operators.signature import KEYWORDS, Signature, SizeRule
@@ -220,23 +219,12 @@ def _rule_of(
     """Return the rule of `ArrayFunction.returning` for a result: the name of an input of the same axes, if any is."""
     axes = signature.outputs[place].axes
     like = next((operand.name for operand in signature.inputs if operand.axes == axes), None)
-    return like or _ResultShape(label, place, signature, taken, extra)
+    if like:
+        return like
+    arrays = [taken.index(signature.inputs[k].name) for k in signature.arrays]
 
+    def shape(*args: Any) -> Any:
+        sizes = signature.sizes_of(label, [facts_of(args[k])[0] for k in arrays], extra)
+        return signature.outputs[place].shape(sizes)
 
-class _ResultShape(Content):
-    """The shape of a result, of the arguments of a kernel or C function."""
-
-    def __init__(
-        self, label: str, place: int, signature: Signature, taken: Sequence[str], extra: Mapping[str, SizeRule]
-    ) -> None:
-        self._label, self._place, self._signature, self._extra = label, place, signature, extra
-        self._arrays = [taken.index(signature.inputs[k].name) for k in signature.arrays]
-        self.is_plain = not extra
-
-    def __call__(self, *args: Any) -> Any:
-        shapes = [facts_of(args[k])[0] for k in self._arrays]
-        sizes = self._signature.sizes_of(self._label, shapes, self._extra)
-        return self._signature.outputs[self._place].shape(sizes)
-
-    def __repr__(self) -> str:
-        return f"<shape {self._place} of {self._signature}, from {self._arrays}>"
+    return shape
