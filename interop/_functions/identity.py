@@ -8,13 +8,7 @@ import uuid
 import weakref
 from typing import Any
 
-__all__ = ["Content", "Identity", "content_key", "identities", "own_key"]
-
-
-class Content:
-    """A callable whose `repr` says all that it is made of, if `is_plain`."""
-
-    is_plain = True
+__all__ = ["Identity", "content_key", "identities", "own_key"]
 
 
 class Identity:
@@ -28,11 +22,10 @@ class Identity:
     def of(function: Any, name: str, *made_of: object) -> Identity:
         """Return the identity of a function that is made of this, and add the function to it.
 
-        Its key means the same in every process. Where a callable is among `made_of`, no other function has the key,
-        unless it is plain `Content`.
+        Its key means the same in every process. Where a callable is among `made_of`, no other function has the key.
         """
         content = repr(made_of)
-        if any(callable(x) and not (isinstance(x, Content) and x.is_plain) for x in made_of):
+        if any(callable(x) for x in made_of):
             content = f"{_PROCESS}, {next(_count)}"
         key = _key(name, content)
         identity = identities.setdefault(key, Identity(key))

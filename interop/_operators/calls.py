@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from interop._functions.array_function import ArrayFunction
-from interop._functions.identity import Content
 from interop._functions.parameters import Parameter
 from interop._operators.arrays import facts_of
 from interop._operators.signature import KEYWORDS, Signature, SizeRule
@@ -84,7 +83,7 @@ def of_array_function(label: str, function: ArrayFunction, signature: Signature,
     takes = _Takes(label, "kernel or C function", taken, signature, extra)
     for name in taken:
         _check_kind(label, function, parameters[name], signature)
-    rules = {name: _rule_of(place, signature, taken, extra) for place, name in enumerate(results)}
+    rules = {name: _rule_of(label, place, signature, taken, extra) for place, name in enumerate(results)}
     made: Any = function._with({}).returning(**rules)
     order = [list(made._shapes).index(name) for name in results]  # it returns them as it declares them
     is_ordered = order == sorted(order)
@@ -215,26 +214,17 @@ def _check_kind(label: str, function: ArrayFunction, parameter: Parameter, signa
 
 
 def _rule_of(
-    place: int, signature: Signature, taken: Sequence[str], extra: Mapping[str, SizeRule]
+    label: str, place: int, signature: Signature, taken: Sequence[str], extra: Mapping[str, SizeRule]
 ) -> str | Callable[..., Any]:
     """Return the rule of `ArrayFunction.returning` for a result: the name of an input of the same axes, if any is."""
     axes = signature.outputs[place].axes
     like = next((operand.name for operand in signature.inputs if operand.axes == axes), None)
-    return like or _ResultShape(place, signature, taken, extra)
+    if like:
+        return like
+    arrays = [taken.index(signature.inputs[k].name) for k in signature.arrays]
 
+    def shape(*args: Any) -> Any:
+        sizes = signature.sizes_of(label, [facts_of(args[k])[0] for k in arrays], extra)
+        return signature.outputs[place].shape(sizes)
 
-class _ResultShape(Content):
-    """The shape of a result, of the arguments of a kernel or C function."""
-
-    def __init__(self, place: int, signature: Signature, taken: Sequence[str], extra: Mapping[str, SizeRule]) -> None:
-        self._place, self._signature, self._extra = place, signature, extra
-        self._arrays = [taken.index(signature.inputs[k].name) for k in signature.arrays]
-        self.is_plain = not extra
-
-    def __call__(self, *args: Any) -> Any:
-        shapes = [facts_of(args[k])[0] for k in self._arrays]
-        sizes = self._signature.sizes_of("the shape of a result", shapes, self._extra)
-        return self._signature.outputs[self._place].shape(sizes)
-
-    def __repr__(self) -> str:
-        return f"<shape {self._place} of {self._signature}, from {self._arrays}>"
+    return shape

@@ -12,6 +12,7 @@ import uuid
 from typing import Any
 
 from interop._functions.array_function import ArrayFunction
+from interop._operators.description import Description
 
 __all__ = ["content_of", "key_of", "portable"]
 
@@ -63,6 +64,8 @@ def content_of(x: object, within: tuple[int, ...] = ()) -> str:
         return f"method({inner(x.__self__)}, {inner(x.__func__)})"
     if isinstance(x, type | types.BuiltinFunctionType):
         return _name_of(x)
+    if isinstance(description := getattr(x, "_description", None), Description):
+        return f"operator({description.name}, {description.key})"
     if isinstance(x, ArrayFunction) or type(x).__module__.partition(".")[0] == "interop":
         if dataclasses.is_dataclass(x):
             return f"{_name_of(type(x))}({inner(vars(x))})"

@@ -27,16 +27,15 @@ constexpr size_t kMostPlans = 8;
 
 /// What Python says of inputs of these types and shapes.
 struct Plan {
-  std::vector<PyTypeObject*> types;  // of all inputs; each is kept alive by `held`
-  std::vector<nb::object> shapes;    // of the arrays
-  std::vector<nb::object> dtypes;    // of the arrays; none where what is called checks them
+  std::vector<nb::object> types;   // of all inputs
+  std::vector<nb::object> shapes;  // of the arrays
+  std::vector<nb::object> dtypes;  // of the arrays; none where what is called checks them
   nb::object target;
   std::vector<int> places;         // of each argument among the inputs; -1 for one of `values`
   std::vector<nb::object> values;  // beside the places
   nb::object tail;                 // None: the arguments by position; else they are a tuple, and these follow it
   nb::object expected;             // None, or a tuple of the results' shapes and dtypes
   std::vector<nb::object> made;    // the results' dtypes, once they have been checked
-  std::vector<nb::object> held;
 };
 
 /// The inputs that are arrays, and what they say of themselves.
@@ -122,7 +121,7 @@ class OperatorCalls {
 
   bool fits(const Plan& plan, const nb::tuple& inputs, const Facts& facts) const {
     for (size_t i = 0; i < plan.types.size(); ++i) {
-      if (Py_TYPE(nb::handle(inputs[i]).ptr()) != plan.types[i]) return false;
+      if (!nb::handle(inputs[i]).type().is(plan.types[i])) return false;
     }
     for (size_t k = 0; k < facts.shapes.size(); ++k) {
       if (!equal(facts.shapes[k], plan.shapes[k])) return false;
@@ -147,10 +146,7 @@ class OperatorCalls {
     if (prepared.is_none()) return nullptr;
     const auto parts = nb::borrow<nb::tuple>(prepared);
     auto plan = std::make_shared<Plan>();
-    for (const nb::handle x : inputs) {
-      plan->types.push_back(Py_TYPE(x.ptr()));
-      plan->held.push_back(nb::borrow(x.type()));
-    }
+    for (const nb::handle x : inputs) plan->types.push_back(nb::borrow(x.type()));
     plan->shapes = facts.shapes;
     plan->dtypes = facts.dtypes;
     plan->target = parts[0];

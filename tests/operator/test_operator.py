@@ -74,6 +74,28 @@ def test_a_size_that_is_in_no_input(lib):
     assert op(np.arange(5.0)).tolist() == [1, 5]
 
 
+KERNEL = """
+#include <interop/view.cuh>
+__global__ void f(const float* x, interop::View<const double, 2> s, float by, long long* y, float* z, int n) {}
+"""
+
+
+def test_a_kernel_is_known_without_a_gpu():
+    """What it makes, and what it takes, before it is compiled."""
+    kernel = interop.kernel(KERNEL, "f", grid=1)
+    op = interop.operator("tests::kernel", kernel, "x[..., n], by, s[n, 3] -> z[..., 2], [...]")
+    description = op._description
+    results = description.results([((5, 4), "float32"), ((4, 3), "float64")])
+    assert results == (((5, 2), "float32"), ((5,), "int64"))
+    with pytest.raises(TypeError, match="^tests::kernel: s is float32; accepted: float64"):
+        description.results([((5, 4), "float32"), ((4, 3), "float32")])
+    with pytest.raises(TypeError, match=r"^interop.kernel\('f'\): x is float32 of shape \(5, 4\).* on a CUDA device"):
+        op(np.ones((5, 4), "float32"), 1, np.ones((4, 3)))
+    function, args = description.calls([X, 2.0, np.ones((4, 3))])
+    assert repr(function) == repr(kernel)
+    assert [args[0] is X, args[1].shape, *args[2:]] == [True, (4, 3), 2.0, 4]
+
+
 def test_an_expression(lib):
     op = interop.operator("tests::affine", interop.elementwise("x * s + eps / n"), "x[..., n], s[n], eps -> [..., n]")
     np.testing.assert_array_equal(op(X, S, 2), X * S + np.float32(0.5))

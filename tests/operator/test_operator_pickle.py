@@ -119,6 +119,18 @@ def test_what_kernels_and_c_functions_are_made_of(lib):
     assert portable(key_of(lib.row_sum, interop.elementwise("x + 1")))
 
 
+def test_an_operator_within_another(tmp_path):
+    inner = define(double, "tests::inner")
+    outer = define(inner, "tests::outer")
+    assert (outer(X) == 2 * X).all()
+    assert outer == define(inner, "tests::outer")
+    assert portable(outer._description.key)
+    assert pickle.loads(pickle.dumps(outer)) == outer
+    newer = define(triple, "tests::inner")
+    assert define(newer, "tests::outer") != outer
+    assert define(inner, "tests::outer") == outer  # which has been replaced, and is what it was
+
+
 # ---- pickled ----
 
 
