@@ -214,8 +214,18 @@ def test_the_package_imports_little():
     imported = {
         node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module.startswith("interop")
     }
-    names = ("_convert", "_elementwise", "_explain", "_expression", "_kernel", "_load", "_matmul", "_paths")
-    names += ("_autotune", "_core", "_register", "_variables", "_version")
+    names = (
+        "_compiled",
+        "_convert",
+        "_elementwise",
+        "_explain",
+        "_expression",
+        "_kernel",
+        "_load",
+        "_matmul",
+        "_paths",
+    )
+    names += ("_autotune", "_compiled", "_core", "_register", "_variables", "_version")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 

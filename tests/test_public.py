@@ -30,6 +30,7 @@ ELEMENTWISE = list(OF_ELEMENTS)
 FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "register", *ELEMENTWISE]
 CLASSES = [
     "Array",
+    "CompiledFunction",
     "CudaError",
     "ExplainedArgument",
     "Explanation",

@@ -1,6 +1,8 @@
 // Functions that run without Python: sums of rows, with any strides, a scaled copy, and one that fails.
 #include <interop/function.h>
 
+#include <dlfcn.h>
+
 #include <stdexcept>
 
 namespace {
@@ -22,6 +24,19 @@ void scale(const interop::Run& run) {
   const auto by = run.number<double>(2);
   const auto count = run.number<int64_t>(3);
   for (int64_t i = 0; i < count; ++i) y[i] = by * x[i];
+}
+
+void copy(const interop::Run& run) {  // by the driver, so that it needs no nvcc
+  using Copy = int (*)(const void* to, const void* from, size_t bytes, void* stream);
+  const DLTensor& x = run.tensor(0);
+  size_t bytes = sizeof(float);
+  for (int d = 0; d < x.ndim; ++d) bytes *= static_cast<size_t>(x.shape[d]);
+  if (run.on_host()) {
+    std::memcpy(run.data<float>(1), x.data, bytes);
+    return;
+  }
+  static const Copy on_gpu = reinterpret_cast<Copy>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemcpyDtoDAsync_v2"));
+  if (on_gpu(run.data<float>(1), x.data, bytes, run.stream()) != 0) throw interop::CudaError("the copy failed");
 }
 
 void fail(const interop::Run& run) {
@@ -46,6 +61,7 @@ NB_MODULE(rows, m) {
   interop::initialize();
   interop::define<row_sum>(m, "modules.row_sum", "interop::View<const float, 2> x, interop::View<float, 1> sums");
   interop::define<scale>(m, "modules.scale", "const double* x, double* y, double by, long long n", true);
+  interop::define<copy>(m, "modules.copy", "const float* x, float* y", true);
   interop::define<fail>(m, "modules.fail", "const float* x, float* y, int kind");
   m.def("define_badly", [](nanobind::module_ to) { interop::define<fail>(to, "modules.bad", "FILE* x"); });
 }

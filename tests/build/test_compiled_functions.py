@@ -154,3 +154,34 @@ def test_inside_jit(module, row_sum, host_jax):
         jax.jit(lambda x: fails(x, 0))(x).block_until_ready()
     with pytest.raises(NotImplementedError, match="modules.row_sum: JAX differentiates the call by x"):
         jax.grad(lambda x: row_sum(x).sum())(x)
+
+
+# ---- on a GPU ----
+
+
+def test_a_copy_on_the_host(module):
+    np.testing.assert_array_equal(module.copy.returning(y="x")(X), X)
+
+
+@pytest.mark.gpu
+def test_arrays_of_a_gpu(module, device_library):
+    y = module.copy.returning(y="x")(device_library.make(X))
+    assert device_library.is_ours(y)
+    np.testing.assert_array_equal(device_library.to_numpy(y), X)
+    with pytest.raises(interop.CudaError, match="modules.row_sum: this module has code for the host alone"):
+        module.row_sum(device_library.make(X), device_library.make(X[:, 0].copy()))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not _core.build_info()["jax_functions"], reason="this build has no handlers for JAX")
+def test_inside_jit_on_a_gpu(module, jax, cuda_device):
+    copy = module.copy.returning(y="x")
+
+    def slow(x):  # some hundred milliseconds, in memory that held something else before
+        half = jax.lax.fori_loop(0, 20000, lambda _, c: c + 1, x)
+        return jax.lax.fori_loop(0, 20000, lambda _, c: c - 1, half)
+
+    x = jax.device_put(np.arange(1 << 20, dtype="float32") % 1024, jax.devices("cuda")[0])
+    f = jax.jit(lambda x: slow(copy(slow(x))))
+    for repeat in range(3):
+        np.testing.assert_array_equal(f(x + repeat), x + repeat)
