@@ -37,6 +37,7 @@ if _core.build_info().get("version") != __version__:
     )
 
 from interop._autotune import autotune
+from interop._compiled import CompiledFunction
 from interop._convert import asarray, convert
 from interop._core import Array, CudaError
 from interop._elementwise import (
@@ -73,6 +74,7 @@ _atexit.register(_core.close, 0.8)
 
 __all__ = [  # not "jax": a star import would load JAX
     "Array",
+    "CompiledFunction",
     "CudaError",
     "ExplainedArgument",
     "Explanation",

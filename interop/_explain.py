@@ -10,6 +10,7 @@ from typing import Any
 
 from interop import _core, _elementwise
 from interop._arguments import named, refuse_call_of, shown
+from interop._compiled import CompiledFunction
 from interop._expression import Expression
 from interop._kernel import Kernel
 from interop._load import Function
@@ -122,7 +123,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     >>> plan.algorithm, plan.copies
     ('numpy.matmul, on views of the arrays', ())
     """
-    if isinstance(function, Function):
+    if isinstance(function, Function | CompiledFunction):
         return _explain_c(function, *args, **kwargs)
     if isinstance(function, Kernel):
         return _explain_kernel(function, *args, **kwargs)
@@ -197,12 +198,13 @@ def _explain_elementwise(name: str, *operands: Any, **options: Any) -> Explanati
 
 
 def _explain_c(
-    function: Function, /, *args: Any, stream: Any = None, execution: str | None = None, **named: Any
+    function: Function | CompiledFunction, /, *args: Any, stream: Any = None, execution: str | None = None, **named: Any
 ) -> Explanation:
     found = function._call(args, named, stream, execution, True)
     if found is None:
         raise TypeError(f"interop.explain: {function!r} takes no arrays; accepted: C functions that do")
-    found |= {"workspace_bytes": 0, "algorithm": f"the C function {function.__doc__}"}
+    kind = "C" if isinstance(function, Function) else "compiled"
+    found |= {"workspace_bytes": 0, "algorithm": f"the {kind} function {function.__doc__}"}
     return _explanation(function._label, found)
 
 

@@ -331,9 +331,9 @@ def test_an_immutable_array_is_not_written(scale, host_jax):
         scale(X, host_jax.numpy.zeros(5, "float32"), 1.0, 5)
 
 
-def test_in_jit_it_is_refused(scale, host_jax):
+def test_in_jit_on_the_host_it_is_refused(scale, host_jax):
     made = scale.returning(y="x")
-    with pytest.raises(TypeError, match="x is a JAX tracer .*, and kernels of your own are called outside"):
+    with pytest.raises(ValueError, match="a kernel runs on a GPU, and JAX computes this program on the CPU"):
         host_jax.jit(lambda x: made(x, 1.0, 5))(host_jax.numpy.zeros(5))
 
 

@@ -216,6 +216,7 @@ def test_the_package_imports_little():
         node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module.startswith("interop")
     }
     names = (
+        "_compiled",
         "_convert",
         "_elementwise",
         "_explain",
@@ -226,7 +227,7 @@ def test_the_package_imports_little():
         "_operator",
         "_paths",
     )
-    names += ("_autotune", "_core", "_register", "_variables", "_version")
+    names += ("_autotune", "_compiled", "_core", "_register", "_variables", "_version")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 

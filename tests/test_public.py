@@ -41,6 +41,7 @@ FUNCTIONS = [
 ]
 CLASSES = [
     "Array",
+    "CompiledFunction",
     "CudaError",
     "ExplainedArgument",
     "Explanation",

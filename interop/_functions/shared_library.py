@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from interop._functions.symbols import build_id_of
 
-__all__ = ["SharedLibrary"]
+__all__ = ["SharedLibrary", "build_at"]
 
 
 class _LinkMap(ctypes.Structure):  # <link.h>: what the loader knows of a library
@@ -98,10 +98,7 @@ class SharedLibrary:
         """What its code is, in every process: the build ID that the linker gave it, or else a hash of the file."""
         if self.version != self._loaded:  # of what is loaded, nothing says it any more
             return str(uuid.uuid4())
-        if number := build_id_of(self.file):
-            return number
-        with self.file.open("rb") as opened:
-            return hashlib.file_digest(opened, "blake2b").hexdigest()
+        return _build_of(self.file)
 
     def address_of(self, function: str) -> int | None:
         """Return the address of the function with this symbol; None if there is no such symbol.
@@ -125,6 +122,22 @@ class SharedLibrary:
         if holder != _file_of(self._library):
             raise AttributeError(f"{label} of its own, but finds one in {holder!r}; accepted: to load that library")
         return address
+
+
+@functools.cache
+def build_at(address: int) -> str:
+    """Return the same of the library that a function is in, which has just been loaded."""
+    info = _Info()
+    if not _loader().dladdr(ctypes.c_void_p(address), ctypes.byref(info)):
+        return str(uuid.uuid4())
+    return _build_of(Path(os.fsdecode(info.dli_fname)))
+
+
+def _build_of(file: Path) -> str:
+    if number := build_id_of(file):
+        return number
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "blake2b").hexdigest()
 
 
 def _load(given: str, file: str) -> ctypes.CDLL:

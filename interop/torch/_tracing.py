@@ -175,7 +175,7 @@ def _skip_bodies() -> None:
     if not hasattr(frames, "set_code_exec_strategy"):  # private, as its types are
         return
     skip = frames._FrameAction.SKIP
-    classes = [_public(name).__call__ for name in ("Expression", "Kernel", "Function")]
+    classes = [_public(name).__call__ for name in ("CompiledFunction", "Expression", "Function", "Kernel")]
     for function in (*map(_public, ("matmul", *FUNCTIONS)), *classes):
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
 

@@ -50,8 +50,9 @@ cuda::Launch launch_of(ffi::Span<const int64_t> sizes) {
 class Arguments {
  public:
   Arguments(const XlaFunction& function, const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
-            ffi::Span<const uint8_t> numbers)
-      : tensors_(function.parameters.size()),
+            ffi::Span<const uint8_t> numbers, DLDevice device)
+      : device_(device),
+        tensors_(function.parameters.size()),
         pointers_(function.parameters.size()),
         numbers_(function.parameters.size()),
         strides_(function.parameters.size() * kFewDims) {
@@ -79,7 +80,7 @@ class Arguments {
     }
   }
 
-  bindings::XlaCall call() const { return {pointers_.data(), numbers_.data(), nullptr, 0, nullptr}; }
+  bindings::XlaCall call() const { return {pointers_.data(), numbers_.data(), nullptr, -1, nullptr}; }
 
  private:
   static constexpr size_t kFewDims = 8;
@@ -94,6 +95,7 @@ class Arguments {
     const auto sizes = buffer.dimensions();
     DLTensor& tensor = tensors_[i];
     tensor.data = buffer.untyped_data();
+    tensor.device = device_;
     tensor.dtype = dtype_of(buffer);
     tensor.ndim = static_cast<int32_t>(sizes.size());
     tensor.shape = const_cast<int64_t*>(sizes.begin());  // which nothing writes to
@@ -110,6 +112,7 @@ class Arguments {
     pointers_[i] = &tensor;
   }
 
+  const DLDevice device_;
   std::vector<DLTensor> tensors_;
   std::vector<const DLTensor*> pointers_;
   std::vector<ScalarValue> numbers_;
@@ -135,7 +138,7 @@ ffi::Error call_on_host(ffi::RemainingArgs operands, ffi::RemainingRets results,
     const XlaFunction& function = bindings::function_of_xla(key);
     return guarded(function.label, [&] {
       if (function.is_kernel) throw ValueError("a kernel is not called on the host");
-      const Arguments arguments(function, operands, results, numbers);
+      const Arguments arguments(function, operands, results, numbers, {kDLCPU, 0});
       function.run(arguments.call());
       return ffi::Error::Success();
     });
@@ -154,7 +157,7 @@ ffi::Error call_on_gpu(cudaStream_t stream, int32_t device, ffi::RemainingArgs o
   return guarded("interop", [&] {
     const XlaFunction& function = bindings::function_of_xla(key);
     return guarded(function.label, [&] {
-      const Arguments arguments(function, operands, results, numbers);
+      const Arguments arguments(function, operands, results, numbers, {kDLCUDA, device});
       bindings::XlaCall call = arguments.call();
       cuda::Launch sizes;
       if (function.is_kernel) {

@@ -164,6 +164,14 @@ void set_error(InteropError kind, const char* message) {
   });
 }
 
+int define(PyObject* module, const char* name, const char* parameters, InteropFunction function, int32_t graph_safe) {
+  return as_c(-1, [&] {
+    nb::module_::import_("interop._compiled")
+        .attr("define")(nb::handle(module), name, parameters, reinterpret_cast<uintptr_t>(function), graph_safe != 0);
+    return 0;
+  });
+}
+
 }  // namespace
 }  // namespace exchange
 
@@ -171,6 +179,6 @@ const InteropApi core_api{INTEROP_API_VERSION,     sizeof(InteropApi),      &exc
                           &exchange::release_call, &exchange::check,        &exchange::is_conjugated,
                           &exchange::output,       &exchange::workspace,    &exchange::numpy,
                           &exchange::numpy_output, &exchange::explain_call, &exchange::hand_over,
-                          &exchange::set_error};
+                          &exchange::set_error,    &exchange::define};
 
 }  // namespace interop

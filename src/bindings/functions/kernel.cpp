@@ -1,4 +1,5 @@
 /// `interop.kernel`: kernels that users wrote, launched with any arrays.
+#include <interop/c_api.h>
 #include <interop/call.h>
 #include <interop/cuda/driver.h>
 #include <interop/cuda/kernel.h>
@@ -39,6 +40,12 @@ struct Kernel : KernelDeclaration {
       : KernelDeclaration(label_, declared), load(std::move(load_)), checked(std::move(checked_)) {
     apply(*this, plan, options_of(options));
   }
+  /// A function of a compiled module, which launches what it launches by itself.
+  Kernel(const std::string& label_, const std::vector<KernelParameter::Declared>& declared, uintptr_t address,
+         std::vector<int> checked_)
+      : KernelDeclaration(label_, declared),
+        checked(std::move(checked_)),
+        function(reinterpret_cast<InteropFunction>(address)) {}
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
@@ -50,6 +57,7 @@ struct Kernel : KernelDeclaration {
   std::vector<int> checked;  // places of the parameters that `reads=` names, where INTEROP_CHECKED=1
   LaunchPlan plan;
   std::vector<Compiled> compiled;
+  InteropFunction function = nullptr;  // of a compiled module
 };
 
 // ---- the call ----
@@ -123,10 +131,11 @@ class Values {
 };
 
 /// Is argument `k` of the call what the parameter takes?
-void check_array(const char* label, const KernelParameter& parameter, const Call& call, int k) {
+void check_array(const Kernel& kernel, const KernelParameter& parameter, const Call& call, int k) {
   const bool is_view = parameter.kind == Kind::view;
-  require_gpu(label, parameter.name.c_str(), call, k, parameter.dtype);
-  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, kDLCUDA, is_view ? '\0' : 'C',
+  if (!kernel.function) require_gpu(kernel.label, parameter.name.c_str(), call, k, parameter.dtype);
+  const int device = kernel.function ? 0 : kDLCUDA;
+  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, device, is_view ? '\0' : 'C',
                  static_cast<uint8_t>(parameter.written)});
 }
 
@@ -135,6 +144,28 @@ void check_dimensions(const Kernel& kernel, const KernelParameter& parameter, co
   if (parameter.kind != Kind::view || shape.ndim == parameter.ndim) return;
   throw ValueError(std::string(kernel.label) + ": the shape of " + parameter.name + " is " + shape_text(shape) +
                    "; accepted: " + std::to_string(parameter.ndim) + " dimensions, as it is a view of so many");
+}
+
+/// Runs a function of a compiled module, and throws what it reports.
+void run_module_function(InteropFunction function, const char* label, const XlaCall& call, int count) {
+  Room<const void*> numbers(count);
+  for (int i = 0; i < count; ++i) numbers.data()[i] = call.tensors[i] ? nullptr : call.numbers[i].bytes;
+  const InteropRun run{call.tensors, numbers.data(), call.stream, call.device};
+  char message[1024] = "";
+  const int32_t status = function(&run, message, sizeof message);
+  if (status == 0) return;
+  const std::string what =
+      std::strncmp(message, label, std::strlen(label)) == 0 ? message : std::string(label) + ": " + message;
+  switch (status - 1) {
+    case INTEROP_TYPE_ERROR:
+      throw TypeError(what);
+    case INTEROP_BUFFER_ERROR:
+      throw BufferError(what);
+    case INTEROP_CUDA_ERROR:
+      throw CudaError(what);
+    default:
+      throw ValueError(what);
+  }
 }
 
 /// What a call of a kernel is: all that is decided before it is launched. `run` does it, `explain` says it.
@@ -155,21 +186,25 @@ class Decision {
     import_arrays(options, only_looks);
     if (given && nb::len(*given) > 0) check_given(*given);
     make_results(shapes);
-    LaunchPlan plan = kernel.plan;
-    apply(kernel, plan, options);
-    launch_ = launch_of(kernel, plan, tensors_.data());
+    if (!kernel.function) {
+      LaunchPlan plan = kernel.plan;
+      apply(kernel, plan, options);
+      launch_ = launch_of(kernel, plan, tensors_.data());
+    }
     if (kernel.checked.empty()) return;
-    checked_.emplace(kernel.label, &*call_).add(kernel.parameters, kernel.checked, tensors_.data());
+    checked_.emplace(kernel.label, call_->on_host() ? nullptr : &*call_)
+        .add(kernel.parameters, kernel.checked, tensors_.data());
   }
 
   nb::object run() {
-    cuda::Kernel& compiled = find_compiled(kernel_, call_->device());
+    cuda::Kernel* const compiled = kernel_.function ? nullptr : &find_compiled(kernel_, call_->device());
     if (checked_) checked_->copy();
     on_own_frame([&] {
+      if (kernel_.function) return run_function();
       Values values;
       set(values);
       call_->launch([&](cudaStream_t s) {
-        cuda::launch_kernel(compiled, launch_, kernel_.label, values.pointers(), call_->device(), s);
+        cuda::launch_kernel(*compiled, launch_, kernel_.label, values.pointers(), call_->device(), s);
       });
     });
     nb::object made = call_->hand_over();
@@ -179,7 +214,7 @@ class Decision {
 
   nb::object explain() const {
     auto explained = nb::borrow<nb::dict>(call_->explain());
-    explained["algorithm"] = launch_text(launch_);
+    if (!kernel_.function) explained["algorithm"] = launch_text(launch_);
     if (checked_) checked_->explain(explained);
     return explained;
   }
@@ -216,7 +251,7 @@ class Decision {
     call_options.may_overlap = true;  // as kernels do: their authors know
     const Call& call = call_.emplace(kernel_.label, arrays_.data(), array_count_, call_options);
     for (int k = 0; k < array_count_; ++k) {
-      check_array(kernel_.label, parameter(places_[k]), call, k);
+      check_array(kernel_, parameter(places_[k]), call, k);
       tensors_[places_[k]] = &call.tensor(k);
     }
   }
@@ -237,6 +272,13 @@ class Decision {
       check_dimensions(kernel_, parameter(i), shape);
       tensors_[i] = &call_->output(shape, parameter(i).dtype);
     }
+  }
+
+  void run_function() {
+    call_->launch([&](cudaStream_t s) {
+      run_module_function(kernel_.function, kernel_.label,
+                          {tensors_.data(), scalars_.data(), nullptr, call_->device(), s}, count_);
+    });
   }
 
   void set(Values& values) const {
@@ -290,15 +332,37 @@ nb::object call_with(Kernel& kernel, const nb::tuple& arguments, const nb::dict&
 
 // ---- calls by XLA ----
 
+std::vector<XlaParameter> xla_parameters(const KernelDeclaration& kernel) {
+  std::vector<XlaParameter> all;
+  for (const KernelParameter& p : kernel.parameters) {
+    all.push_back({p.is_array() ? XlaParameter::Kind::array : XlaParameter::Kind::number, p.name, p.dtype, p.written,
+                   p.kind == Kind::view ? p.ndim : -1});
+  }
+  return all;
+}
+
+class ModuleFunctionOfXla final : public XlaFunction {
+ public:
+  explicit ModuleFunctionOfXla(const Kernel& kernel)
+      : XlaFunction(kernel.label, false), label_(kernel.label), function_(kernel.function) {
+    parameters = xla_parameters(kernel);
+  }
+
+  void run(const XlaCall& call) const override {
+    run_module_function(function_, label_, call, static_cast<int>(parameters.size()));
+  }
+
+ private:
+  const char* label_;
+  InteropFunction function_;
+};
+
 /// A kernel without Python but for its compiling.
 class KernelOfXla final : public XlaFunction {
  public:
   explicit KernelOfXla(const Kernel& kernel)
       : XlaFunction(kernel.label, true), declaration_(kernel), load_(kernel.load) {
-    for (const KernelParameter& p : kernel.parameters) {
-      parameters.push_back({p.is_array() ? XlaParameter::Kind::array : XlaParameter::Kind::number, p.name, p.dtype,
-                            p.written, p.kind == Kind::view ? p.ndim : -1});
-    }
+    parameters = xla_parameters(kernel);
   }
 
   void prepare() override {
@@ -383,6 +447,9 @@ void bind_kernel(nb::module_& m) {
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "
                    "load: typing.Callable[[str], LoadedKernel], options: tuple[typing.Any, ...], checked: list[int], "
                    "/) -> None"))
+      .def(nb::init<const std::string&, const std::vector<KernelParameter::Declared>&, uintptr_t, std::vector<int>>(),
+           nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], address: int, "
+                   "checked: list[int], /) -> None"))
       .def("call", &call, nb::arg(), nb::arg(), nb::arg(),
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "keywords: dict[str, typing.Any], /) -> typing.Any"),
@@ -403,6 +470,7 @@ void bind_kernel(nb::module_& m) {
       .def(
           "keep_for_xla",
           [](const Kernel& kernel, const std::string& key) {
+            if (kernel.function) return keep_for_xla(key, std::make_unique<ModuleFunctionOfXla>(kernel));
             keep_for_xla(key, std::make_unique<KernelOfXla>(kernel));
           },
           nb::arg(), nb::sig("def keep_for_xla(self, key: str, /) -> None"),

@@ -51,7 +51,7 @@ class JaxTracerRoute final : public JaxArrayRoute {
   void inspect(Operand& operand) const override {
     throw TypeError(operand.label() + " is a JAX tracer (" + type_text(operand.object) +
                     "), which has no memory yet; inside jit every array of the call must be JAX's, and " +
-                    "kernels of your own are called outside");
+                    "of compiled modules only functions of <interop/function.h> can be called there");
   }
 };
 

@@ -66,6 +66,16 @@ typedef struct InteropConstraint {
   uint8_t writable;     /* 1 to write to it: the call must have been told INTEROP_WRITTEN */
 } InteropConstraint;
 
+/* One run of a function that `define` has been given: without the GIL, on any thread. */
+typedef struct InteropRun {
+  const DLTensor* const* arrays; /* by parameter; NULL for a number. Strides may be NULL, but of views */
+  const void* const* numbers;    /* by parameter: the value of its type; NULL for an array */
+  void* stream;                  /* a CUstream, where the work is to be queued; NULL on the host */
+  int32_t device;                /* the CUDA device, which is current; -1 on the host */
+} InteropRun;
+/* Returns 0, or 1 + an InteropError, and then puts what is wrong into `message`, of so many bytes. */
+typedef int32_t (*InteropFunction)(const InteropRun* run, char* message, size_t bytes);
+
 typedef enum InteropError {
   INTEROP_TYPE_ERROR = 0,
   INTEROP_VALUE_ERROR = 1,
@@ -103,6 +113,11 @@ typedef struct InteropApi {
   PyObject* (*hand_over)(InteropCall* call);
   /* Sets the Python error of a kind. */
   void (*set_error)(InteropError kind, const char* message);
+  /* Makes an interop.CompiledFunction of a function, and puts it into the module by the last part of `name`, which is
+   * that of messages: "package.row_sum". `parameters` declares it, as the signature of a kernel does. `graph_safe`: all
+   * that it does on a GPU is to queue work on the stream, the same for the same arguments. 0, or -1. */
+  int (*define)(PyObject* module, const char* name, const char* parameters, InteropFunction function,
+                int32_t graph_safe);
 } InteropApi;
 
 #ifdef __cplusplus
