@@ -237,7 +237,7 @@ class Operator:
 
             return in_torch.compute(description, inputs)
         if where == "jax":
-            from interop.jax import _operators as in_jax  # type: ignore[attr-defined]
+            from interop.jax import _operators as in_jax
 
             return in_jax.compute(description, inputs)
         if where == "unknown":

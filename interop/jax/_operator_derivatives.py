@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 from jax.interpreters import ad
 
 from interop.jax._operator_forms import Form, Gradient, Results, Tangent, is_differentiable

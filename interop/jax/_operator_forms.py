@@ -1,4 +1,4 @@
-"""What an operator computes in a program of JAX's: its results, their tangents, or gradients. Each has named operands."""
+"""What an operator computes in a program of JAX's: its results, their tangents, or gradients."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Form:
             jax.errors.TracerIntegerConversionError,
             jax.errors.NonConcreteBooleanIndexError,
         ) as error:
-            cause = error  # type: ignore[assignment]
+            cause = error
         raise TypeError(
             f"{self.label}: {function} asks for {what}, which JAX traces: there are shapes and dtypes, and no memory "
             "yet; accepted: a function over kernels, C functions, expressions and operations of interop and JAX"

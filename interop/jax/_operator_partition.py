@@ -128,8 +128,8 @@ def on_mesh(form: Form, call: Callable[..., Any], *operands: Any) -> Any:
             if again:
                 kinds = ", ".join(f"{x.name} is {jax.typeof(y)}" for x, y in zip(form.operands, operands, strict=True))
                 raise ValueError(
-                    f"{form.label}: {kinds}: the mesh's axis {min(again)!r} would cut two dimensions of {operand.name}; "
-                    "accepted: another sharding of one, by jax.sharding.reshard"
+                    f"{form.label}: {kinds}: the mesh's axis {min(again)!r} would cut two dimensions of "
+                    f"{operand.name}; accepted: another sharding of one, by jax.sharding.reshard"
                 )
             used.update(cuts.get(index, ()))
         places.append(sharding_of(meshes[0], indices, cuts))

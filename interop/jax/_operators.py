@@ -18,6 +18,7 @@ from interop.jax._operator_derivatives import jvp, refuse_transpose
 from interop.jax._operator_forms import Number, Results
 from interop.jax._operator_partition import on_mesh
 from interop.jax._operator_primitive import bind, new_primitive
+from interop.jax._placement import check_operands
 
 __all__ = ["compute"]
 
@@ -45,6 +46,10 @@ def compute(description: Description, inputs: Sequence[Any]) -> Any:
         numbers.append(None)
         operands.append((_number if traced[place] else _array)(description, place, x))
     form = Results(description, tuple(numbers))
+    if description.is_exact:
+        check_operands(
+            description.label, {x.name: y for x, y in zip(form.operands, map(jax.typeof, operands), strict=True)}
+        )
     results = description.results([facts_of(read[place]) for place in description.signature.arrays])
     with keeping(*(numpy_dtype(dtype) for _, dtype in results), *(x.dtype for x in operands)):
         arrays = on_mesh(form, lambda *given: bind(operator_p, form, *given), *map(jax.numpy.asarray, operands))

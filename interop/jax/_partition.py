@@ -1,4 +1,4 @@
-"""How a call is cut over several devices: which axes of a mesh may cut which dimension; of products also what is added."""
+"""How a call is cut over several devices: which axes of a mesh may cut which dimension, and what is added up."""
 
 from __future__ import annotations
 

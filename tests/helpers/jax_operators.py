@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,12 +58,13 @@ def functions(place: str, folder: Path) -> dict[str, Any]:
             for name, (parameters, body) in _BODIES.items()
         }
     source = _HOST + "\n".join(
-        f"void {name}({parameters}, long long rows, long long n) {{ for (long long r = 0; r < rows; ++r) {{ {body} }} }}"
+        f"void {name}({parameters}, long long rows, long long n) {{\n"
+        f"  for (long long r = 0; r < rows; ++r) {{ {body} }}\n}}"
         for name, (parameters, body) in _BODIES.items()
     )
+    arrays = re.compile(r"(const )?(double|long long)\*")
     declarations = "\n".join(
-        f"void {name}({parameters.replace('const double*', 'host const double*').replace(', double*', ', host double*')}"
-        ", long long rows, long long n);".replace(", long long*", ", host long long*")
+        f"void {name}({arrays.sub(lambda found: f'host {found[0]}', parameters)}, long long rows, long long n);"
         for name, (parameters, _) in _BODIES.items()
     )
     lib = interop.load(c_functions.build(source, folder / "liboperators.so", "-lm"), declarations)

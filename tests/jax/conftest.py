@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
+from helpers import jax_operators
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -12,3 +15,17 @@ def place(request, jax):
         request.getfixturevalue("cuda_device")
     with jax.default_device(jax.devices(request.param)[0]):
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def operators_at(tmp_path_factory):
+    """Return the operators of `jax_operators` at a place, made once."""
+    return functools.cache(lambda place: jax_operators.make(place, tmp_path_factory.mktemp(f"operators_{place}")))
+
+
+@pytest.fixture
+def ops(operators_at, place, jax):
+    """Operators over C functions on the host, and over kernels on a GPU, of float64."""
+    operators = operators_at(place)
+    with jax.enable_x64(True):
+        yield operators

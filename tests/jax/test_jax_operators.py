@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from helpers import jax_operators
 
 import interop
 from interop import _core
@@ -15,24 +14,6 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
 pytestmark = pytest.mark.skipif(not _core.build_info()["jax_functions"], reason="this build has no handlers for JAX")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    operators = {}
-
-    def of(place):
-        if place not in operators:
-            operators[place] = jax_operators.make(place, tmp_path_factory.mktemp("operators"))
-        return operators[place]
-
-    return of
-
-
-@pytest.fixture
-def ops(made, place):
-    with jax.enable_x64(True):
-        yield made(place)
 
 
 def draw(*shape, seed=0):
@@ -175,7 +156,7 @@ def test_a_number_is_fixed_and_may_be_computed_from_shapes(ops):
 def test_numbers_that_are_equal_and_not_the_same_are_told_apart(first, second):
     op = only_tests("kinds", lambda x, by: x + len(repr(by)), "x[n], by -> [n]")
     for by in (first, second):
-        assert jax.vmap(lambda x: op(x, by), in_axes=1)(jnp.zeros((2, 2)))[0, 0] == len(repr(by))
+        assert jax.vmap(lambda x, by=by: op(x, by), in_axes=1)(jnp.zeros((2, 2)))[0, 0] == len(repr(by))
 
 
 def test_a_traced_number_goes_to_expressions_and_operations():

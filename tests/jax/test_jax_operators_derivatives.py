@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import jax_operators
 
 import interop
 from interop import _core
@@ -15,24 +14,6 @@ jnp = jax.numpy
 from jax.test_util import check_grads  # noqa: E402 - after the check that there is JAX
 
 pytestmark = pytest.mark.skipif(not _core.build_info()["jax_functions"], reason="this build has no handlers for JAX")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    operators = {}
-
-    def of(place):
-        if place not in operators:
-            operators[place] = jax_operators.make(place, tmp_path_factory.mktemp("operators"))
-        return operators[place]
-
-    return of
-
-
-@pytest.fixture
-def ops(made, place):
-    with jax.enable_x64(True):
-        yield made(place)
 
 
 def draw(*shape, seed=0):
@@ -70,7 +51,10 @@ def case(ops, name):
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_of_two_orders_by_differences(ops, name, mode):
     op, _, operands = case(ops, name)
-    f = lambda *operands: op(*map(jnp.asarray, operands))  # differences are of NumPy arrays
+
+    def f(*operands):
+        return op(*map(jnp.asarray, operands))  # differences are of NumPy arrays
+
     check_grads(f, operands, order=2, modes=[mode], atol=1e-4, rtol=1e-4)
 
 
@@ -239,7 +223,10 @@ def test_complex_gradients_are_adjoints_as_in_torch(ops):
 def test_without_derivatives_the_error_names_the_input_and_what_to_give():
     op = alone("bare", lambda x, s: x * s, "x[n], s[n] -> [n]")
     x = jnp.ones(2)
-    message = r"^tests_jax_derivatives::bare: JAX differentiates it by s, and it has no derivative; accepted: gradient= of interop.operator, and tangent= for forward mode, or jax.lax.stop_gradient\(s\)\n"
+    message = (
+        r"^tests_jax_derivatives::bare: JAX differentiates it by s, and it has no derivative; accepted: gradient= of "
+        r"interop.operator, and tangent= for forward mode, or jax.lax.stop_gradient\(s\)\n"
+    )
     for transform in (lambda: jax.grad(lambda s: op(x, s).sum())(x), lambda: jax.jvp(lambda s: op(x, s), (x,), (x,))):
         with pytest.raises(NotImplementedError, match=message):
             transform()

@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from helpers import jax_operators
 
 import interop
 from interop import _core
@@ -26,9 +25,9 @@ pytestmark = [
 _COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 
 
-@pytest.fixture(scope="module")
-def ops(tmp_path_factory):
-    return jax_operators.make("cpu", tmp_path_factory.mktemp("operators"))
+@pytest.fixture
+def ops(operators_at):
+    return operators_at("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +188,7 @@ def test_mapped_and_in_loops(ops, mesh):
     x, s = put(mesh, P("x", None, None), 4, 8, 5), put(mesh, P(None), 5)
     expected = np.asarray(x) @ np.asarray(s)
     assert_close(jax.jit(jax.vmap(ops.row_dot, in_axes=(0, None)))(x, s), expected)
-    total, rows = jax.jit(lambda x: jax.lax.scan(lambda c, row: (c, ops.row_dot(row, s)), 0, jnp.moveaxis(x, 1, 0)))(x)
+    _, rows = jax.jit(lambda x: jax.lax.scan(lambda c, row: (c, ops.row_dot(row, s)), 0, jnp.moveaxis(x, 1, 0)))(x)
     assert_close(rows, expected.T)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import jax_operators
 
 import interop
 from interop import _core
@@ -13,24 +12,6 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
 pytestmark = pytest.mark.skipif(not _core.build_info()["jax_functions"], reason="this build has no handlers for JAX")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    operators = {}
-
-    def of(place):
-        if place not in operators:
-            operators[place] = jax_operators.make(place, tmp_path_factory.mktemp("operators"))
-        return operators[place]
-
-    return of
-
-
-@pytest.fixture
-def ops(made, place):
-    with jax.enable_x64(True):
-        yield made(place)
 
 
 def draw(*shape, seed=0):
