@@ -35,7 +35,7 @@ def compute(operation: str | Split, options: dict[str, Any] | None, *operands: A
                 kind = _Weak if aval.weak_type else aval.dtype
                 if first is None:
                     first = place
-                elif place is not first and devices_of(place) is not devices_of(first):
+                elif place is not first and place != first and devices_of(place) is not devices_of(first):
                     kind = _Elsewhere
             kinds.append(kind)
         plan = _plan_of(*kinds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -71,11 +71,7 @@ def is_local(function: str, ctx: mlir.LoweringRuleContext) -> bool:
         return True
     context: Any = ctx.module_context.axis_context
     if manual := getattr(context, "manual_axes", ()):
-        rest = [axis for axis in context.mesh.axis_names if axis not in manual]
-        raise NotImplementedError(
-            f"{function}: inside a jax.shard_map over {', '.join(manual)} alone, of a mesh that has {', '.join(rest)}, "
-            "too; accepted: a jax.shard_map over all axes, or none"
-        )
+        _refuse_part_of_mesh(function, context.mesh, manual)
     if getattr(context, "device_assignment", True) is None:
         raise NotImplementedError(
             f"{function}: JAX {jax.__version__} does not say for which devices a program is, so the call cannot be "
@@ -120,6 +116,14 @@ def axes_of(sharding: Any, ndim: int) -> _Spec:
         return ((),) * ndim
     spec: list[Any] = [*sharding.spec, *(None,) * (ndim - len(sharding.spec))]
     return tuple(() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in spec)
+
+
+def _refuse_part_of_mesh(function: str, mesh: Any, manual: Any) -> NoReturn:
+    rest = [axis for axis in mesh.axis_names if axis not in manual]
+    raise NotImplementedError(
+        f"{function}: inside a jax.shard_map over {', '.join(manual)} alone, of a mesh that has {', '.join(rest)}, "
+        "too; accepted: a jax.shard_map over all axes, or none"
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -212,11 +216,13 @@ def with_types(function: str, call: Callable[..., Any], a: Any, b: Any, *rest: A
     """Compute a product of arrays whose types may say how they are cut.
 
     JAX cuts inside, and the type of the result says what follows from those of the operands. Raises ValueError where
-    one axis would cut two dimensions of the result.
+    one axis would cut two dimensions of the result, NotImplementedError inside a `jax.shard_map` over some axes alone.
     """
     meshes = [mesh for x in (a, b, *rest) if (mesh := jax.typeof(x).sharding.mesh).explicit_axes]
     if not meshes:
         return call(a, b, *rest)
+    if manual := meshes[0].manual_axes:
+        _refuse_part_of_mesh(function, meshes[0], manual)
     place = jax.sharding.NamedSharding(meshes[0], _PartitionSpec(*_result_spec(function, a, b)))
     auto: Any = jax.sharding.auto_axes
     return auto(call, axes=meshes[0].explicit_axes, out_sharding=place)(a, b, *rest)

@@ -109,19 +109,14 @@ def device_count(ctx: mlir.LoweringRuleContext) -> int:
 
 # ---- of concrete arrays ----
 
-_known_devices: dict[int, tuple[Any, Any]] = {}  # by the sharding, which is kept: its id is no other's
 _sets: dict[Any, Any] = {}  # one object for those that are equal
 
 
+@functools.lru_cache(maxsize=1024)
 def devices_of(sharding: Any) -> Any:
     """Return the set of devices, one object for those that are equal: JAX makes it anew, and is slow to compare."""
-    known = _known_devices.get(id(sharding))
-    if known is None:
-        if len(_known_devices) >= 1024:
-            _known_devices.clear()
-        devices = frozenset(sharding.device_set)
-        known = _known_devices[id(sharding)] = sharding, _sets.setdefault(devices, devices)
-    return known[1]
+    devices = frozenset(sharding.device_set)
+    return _sets.setdefault(devices, devices)
 
 
 def check_concrete(function: str, arrays: dict[str, jax.Array], stream: object, execution: str | None) -> None:

@@ -19,11 +19,20 @@ const Lookup kDevicesOf("interop.jax._placement", "devices_of");
 const Name kAval("aval"), kDtype("dtype"), kSharding("sharding"), kWeak("weak_type");
 constexpr size_t kMostKept = 4096;
 
+struct HashOfAll {
+  size_t operator()(const std::vector<PyObject*>& key) const {
+    size_t hash = 0;
+    for (PyObject* object : key) hash = hash * 1000003 + std::hash<PyObject*>()(object);
+    return hash;
+  }
+};
+
 /// Objects of Python by objects of Python, which are kept, so that their addresses are no others'. All are let go of
 /// when there are too many, and never at exit, when Python may be gone.
-template <class Key, class Hash = std::hash<Key>>
 class Kept {
  public:
+  using Key = std::vector<PyObject*>;
+
   /// A null object if there is none.
   nb::object find(const Key& key) const {
     const auto found = values_.find(key);
@@ -32,7 +41,7 @@ class Kept {
 
   void add(const Key& key, const nb::object& value) {
     if (values_.size() >= kMostKept) {
-      std::unordered_map<Key, PyObject*, Hash> old;
+      std::unordered_map<Key, PyObject*, HashOfAll> old;
       old.swap(values_);
       for (const auto& [old_key, old_value] : old) {
         keep(old_key, -1);
@@ -45,33 +54,18 @@ class Kept {
   }
 
  private:
-  static void keep(PyObject* object, int by) { by > 0 ? Py_INCREF(object) : Py_DECREF(object); }
-  static void keep(const std::vector<PyObject*>& key, int by) {
-    for (PyObject* object : key) keep(object, by);
+  static void keep(const Key& key, int by) {
+    for (PyObject* object : key) by > 0 ? Py_INCREF(object) : Py_DECREF(object);
   }
-  std::unordered_map<Key, PyObject*, Hash> values_;
-};
-
-struct HashOfAll {
-  size_t operator()(const std::vector<PyObject*>& key) const {
-    size_t hash = 0;
-    for (PyObject* object : key) hash = hash * 1000003 + std::hash<PyObject*>()(object);
-    return hash;
-  }
+  std::unordered_map<Key, PyObject*, HashOfAll> values_;
 };
 
 /// By the operation and the arrays' dtypes: what is compiled, or None.
-auto& compiled_of = *new Kept<std::vector<PyObject*>, HashOfAll>;
-/// By the sharding: its devices, one object for those that are equal.
-auto& devices_of = *new Kept<PyObject*>;
+auto& compiled_of = *new Kept;
 
-nb::object devices(nb::handle sharding) {
-  nb::object found = devices_of.find(sharding.ptr());
-  if (!found.is_valid()) {
-    found = kDevicesOf.get()(sharding);
-    devices_of.add(sharding.ptr(), found);
-  }
-  return found;
+/// Are arrays of these shardings on the same devices? Each array may have a sharding of its own, equal to others'.
+bool same_devices(nb::handle a, nb::handle b) {
+  return a.is(b) || a.equal(b) || kDevicesOf.get()(a).is(kDevicesOf.get()(b));
 }
 
 nb::object compiled(const std::vector<PyObject*>& key) {
@@ -107,7 +101,7 @@ nb::object compute_planned(nb::handle operation, const nb::handle* arrays, int c
     nb::object place = attribute(arrays[k], kSharding);
     if (k == 0) {
       first = std::move(place);
-    } else if (!place.is(first) && !devices(place).is(devices(first))) {
+    } else if (!same_devices(place, first)) {
       return {};
     }
     passed.push_back(arrays[k].ptr());

@@ -129,6 +129,8 @@ def test_constants_of_a_traced_function():
 def test_vmap(name, dtype):
     f = getattr(interop, name)
     same = close if name == "divide" or (dtype == "complex64" and name not in COMPARISONS) else globals()["same"]
+    if (name, dtype) == ("pow", "complex64"):  # XLA's and ours differ by up to 9 units on a GPU
+        same = functools.partial(close, units=16)
     if OPERATIONS[name].arity == 1:
         (x,) = operands_of(name, dtype, (4, 3))
         same(jax.vmap(f, 1)(x), jnp.stack([f(x[:, k]) for k in range(3)]))

@@ -38,7 +38,10 @@ def outcome(call, *operands):
         result = call(*operands)
     except (TypeError, ValueError, OverflowError) as error:
         return type(error), str(error)
-    return result.dtype, result.weak_type, np.asarray(result).tobytes()
+    values = np.array(result)
+    if values.dtype.kind in "fVc":
+        values[values != values] = np.nan  # one of them: which it is differs between two kernels
+    return result.dtype, result.weak_type, values.tobytes()
 
 
 def split_of(text, scalars):
@@ -106,9 +109,10 @@ def test_errors_are_said_in_our_words_again(call):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_arrays_on_two_devices(call, place):
+    if place == "cuda":
+        machine.need_gpu(2)
     devices = jax.devices(place)
-    if len(devices) < 2:
-        machine.skip("jax", "this JAX sees one device")
+    assert len(devices) >= 2
     f, name = CALLS[call]
     x = jnp.ones((2, 2))
     for _ in range(2):

@@ -217,10 +217,19 @@ def test_gradients_inside_shard_map(check_vma):
         assert_close(got, host(wanted))
 
 
-def test_shard_map_over_some_axes_alone_is_refused(mesh):
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_shard_map_over_some_axes_alone_is_refused(kind, check_vma):
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind), devices=jax.devices("cpu")[:8])
     a, b = put(mesh, P("x"), 8, 4), put(mesh, P(), 4, 4)
-    f = jax.shard_map(interop.matmul, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), axis_names={"x"})
-    with pytest.raises(NotImplementedError, match=r"^interop.matmul: inside a jax.shard_map over x alone, of a mesh "):
+    in_specs = (P("x"), P())
+    f = jax.shard_map(
+        interop.matmul, mesh=mesh, in_specs=in_specs, out_specs=P("x"), axis_names={"x"}, check_vma=check_vma
+    )
+    with (
+        jax.set_mesh(mesh),
+        pytest.raises(NotImplementedError, match=r"^interop.matmul: inside a jax.shard_map over x alone, of a mesh "),
+    ):
         jax.jit(f)(a, b)
 
 

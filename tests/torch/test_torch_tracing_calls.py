@@ -297,8 +297,9 @@ def test_the_operator_passes_torchs_checks(lib):
     key = lib.scale._identity.key
     number = torch.tensor(2.0, dtype=torch.float64)
     torch.library.opcheck(torch.ops.interop.call, (key, "=w;=n;=i", [], [X.clone()], [3], [number]))
-    key = lib.sum.returning(c="a")._identity.key
-    torch.library.opcheck(torch.ops.interop.call, (key, "=r;=r;=i;c=w", [A, B], [torch.empty(5)], [5], []))
+    made = lib.sum.returning(c="a")
+    arguments = made._identity.key, "=r;=r;=i;c=w", [A, B], [torch.empty(5)], [5], []
+    torch.library.opcheck(torch.ops.interop.call, arguments)
 
 
 # ---- which function a graph names ----
