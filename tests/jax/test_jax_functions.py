@@ -42,6 +42,8 @@ void rotate(const double complex* x, double complex* y, int n) { for (int i = 0;
 void update(float* x, int n) { for (int i = 0; i < n; ++i) ++x[i]; }
 int count(const float* x, int n) { return n; }
 void bytes(const void* x, int n, unsigned char* y) { for (int i = 0; i < n; ++i) y[i] = ((const unsigned char*)x)[i]; }
+void signs(const float* x, int* y, int n) { for (int i = 0; i < n; ++i) y[i] = (x[i] > 0) - (x[i] < 0); }
+void counted(const int* n, float* y, int count) { for (int i = 0; i < count; ++i) y[i] = n[i]; }
 float first(const float* x) { return *x; }
 void on_gpu(const float* x, float* y) { y[0] = x[0]; }
 void mixed(const float* x, float* y, const float* by) { y[0] = x[0]; }
@@ -58,6 +60,8 @@ DECLARATIONS = """
     void rotate(host const cuDoubleComplex* x, host cuDoubleComplex* y, int n);
     void update(host float* x, int n);
     void bytes(host const void* x, int n, host unsigned char* y);
+    void signs(host const float* x, host int* y, int n);
+    void counted(host const int* n, host float* y, int count);
     float first(host const float* x);
     void on_gpu(device const float* x, device float* y);
     void mixed(host const float* x, device float* y, device const float* by);
@@ -181,6 +185,20 @@ def test_what_is_not_differentiated_is_computed_under_grad(add):
     x = jnp.asarray(X)
     grad = jax.grad(lambda x: (x * add(jax.lax.stop_gradient(x), x.shape[0] * jnp.ones(6), 6)).sum())(x)
     np.testing.assert_array_equal(grad, X + 6)
+
+
+@pytest.mark.parametrize("under_jit", [False, True])
+def test_integers_have_no_derivative(lib, under_jit):
+    signs, counted = lib.signs.returning(y="x"), lib.counted.returning(y="n")
+
+    def f(x, n):
+        return (x * signs(x, 6) * counted(n, 6)).sum()
+
+    x, n = jnp.asarray(X) - 2.5, jnp.full(6, 3)
+    grad = jax.grad(jax.jit(f) if under_jit else f, allow_int=True)
+    np.testing.assert_array_equal(grad(x, n), 3 * np.sign(x))
+    value, tangent = jax.jvp(f, (x, n), (x, np.zeros(6, jax.dtypes.float0)))
+    assert value == tangent == 3 * abs(np.asarray(x)).sum()
 
 
 @pytest.mark.parametrize("under_jit", [False, True])
