@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from interop._arguments import type_name
 from interop._operators.arrays import Facts, facts_of, readable
 from interop._operators.calls import Call
 from interop._operators.options import DtypeRule
-from interop._operators.signature import Signature, SizeRule, shown_shape
+from interop._operators.signature import LEADING, Signature, SizeRule, shown_shape
 
 __all__ = ["Description"]
 
@@ -47,6 +47,11 @@ class Description:
         self._dtypes = tuple(dtypes) or (None,) * len(signature.outputs)
         self.sizes = dict(sizes or {})
         self._names = [signature.inputs[place].name for place in signature.arrays]
+
+    @property
+    def maps_leading(self) -> bool:
+        """May a call have more leading axes, or fewer, and be the same for each element of these?"""
+        return all(LEADING not in rule.letters for rule in self.sizes.values())
 
     # ---- without memory ----
 
@@ -153,15 +158,15 @@ class Description:
 
     # ---- the call ----
 
-    def readable(self, inputs: Sequence[Any], always: bool = False) -> list[Any]:
+    def readable(self, inputs: Sequence[Any], always: Collection[int] = ()) -> list[Any]:
         """Return the inputs, where each array says its shape and dtype; TypeError for what is none, or no number.
 
-        `always`: each is an `interop.Array`.
+        Those at the places of `always` are returned as an `interop.Array`.
         """
         read = list(inputs)
         for place, (operand, x) in enumerate(zip(self.signature.inputs, inputs, strict=True)):
             if operand.axes is not None:
-                read[place] = readable(self.label, operand.name, x, always)
+                read[place] = readable(self.label, operand.name, x, place in always)
             elif hasattr(x, "__dlpack__") or (hasattr(x, "ndim") and x.ndim):
                 raise TypeError(
                     f"{self.label}: {operand.name} is {type_name(x)}; accepted: a number, or an array where the "

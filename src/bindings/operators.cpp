@@ -24,6 +24,7 @@ using exchange::Name;
 
 const Name kShape("shape"), kDtype("dtype");
 constexpr size_t kMostPlans = 8;
+constexpr const char* kRecorded = "torch_autograd";
 
 /// What Python says of inputs of these types and shapes.
 struct Plan {
@@ -68,8 +69,9 @@ class OperatorCalls {
         prepare_(std::move(prepare)),
         check_(std::move(check)) {}
 
-  /// "torch" or "jax" where a transform, a mode or a record of these needs the call; "unknown" where an input is of no
-  /// array type that is known; "" where the call is run at once.
+  /// "torch" or "jax" where a transform or a mode of these needs the call; "torch_autograd" where only a record does, of
+  /// tensors that are memory; "unknown" where an input is of no array type that is known; "" where the call is run at
+  /// once.
   const char* door(const nb::tuple& inputs) const {
     Room<Argument> arguments(static_cast<int>(arrays_.size()));
     int count = 0;
@@ -84,12 +86,30 @@ class OperatorCalls {
       if (is_traced_number(inputs[place])) return "jax";
     }
     const Computes who = exchange::who_computes(label_.c_str(), arguments.data(), count, count, nb::none());
-    return who == Computes::torch || who == Computes::torch_autograd ? "torch" : "";
+    if (who == Computes::torch_autograd) return kRecorded;
+    return who == Computes::torch ? "torch" : "";
+  }
+
+  /// Is it an array of a type that is known, which may be asked for no more than its type?
+  static bool is_known(nb::handle x) { return exchange::find_route(x) != nullptr; }
+
+  /// Has `call` call record(known, None, *inputs) where a record of torch's needs the call, and all arrays are its own.
+  void set_record(nb::object record, nb::object known) {
+    record_ = std::move(record);
+    known_ = std::move(known);
   }
 
   /// NotImplemented where the call is not one to be run at once, or Python must see to it.
   nb::object call(const nb::tuple& inputs) {
-    if (nb::len(inputs) != names_.size() || *door(inputs)) return nb::borrow(Py_NotImplemented);
+    if (nb::len(inputs) != names_.size()) return nb::borrow(Py_NotImplemented);
+    if (const char* const where = door(inputs); *where) {
+      return where == kRecorded ? record(inputs) : nb::borrow(Py_NotImplemented);
+    }
+    return run(inputs);
+  }
+
+  /// The same for arrays that are memory and nothing else: nothing is asked of their libraries' records and modes.
+  nb::object run(const nb::tuple& inputs) {
     Facts facts;
     if (!read(inputs, facts)) return nb::borrow(Py_NotImplemented);
     std::shared_ptr<Plan> plan = find(inputs, facts);
@@ -97,12 +117,30 @@ class OperatorCalls {
       plan = make(inputs, facts);
       if (!plan) return nb::borrow(Py_NotImplemented);
     }
-    nb::object made = run(*plan, inputs);
+    nb::object made = run_plan(*plan, inputs);
     if (!plan->expected.is_none() && !is_as_expected(*plan, made)) return check(*plan, made);
     return made;
   }
 
  private:
+  nb::object record(const nb::tuple& inputs) const {
+    if (!record_.is_valid()) return nb::borrow(Py_NotImplemented);
+    for (const int place : arrays_) {
+      if (!exchange::route_of(inputs[static_cast<size_t>(place)], label_.c_str(), "").is_torch()) {
+        return nb::borrow(Py_NotImplemented);
+      }
+    }
+    const nb::object record = record_, known = known_;  // which may be set again meanwhile
+    const size_t count = nb::len(inputs);
+    Room<PyObject*> passed(static_cast<int>(count) + 2);
+    passed[0] = known.ptr();
+    passed[1] = Py_None;
+    for (size_t i = 0; i < count; ++i) passed[static_cast<int>(i) + 2] = PyTuple_GET_ITEM(inputs.ptr(), i);
+    PyObject* const made = PyObject_Vectorcall(record.ptr(), passed.data(), count + 2, nullptr);
+    if (!made) nb::raise_python_error();
+    return nb::steal(made);
+  }
+
   /// False where an array does not say its shape, or its dtype.
   bool read(const nb::tuple& inputs, Facts& facts) const {
     facts.shapes.reserve(arrays_.size());
@@ -162,7 +200,7 @@ class OperatorCalls {
     return plan;
   }
 
-  static nb::object run(const Plan& plan, const nb::tuple& inputs) {
+  static nb::object run_plan(const Plan& plan, const nb::tuple& inputs) {
     const size_t count = plan.places.size();
     const auto argument = [&](size_t i) {
       const int place = plan.places[i];
@@ -222,6 +260,7 @@ class OperatorCalls {
   const std::vector<int> arrays_;
   const bool asks_dtypes_;
   const nb::object prepare_, check_;
+  nb::object record_, known_;
   std::vector<std::shared_ptr<Plan>> plans_;
   size_t next_ = 0;
 };
@@ -241,8 +280,17 @@ void bind_operators(nb::module_& m) {
            nb::sig("def call(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
            "Run the call; NotImplemented where it is not to be run at once, or cannot be kept.")
       .def("door", &OperatorCalls::door, nb::arg(), nb::sig("def door(self, inputs: tuple[typing.Any, ...], /) -> str"),
-           "\"torch\" or \"jax\" where a transform, a mode or a record of theirs needs the call, \"unknown\" where "
-           "an input is of no array type that is known, else \"\".");
+           "\"torch\" or \"jax\" where a transform or a mode of theirs needs the call, \"torch_autograd\" where only a "
+           "record does, of tensors that are memory, \"unknown\" where an input is of no array type that is known, "
+           "else \"\".")
+      .def("run", &OperatorCalls::run, nb::arg(), nb::sig("def run(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
+           "The same for arrays that are memory, whatever their libraries note of them.")
+      .def_static("is_known", &OperatorCalls::is_known, nb::arg(), "Is it of an array type that is known?")
+      .def("record_by", &OperatorCalls::set_record, nb::arg(), nb::arg(),
+           nb::sig("def record_by(self, record: collections.abc.Callable[..., typing.Any], known: typing.Any, /) -> "
+                   "None"),
+           "Have `call` return record(known, None, *inputs) where a record of torch's needs the call, nothing else "
+           "does, and all arrays are its tensors.");
 }
 
 }  // namespace interop::bindings

@@ -1,0 +1,233 @@
+"""A call of an operator as one step of autograd: of exact tensors, or at one level of a transform."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.autograd import forward_ad
+
+from interop import _core
+from interop._arguments import type_name
+from interop._operators.description import Description
+from interop.torch._tensors import by_vmap, has_tangent, is_batched, name_of, needing_grad, outer_levels
+
+__all__ = ["Known", "apply_recorded", "compact"]
+
+
+class Known:
+    """What autograd is told of an operator."""
+
+    def __init__(self, description: Description, keeps_all: bool = False) -> None:
+        """Take the operator. `keeps_all`: a call keeps all arrays, as its tangents need, not those of `gradient`."""
+        signature = description.signature
+        self.description = description
+        self.gradient, self.tangent = description.gradient, description.tangent
+        self.arrays = signature.arrays
+        self.names = [signature.inputs[place].name for place in self.arrays]
+        self.numbers = [place for place, operand in enumerate(signature.inputs) if operand.axes is None]
+        self.count = len(signature.inputs)
+        self.several = len(signature.outputs) > 1
+        self.keeps_all = keeps_all
+        both = (*signature.inputs, *signature.outputs)
+        reads = [True] * len(both) if keeps_all else _reads(description.gradient, len(both))
+        #: The places, among the inputs and the results, of the arrays that a call keeps.
+        self.kept = [place for place, operand in enumerate(both) if operand.axes is not None and reads[place]]
+        self.keeps_inputs = set(self.arrays) <= set(self.kept)
+        order = {place: k for k, place in enumerate((*self.kept, *self.numbers))}
+        self._found = operator.itemgetter(*(order.get(place, -1) for place in range(len(both))))
+        names = [operand.name for operand in signature.inputs]
+        self._calls = _core.OperatorCalls(
+            description.label,
+            names,
+            self.arrays,
+            not description.is_exact,
+            description.prepare,
+            description.check_results,
+        )
+
+        #: Calls `call` at once, of tensors that are memory, where torch records nothing.
+        self.run: Callable[[tuple[Any, ...]], Any] = self._run_exact if description.is_exact else self._run
+
+    @functools.cached_property
+    def with_tangents(self) -> Known:
+        """The same for calls that may have tangents."""
+        return Known(self.description, keeps_all=True)
+
+    def _run_exact(self, inputs: tuple[Any, ...]) -> Any:
+        made = self._calls.run(inputs)
+        return self.description.run(inputs) if made is NotImplemented else made
+
+    def _run(self, inputs: tuple[Any, ...]) -> Any:
+        """Raise where `call` has written to an input, as far as torch counts that."""
+        tensors = self.tensors(inputs)
+        versions = [None if x.is_inference() else x._version for x in tensors]
+        made = self._calls.run(inputs)
+        if made is NotImplemented:
+            made = self.description.run(inputs)
+        for name, x, version in zip(self.names, tensors, versions, strict=True):
+            if version is not None and x._version != version:
+                raise TypeError(
+                    f"{self.description.label}: call has written to {name}; accepted: a function that only reads its "
+                    "inputs, such as one that writes to a copy"
+                )
+        return made
+
+    def tensors(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the inputs that are arrays."""
+        return [inputs[place] for place in self.arrays]
+
+    def refuse_gradient(self, inputs: Sequence[Any]) -> None:
+        """Raise for the first input whose gradient would be lost; nothing where there is none."""
+        if name := needing_grad(dict(zip(self.names, self.tensors(inputs), strict=True))):
+            raise NotImplementedError(
+                f"{self.description.label}: {name} requires grad, and the operator has no gradient; accepted: "
+                f"interop.operator(gradient=f), {name}.detach(), or a call under torch.no_grad()"
+            )
+
+    def values(self, kept: Sequence[torch.Tensor], numbers: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the inputs and the results of a call, None for those that it has not kept."""
+        found: tuple[Any, ...] = self._found((*kept, *numbers, None))
+        return found
+
+    def gradients(
+        self, values: Sequence[Any], facts: Sequence[tuple[Any, Any]], needed: Sequence[bool], *grads: Any
+    ) -> Sequence[Any]:
+        """Return the gradients by the inputs that need one, of the results' gradients; raise for anything else."""
+        g = tuple([compact(x) for x in grads]) if self.several else compact(grads[0])
+        given = self.gradient(g, *values)  # type: ignore[misc]
+        if type(given) is not tuple or len(given) != self.count:
+            return self._checked(given, facts, needed)
+        for place, (shape, dtype) in zip(self.arrays, facts):  # noqa: B905 - `strict` takes time
+            x = given[place]
+            if x is not None and not (isinstance(x, torch.Tensor) and x.dtype is dtype and x.shape == shape):
+                return self._checked(given, facts, needed)
+        for place in self.numbers:
+            if given[place] is not None:
+                return self._checked(given, facts, needed)
+        return given if all(needed) else [x if needs else None for x, needs in zip(given, needed)]  # noqa: B905
+
+    def _checked(self, given: Any, facts: Sequence[tuple[Any, Any]], needed: Sequence[bool]) -> list[Any]:
+        checked = self.description.check_gradients(given, [(tuple(shape), name_of(dtype)) for shape, dtype in facts])
+        results: list[Any] = [None] * self.count
+        for place, name, x in zip(self.arrays, self.names, checked, strict=True):
+            if x is not None and not isinstance(x, torch.Tensor):
+                raise TypeError(
+                    f"{self.description.label}: gradient returned {type_name(x)} for {name}; accepted: torch.Tensor, "
+                    "as the inputs are"
+                )
+            results[place] = x if needed[place] else None
+        return results
+
+    def refuse_tangent(self, has_tangent: Sequence[bool]) -> NoReturn:
+        """Raise for the first input that has a tangent."""
+        name = next((name for name, its in zip(self.names, has_tangent, strict=False) if its), self.names[0])
+        other = "; its gradient serves reverse mode alone" if self.gradient else ""
+        raise NotImplementedError(
+            f"{self.description.label}: {name} has a tangent, and the operator has no tangent{other}; accepted: "
+            "interop.operator(tangent=f)"
+        )
+
+    def tangents(self, values: Sequence[Any], *tangents: Any) -> Sequence[Any]:
+        """Return the tangents of the results."""
+        inputs, outputs = values[: self.count], values[self.count :]
+        given = tuple(None if x is None else compact(x) for x in tangents)
+        made = self.tangent(given, inputs, outputs)  # type: ignore[misc]
+        expected = [(tuple(x.shape), name_of(x.dtype)) for x in outputs]
+        checked = self.description.check_tangents(made, expected)
+        return checked if self.several else (checked,)
+
+
+def _reads(function: Callable[..., Any] | None, count: int) -> list[bool]:
+    """Tell which of the arguments behind the first a function reads, of `count`; all, where that is not known.
+
+    Autograd keeps the others for nothing.
+    """
+    if not isinstance(function, types.FunctionType):
+        return [function is not None] * count
+    code = function.__code__
+    names = code.co_varnames[1 : code.co_argcount]
+    if len(names) < count or code.co_flags & inspect.CO_VARARGS or {"locals", "eval", "exec"} & {*code.co_names}:
+        return [True] * count
+    read = set(code.co_cellvars)
+    for step in dis.get_instructions(code):
+        read |= {step.argval} if isinstance(step.argval, str) else set()
+        read |= {*step.argval} if isinstance(step.argval, tuple) and "FAST" in step.opname else set()
+    return [name in read for name in names[:count]]
+
+
+def compact(x: torch.Tensor) -> torch.Tensor:
+    """Return an array as kernels take it: of its own order in memory, with no conjugation that is only noted."""
+    if x.is_contiguous() and not x.is_conj() and not x.is_neg():
+        return x
+    return x.resolve_conj().resolve_neg().contiguous()
+
+
+class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
+    """A call that autograd knows: of exact tensors, or at one level of a transform.
+
+    `apply_recorded(known, below, *inputs)`: `below` computes the results of tensors that are more than memory, or is None.
+    """
+
+    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
+
+    @staticmethod
+    def forward(ctx: Any, known: Known, below: Callable[..., Any] | None, *inputs: Any) -> Any:
+        """Compute, and keep what the derivatives read."""
+        made = known.run(inputs) if below is None else below(inputs)
+        outputs = made if known.several else (made,)
+        both = (*inputs, *outputs)
+        ctx.known = known
+        ctx.save_for_backward(*[both[place] for place in known.kept])
+        if known.keeps_all:
+            ctx.save_for_forward(*[both[place] for place in known.kept])
+        if known.numbers:
+            ctx.numbers = [inputs[place] for place in known.numbers]
+        if not known.keeps_inputs:
+            ctx.facts = [(inputs[place].shape, inputs[place].dtype) for place in known.arrays]
+        for x in outputs:
+            if not x.is_floating_point() and not x.is_complex():
+                discrete = [x for x in outputs if not x.is_floating_point() and not x.is_complex()]
+                ctx.mark_non_differentiable(*discrete)
+                break
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Return the gradients, of which torch's record goes on where it is asked for."""
+        known = ctx.known
+        values = known.values(ctx.saved_tensors, ctx.numbers if known.numbers else ())
+        if known.keeps_inputs:
+            facts = [(values[place].shape, values[place].dtype) for place in known.arrays]
+        else:
+            facts = ctx.facts
+        needed = ctx.needs_input_grad[2:]
+        for x in grads:
+            if is_batched(x):
+                gradients = functools.partial(known.gradients, values, facts, needed)
+                return None, None, *by_vmap(gradients, grads)
+        return None, None, *known.gradients(values, facts, needed, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Return the tangents of the results."""
+        known, tangents = ctx.known, tangents[2:]
+        if known.tangent is None:
+            with forward_ad._set_fwd_grad_enabled(True):
+                known.refuse_tangent([*map(has_tangent, ctx.saved_tensors)])
+        with outer_levels():
+            kept = [forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
+            values = known.values(kept, ctx.numbers if known.numbers else ())
+            computed = functools.partial(known.tangents, values)
+            is_mapped = any(x is not None and is_batched(x) for x in tangents)
+            made = by_vmap(computed, tangents) if is_mapped else computed(*tangents)
+        return tuple(made) if known.several else made[0]
+
+
+apply_recorded: Callable[..., Any] = Recorded.apply
