@@ -11,6 +11,7 @@ from interop._arguments import named, shown
 from interop._expressions.parser import OPTIONS, parse
 from interop._expressions.source import load
 from interop._expressions.typed import Split
+from interop._lazy import call_lazily, is_lazy
 from interop._streams import StreamLike
 from interop._traced import traced_by
 
@@ -111,7 +112,13 @@ class Expression:
         **named: Any,
     ) -> Any:
         """Compute it."""
-        return _core.call_expression(self._calls, arrays, named, out, stream, execution)
+        try:
+            return _core.call_expression(self._calls, arrays, named, out, stream, execution)
+        except TypeError:
+            named = {**named, "out": out, "stream": stream, "execution": execution}
+            if not is_lazy(arrays, named):
+                raise
+        return call_lazily(self, arrays, named)
 
     @property
     def expression(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from interop import _core
 from interop._arguments import missing, refuse_call_of
+from interop._lazy import call_lazily, is_lazy
 from interop._streams import StreamLike
 from interop._traced import traced_by
 
@@ -34,9 +35,15 @@ def _with_few_defaults(declared: FunctionT) -> FunctionT:
     def matmul(a: Any = missing, b: Any = missing, /, *more: Any, **options: Any) -> Any:
         if more:
             refuse_call_of("interop.matmul", (a, b, *more), options)
-        return _core.matmul(a, b, options)
+        try:
+            return _core.matmul(a, b, options)
+        except TypeError:
+            if not is_lazy((a, b), options):
+                raise
+        return call_lazily(made, (a, b), options)
 
-    return traced_by(_traced)(matmul)  # type: ignore[return-value]
+    made: Any = traced_by(_traced)(matmul)
+    return made  # type: ignore[no-any-return]
 
 
 def _traced(*args: Any, **options: Any) -> Any:
@@ -77,8 +84,9 @@ def matmul(
     ----------
     a : array, shape (..., m, k) or (k,)
         NumPy, torch, JAX, CuPy or Numba array, `interop.Array`, raw DLPack capsule, or any object with ``__dlpack__``,
-        ``__cuda_array_interface__``, a buffer or ``__array_interface__``. Any strides. bool, int8 to int64, uint8 to
-        uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_e4m3fn or float8_e5m2.
+        ``__cuda_array_interface__``, a buffer or ``__array_interface__``; or a Dask array, for a lazy product. Any
+        strides. bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128,
+        float8_e4m3fn or float8_e5m2.
     b : array, shape (..., k, n) or (k,)
         Of any library too, on the same device. The leading dimensions broadcast, and 1-D operands are vectors, as in
         `numpy.matmul`. Two dtypes are promoted as the library of `a` does it; float8 goes with float8 alone.

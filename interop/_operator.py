@@ -11,6 +11,7 @@ from interop import _core
 from interop._arguments import named, refuse_call, shown, type_name
 from interop._expression import Expression
 from interop._functions.array_function import ArrayFunction
+from interop._libraries.dask import is_dask_array
 from interop._operators import calls, options, registry
 from interop._operators.arguments import bound, refuse_option, signature_of
 from interop._operators.content import key_of, portable
@@ -207,6 +208,8 @@ class Operator:
         description = self._description
         inputs = bound(description, inputs, named)
         where = self._calls.door(inputs)
+        if where == "unknown" and any(map(is_dask_array, inputs)):
+            where = "dask"
         given = self._options(where, stream, execution)
         if where in ("torch", "torch_autograd"):
             from interop.torch import _operators as in_torch
@@ -221,6 +224,10 @@ class Operator:
             from interop.jax import _operators as in_jax
 
             return in_jax.compute(description, inputs)
+        if where == "dask":
+            from interop.dask import compute_operator
+
+            return compute_operator(description, inputs)
         if where == "unknown":
             unknown = [place for place in description.signature.arrays if not self._calls.is_known(inputs[place])]
             description.readable(inputs, always=unknown)  # which says of which input
@@ -230,7 +237,7 @@ class Operator:
         """Return the options that are given; TypeError where they cannot be."""
         given = {name: x for name, x in (("stream", stream), ("execution", execution)) if x is not None}
         for name in given:
-            if where in ("torch", "torch_autograd", "jax") or name not in self._description.keywords:
+            if where in ("torch", "torch_autograd", "jax", "dask") or name not in self._description.keywords:
                 refuse_option(self._description, name, name in self._description.keywords)
         return given
 

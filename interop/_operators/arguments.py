@@ -23,7 +23,7 @@ def bound(description: Description, inputs: tuple[Any, ...], named: dict[str, An
 
 def refuse_option(description: Description, name: str, is_traced: bool) -> NoReturn:
     """Raise for `stream=` or `execution=`, which is given where none can be."""
-    why = "in a call that is traced or recorded" if is_traced else "as call takes none"
+    why = "in a call that is traced, recorded or lazy" if is_traced else "as call takes none"
     raise TypeError(f"{description.label}: {name}= cannot be used {why}; accepted: None")
 
 
