@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import pickle
 
 import numpy as np
 import pytest
@@ -380,3 +381,27 @@ def test_the_same_source_is_the_same_call_and_another_is_not():
     assert key(ADD, grid=1) != key(ADD + "\n", grid=1)
     assert key(ADD, grid=1) != key(ADD, grid=1, options={"use_fast_math": True})
     assert key(ADD, grid=1).startswith("add-")
+
+
+# ---- graph_safe ----
+
+
+@for_cuda
+def test_xlas_graphs_have_the_functions_that_are_said_to_be_safe(lib):
+    path, declared = lib._library.path, "void on_gpu(device const float* x, device float* y, cudaStream_t stream);"
+    for safe, target in (((), "interop_function"), (("on_gpu",), "interop_function_in_graphs")):
+        loaded = interop.load(path, declared, graph_safe=safe)
+        for function in (loaded.on_gpu, pickle.loads(pickle.dumps(loaded.on_gpu))):
+            assert f"@{target}(" in lowered(function.returning(y="x"), (1,))
+
+
+def test_graph_safe_is_said_of_functions_with_a_stream(lib):
+    path, declared = lib._library.path, "void on_gpu(device const float* x, device float* y);"
+    for safe, error, match in (
+        ("on_gpu", TypeError, "interop.load: graph_safe is str; accepted: a tuple of names"),
+        ((1,), TypeError, "interop.load: graph_safe has an element of int"),
+        (("on_gpu",), ValueError, "graph_safe: 'on_gpu' is no function with a cudaStream_t; accepted: none"),
+        (["sum"], ValueError, "graph_safe: 'sum' is no function with a cudaStream_t"),
+    ):
+        with pytest.raises(error, match=match):
+            interop.load(path, declared, graph_safe=safe)
