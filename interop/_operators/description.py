@@ -9,7 +9,7 @@ from interop._arguments import type_name
 from interop._operators.arrays import Facts, facts_of, readable
 from interop._operators.calls import Call
 from interop._operators.options import DtypeRule
-from interop._operators.signature import Signature, SizeRule, shown_shape
+from interop._operators.signature import LEADING, Signature, SizeRule, shown_shape
 
 __all__ = ["Description"]
 
@@ -47,6 +47,12 @@ class Description:
         self._dtypes = tuple(dtypes) or (None,) * len(signature.outputs)
         self.sizes = dict(sizes or {})
         self._names = [signature.inputs[place].name for place in signature.arrays]
+
+    @property
+    def maps_leading(self) -> bool:
+        """Is a call with more leading axes one for each element of these? Not where a result is as long as they are."""
+        of_results = {letter for operand in self.signature.outputs for letter in operand.letters}
+        return all(LEADING not in rule.letters for letter, rule in self.sizes.items() if letter in of_results)
 
     # ---- without memory ----
 
