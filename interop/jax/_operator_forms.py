@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,8 @@ class Form:
 
     description: Description
     numbers: tuple[Number | None, ...]
+    #: Is it computed by what the function is written over where that is differentiated, or mapped over all but "..."?
+    is_inlined: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
@@ -253,6 +255,7 @@ class Gradient(Form):
 
     by: tuple[int, ...]
     of: tuple[int, ...]
+    is_inlined: ClassVar[bool] = True
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:

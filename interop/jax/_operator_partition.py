@@ -57,7 +57,7 @@ class _Parts:
         found = []
         for place, size in enumerate(shape):
             axis = f"...{place}" if place < leading else axes[place - len(shape)]
-            shared = place < leading or axis in may_be_cut
+            shared = self._form.description.maps_leading if place < leading else axis in may_be_cut
             index = self._shared.get(str(axis)) if shared else None
             if index is None:
                 index = f"i{self._count}"

@@ -15,6 +15,7 @@ from jax.interpreters import batching, mlir
 
 from interop._libraries.jax import keeping
 from interop._operations.promotion import numpy_dtype
+from interop.jax._operator_analysis import Found, look_at
 from interop.jax._operator_forms import Form
 from interop.jax._operator_partition import partitioned
 from interop.jax._partition import is_local, know_devices, vary_alike
@@ -77,27 +78,38 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, form: Form) -> Any:
 
 def _vmap(primitive: Any, values: Sequence[Any], dims: Sequence[Any], form: Form) -> tuple[Sequence[Any], list[int]]:
     """Map over one more of the leading axes, where each operand that is mapped has them; else call it for each."""
-    is_mapped = [dim is not None for dim in dims]
-    (size, *_) = (x.shape[dim] for x, dim, mapped in zip(values, dims, is_mapped, strict=True) if mapped)
-    first = [
-        jax.numpy.moveaxis(x, dim, 0) if mapped else x for x, dim, mapped in zip(values, dims, is_mapped, strict=True)
-    ]
-    has_leading = [operand.has_leading for operand in form.operands]
-    takes = all(leads for leads, mapped in zip(has_leading, is_mapped, strict=True) if mapped)
-    if form.description.batching is None and takes and all(result.has_leading for result in form.results):
+    mapped = [dim is not None for dim in dims]
+    first = [x if dim is None else jax.numpy.moveaxis(x, dim, 0) for x, dim in zip(values, dims, strict=True)]
+    size = first[mapped.index(True)].shape[0]
+    leads = [operand.has_leading for operand in form.operands]
+    takes = all(has for has, is_mapped in zip(leads, mapped, strict=True) if is_mapped)
+    takes = takes and all(result.has_leading for result in form.results)
+    if takes and form.description.maps_leading and form.description.batching is None:
         whole = [
-            jax.numpy.broadcast_to(x, (size, *x.shape)) if leads and not mapped else x
-            for x, leads, mapped in zip(first, has_leading, is_mapped, strict=True)
+            jax.numpy.broadcast_to(x, (size, *x.shape)) if has and not is_mapped else x
+            for x, has, is_mapped in zip(first, leads, mapped, strict=True)
         ]
         made = bind(primitive, form, *whole)
+    elif form.is_inlined and not _look_at_one(form, first, mapped).calls:
+        made = jax.vmap(form.compute, [0 if is_mapped else None for is_mapped in mapped])(*first)
     else:
-        mapped_ones = [x for x, mapped in zip(first, is_mapped, strict=True) if mapped]
-
-        def one(mapped_ones: Sequence[Any]) -> Any:
-            each = iter(mapped_ones)
-            return bind(
-                primitive, form, *(next(each) if mapped else x for x, mapped in zip(first, is_mapped, strict=True))
-            )
-
-        made = jax.lax.map(one, mapped_ones)
+        made = _one_by_one(primitive, form, first, mapped)
     return made, [0] * len(form.results)
+
+
+def _look_at_one(form: Form, values: Sequence[Any], mapped: Sequence[bool]) -> Found:
+    kinds = [
+        jax.ShapeDtypeStruct(x.shape[1:] if is_mapped else x.shape, x.dtype)
+        for x, is_mapped in zip(values, mapped, strict=True)
+    ]
+    return look_at(form, kinds)
+
+
+def _one_by_one(primitive: Any, form: Form, values: Sequence[Any], mapped: Sequence[bool]) -> Sequence[Any]:
+    def one(elements: Sequence[Any]) -> Any:
+        left = iter(elements)
+        given = [next(left) if is_mapped else x for x, is_mapped in zip(values, mapped, strict=True)]
+        return bind(primitive, form, *given)
+
+    made: Sequence[Any] = jax.lax.map(one, [x for x, is_mapped in zip(values, mapped, strict=True) if is_mapped])
+    return made

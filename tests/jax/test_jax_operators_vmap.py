@@ -143,3 +143,23 @@ def test_a_gradient_over_a_function_is_called_for_each_example(ops):
         return jax.vmap(jax.grad(lambda x, s: (f(x, s) ** 2).sum(), argnums=(0, 1)), in_axes=(0, None))(x, s)
 
     assert_same(each(op), each(lambda x, s: x @ s))
+
+
+def test_a_gradient_over_operations_of_jax_is_mapped_at_once(ops):
+    x, s = draw(4, 3, 5), draw(5)
+    each = jax.vmap(jax.grad(lambda x, s: ops.row_dot(x, s).sum(), argnums=1), in_axes=(0, None))
+    text = jax.jit(each).lower(x, s).as_text()
+    assert "stablehlo.while" not in text
+    assert_same(each(x, s), x.sum(1))
+
+
+def test_a_size_that_depends_on_how_many_leading_there_are_is_mapped_one_by_one():
+    op = interop.operator(
+        "tests_jax_vmap::counts",
+        lambda x: jnp.zeros((*x.shape[:-1], x.size // x.shape[-1])) + x[..., :1],
+        "x[..., n] -> [..., k]",
+        sizes={"k": lambda leading: leading},
+    )
+    x = jnp.arange(6.0).reshape(2, 3)
+    assert op(x).shape == (2, 2)
+    assert jax.vmap(op)(x).shape == (2, 1)
