@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from interop import _core
 from interop._arguments import missing, refuse_call_of
+from interop._lazy import call_lazily
 from interop._streams import StreamLike
 from interop._traced import traced_by
 
@@ -131,12 +132,22 @@ def _operation(
         def binary(a: Any = missing, b: Any = missing, /, *more: Any, **options: Any) -> Any:
             if more:
                 refuse_call_of(function, (a, b, *more), options)
-            return _core.elementwise(name, a, b, options)
+            try:
+                return _core.elementwise(name, a, b, options)
+            except TypeError:
+                if (lazy := call_lazily(made, (a, b), options)) is NotImplemented:
+                    raise
+                return lazy
 
         def unary(x: Any = missing, /, *more: Any, **options: Any) -> Any:
             if more:
                 refuse_call_of(function, (x, *more), options)
-            return _core.elementwise(name, x, None, options)
+            try:
+                return _core.elementwise(name, x, None, options)
+            except TypeError:
+                if (lazy := call_lazily(made, (x,), options)) is NotImplemented:
+                    raise
+                return lazy
 
         made: Any = functools.wraps(declared)(unary if sections is _UNARY else binary)
         made.__code__ = made.__code__.replace(co_name=name)  # in tracebacks and profiles

@@ -11,6 +11,7 @@ from interop._arguments import named, shown
 from interop._expressions.parser import OPTIONS, parse
 from interop._expressions.source import load
 from interop._expressions.typed import Split
+from interop._lazy import call_lazily
 from interop._streams import StreamLike
 from interop._traced import traced_by
 
@@ -111,7 +112,13 @@ class Expression:
         **named: Any,
     ) -> Any:
         """Compute it."""
-        return _core.call_expression(self._calls, arrays, named, out, stream, execution)
+        try:
+            return _core.call_expression(self._calls, arrays, named, out, stream, execution)
+        except TypeError:
+            options = {"out": out, "stream": stream, "execution": execution}
+            if (lazy := call_lazily(self, arrays, {**named, **options})) is NotImplemented:
+                raise
+            return lazy
 
     @property
     def expression(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from interop import _core
 from interop._arguments import missing, refuse_call_of
+from interop._lazy import call_lazily
 from interop._streams import StreamLike
 from interop._traced import traced_by
 
@@ -34,9 +35,15 @@ def _with_few_defaults(declared: FunctionT) -> FunctionT:
     def matmul(a: Any = missing, b: Any = missing, /, *more: Any, **options: Any) -> Any:
         if more:
             refuse_call_of("interop.matmul", (a, b, *more), options)
-        return _core.matmul(a, b, options)
+        try:
+            return _core.matmul(a, b, options)
+        except TypeError:
+            if (lazy := call_lazily(made, (a, b), options)) is NotImplemented:
+                raise
+            return lazy
 
-    return traced_by(_traced)(matmul)  # type: ignore[return-value]
+    made: Any = traced_by(_traced)(matmul)
+    return made  # type: ignore[no-any-return]
 
 
 def _traced(*args: Any, **options: Any) -> Any:
