@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from interop import _core
 from interop._arguments import missing, refuse_call_of
-from interop._lazy import call_lazily
+from interop._lazy import call_lazily, is_lazy
 from interop._streams import StreamLike
 from interop._traced import traced_by
 
@@ -135,9 +135,9 @@ def _operation(
             try:
                 return _core.elementwise(name, a, b, options)
             except TypeError:
-                if (lazy := call_lazily(made, (a, b), options)) is NotImplemented:
+                if not is_lazy((a, b), options):
                     raise
-                return lazy
+            return call_lazily(made, (a, b), options)
 
         def unary(x: Any = missing, /, *more: Any, **options: Any) -> Any:
             if more:
@@ -145,9 +145,9 @@ def _operation(
             try:
                 return _core.elementwise(name, x, None, options)
             except TypeError:
-                if (lazy := call_lazily(made, (x,), options)) is NotImplemented:
+                if not is_lazy((x,), options):
                     raise
-                return lazy
+            return call_lazily(made, (x,), options)
 
         made: Any = functools.wraps(declared)(unary if sections is _UNARY else binary)
         made.__code__ = made.__code__.replace(co_name=name)  # in tracebacks and profiles

@@ -11,7 +11,7 @@ from interop._arguments import named, shown
 from interop._expressions.parser import OPTIONS, parse
 from interop._expressions.source import load
 from interop._expressions.typed import Split
-from interop._lazy import call_lazily
+from interop._lazy import call_lazily, is_lazy
 from interop._streams import StreamLike
 from interop._traced import traced_by
 
@@ -115,10 +115,10 @@ class Expression:
         try:
             return _core.call_expression(self._calls, arrays, named, out, stream, execution)
         except TypeError:
-            options = {"out": out, "stream": stream, "execution": execution}
-            if (lazy := call_lazily(self, arrays, {**named, **options})) is NotImplemented:
+            named = {**named, "out": out, "stream": stream, "execution": execution}
+            if not is_lazy(arrays, named):
                 raise
-            return lazy
+        return call_lazily(self, arrays, named)
 
     @property
     def expression(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from interop import _core
 from interop._arguments import missing, refuse_call_of
-from interop._lazy import call_lazily
+from interop._lazy import call_lazily, is_lazy
 from interop._streams import StreamLike
 from interop._traced import traced_by
 
@@ -38,9 +38,9 @@ def _with_few_defaults(declared: FunctionT) -> FunctionT:
         try:
             return _core.matmul(a, b, options)
         except TypeError:
-            if (lazy := call_lazily(made, (a, b), options)) is NotImplemented:
+            if not is_lazy((a, b), options):
                 raise
-            return lazy
+        return call_lazily(made, (a, b), options)
 
     made: Any = traced_by(_traced)(matmul)
     return made  # type: ignore[no-any-return]

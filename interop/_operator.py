@@ -11,6 +11,7 @@ from interop import _core
 from interop._arguments import named, refuse_call, shown, type_name
 from interop._expression import Expression
 from interop._functions.array_function import ArrayFunction
+from interop._libraries.dask import is_dask_array
 from interop._operators import calls, options, registry
 from interop._operators.content import key_of, portable
 from interop._operators.description import Description
@@ -177,7 +178,7 @@ def bound(description: Description, inputs: tuple[Any, ...], named: dict[str, An
 
 def refuse_option(description: Description, name: str, is_traced: bool) -> NoReturn:
     """Raise for `stream=` or `execution=`, which is given where none can be."""
-    why = "in a call that is traced or recorded" if is_traced else "as call takes none"
+    why = "in a call that is traced, recorded or lazy" if is_traced else "as call takes none"
     raise TypeError(f"{description.label}: {name}= cannot be used {why}; accepted: None")
 
 
@@ -231,6 +232,8 @@ class Operator:
         description = self._description
         inputs = bound(description, inputs, named)
         where = self._calls.door(inputs)
+        if where == "unknown" and any(map(is_dask_array, inputs)):
+            where = "dask"
         given = self._options(where, stream, execution)
         if where == "torch":
             from interop.torch import _operators as in_torch  # type: ignore[attr-defined]
@@ -240,6 +243,10 @@ class Operator:
             from interop.jax import _operators as in_jax  # type: ignore[attr-defined]
 
             return in_jax.compute(description, inputs)
+        if where == "dask":
+            from interop.dask import compute_operator
+
+            return compute_operator(description, inputs)
         if where == "unknown":
             description.readable(inputs, always=True)  # which says of which input
         return description.run(inputs, **given)
@@ -248,7 +255,7 @@ class Operator:
         """Return the options that are given; TypeError where they cannot be."""
         given = {name: x for name, x in (("stream", stream), ("execution", execution)) if x is not None}
         for name in given:
-            if where in ("torch", "jax") or name not in self._description.keywords:
+            if where in ("torch", "jax", "dask") or name not in self._description.keywords:
                 refuse_option(self._description, name, name in self._description.keywords)
         return given
 

@@ -74,7 +74,7 @@ WAYS = {
     ("scipy.sparse._csr", "csr_matrix"): "pass {}.toarray()",
     ("cupyx.scipy.sparse._csr", "csr_matrix"): "pass {}.toarray()",
     ("pyarrow.lib", "Table"): "pass {}.to_numpy(",
-    ("dask.array.core", "Array"): "pass {}.compute(), or use {}.map_blocks(",
+    ("dask.array.core", "Array"): "pass {}.compute(), or call an interop.operator",
     ("dask.dataframe.core", "DataFrame"): "pass {}.compute().to_numpy(), or use {}.map_partitions(",
     ("xarray.core.dataarray", "DataArray"): "pass {}.data",
     ("h5py._hl.dataset", "Dataset"): "pass {}[...]",

@@ -111,7 +111,7 @@ def test_public_headers_include_no_private_ones():
 
 PACKAGE = ROOT / "interop"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-FREE = {"torch", "cupy", "jax", "numba", "warp", "cuda", "tensorflow"}
+FREE = {"torch", "cupy", "jax", "numba", "warp", "cuda", "tensorflow", "dask"}
 
 # From the bottom up: each imports of its own layer and of those before it. What stands in no package is in `BOTTOM`, or
 # one of the functions that users call.
@@ -127,6 +127,7 @@ LAYERS = [
     "_host",
     "jax",
     "torch",
+    "dask",
     "functions that users call",
     "_commands",
 ]
@@ -205,7 +206,9 @@ def imports_at_module_level(file):
 
 @pytest.mark.parametrize("file", MODULES, ids=module_of)
 def test_modules_import_no_array_library_but_numpy(file):
-    forbidden = FREE - {module_of(file).partition(".")[0]} if module_of(file).startswith(("jax", "torch")) else FREE
+    forbidden = (
+        FREE - {module_of(file).partition(".")[0]} if module_of(file).startswith(("jax", "torch", "dask")) else FREE
+    )
     assert not imports_at_module_level(file) & forbidden
 
 

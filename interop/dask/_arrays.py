@@ -1,4 +1,4 @@
-"""The arrays of a call of Dask's: which are taken, what is known of their shapes, and of what library the blocks are."""
+"""The arrays of a call of Dask's: which are taken, what is known of their shapes, and the library of their blocks."""
 
 from __future__ import annotations
 
@@ -92,22 +92,22 @@ def check_libraries(label: str, arrays: Mapping[str, Any]) -> None:
             )
 
 
-def check_blocks(label: str, index: Mapping[str, Sequence[int]], arrays: Mapping[str, Any], words: Mapping[int, str]) -> None:
+def check_blocks(label: str, index: Mapping[str, Sequence[str]], arrays: Mapping[str, Any]) -> None:
     """Raise ValueError where blocks cannot be matched, as the sizes of some are unknown.
 
-    `index` has a number for each axis of each array, and `words` what a number is called. Where the blocks along an
-    axis are as many, their sizes are compared as they are computed; an array of size 1 is broadcast.
+    `index` has what the message calls each axis of each array. Where the blocks along an axis are as many, their sizes
+    are compared as they are computed; an array of size 1 is broadcast.
     """
-    chunks: dict[int, dict[str, tuple[Any, ...]]] = {}
+    chunks: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, x in arrays.items():
-        for number, along in zip(index[name], x.chunks, strict=True):
+        for key, along in zip(index[name], x.chunks, strict=True):
             if along != (1,):
-                chunks.setdefault(number, {})[name] = along
-    for number, of in chunks.items():
+                chunks.setdefault(key, {})[name] = along
+    for key, of in chunks.items():
         if all(map(is_known, of.values())) or len({len(along) for along in of.values()}) == 1:
             continue
         blocks = ", ".join(f"{name} has {len(along)}" for name, along in of.items())
         raise ValueError(
-            f"{label}: sizes of blocks along {words[number]} are unknown, and their numbers differ ({blocks}); "
-            "accepted: as many blocks, or known sizes (x.compute_chunk_sizes())"
+            f"{label}: sizes of blocks along {key} are unknown, and their numbers differ ({blocks}); accepted: as "
+            "many blocks, or known sizes (x.compute_chunk_sizes())"
         )

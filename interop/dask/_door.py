@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from interop._arguments import missing
+from interop._arguments import missing, refuse_call
 from interop.dask import _elementwise, _matmul
 
 __all__ = ["compute"]
@@ -14,19 +14,22 @@ __all__ = ["compute"]
 def compute(function: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Make the lazy array of `interop.matmul`, of an elementwise function, or of an expression.
 
-    `function` is itself what each block is computed by. NotImplemented if the call does not fit its signature.
+    `function` is itself what each block is computed by.
     """
+    name = getattr(function, "__name__", None)
+    label = repr(function) if name is None else f"interop.{name}"
     given = [x for x in operands if x is not missing]
+    signature = inspect.signature(function)
     try:
-        bound = inspect.signature(function).bind(*given, **options)
+        bound = signature.bind(*given, **options)
     except TypeError:
-        return NotImplemented
-    parameters = bound.signature.parameters
+        bound = None
+    if bound is None:
+        refuse_call(label, signature, given, options)
+    parameters = signature.parameters
     named = {name for name in bound.arguments if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY}
     arrays = {name: x for name, x in bound.arguments.items() if name not in named}
     others = {name: x for name, x in bound.arguments.items() if name in named}
-    name = getattr(function, "__name__", None)
     if name == "matmul":
         return _matmul.matmul(function, arrays["a"], arrays["b"], others)
-    label = repr(function) if name is None else f"interop.{name}"
     return _elementwise.elementwise(label, function, arrays, others)

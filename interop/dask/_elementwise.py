@@ -14,6 +14,7 @@ from interop.dask._arrays import as_dask, check_blocks, is_known, is_number, ref
 
 __all__ = ["elementwise"]
 
+
 def elementwise(label: str, function: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
     """Make the lazy array that an elementwise function or an expression gives, block by block.
 
@@ -27,8 +28,8 @@ def elementwise(label: str, function: Any, operands: dict[str, Any], options: di
             operands[name] = as_dask(label, name, x)
     arrays = {name: x for name, x in operands.items() if not is_number(x)}
     blocks = {name: x for name, x in arrays.items() if is_dask_array(x)}
-    index = {name: range(-x.ndim, 0) for name, x in blocks.items()}
-    check_blocks(label, index, blocks, {-axis: f"axis {-axis} of the result" for axis in range(1, 65)})
+    index = {name: [f"axis {axis} of the result" for axis in range(-x.ndim, 0)] for name, x in blocks.items()}
+    check_blocks(label, index, blocks)
     if all(is_known(x.shape) for x in arrays.values()):
         _core.abstract_operands(label, [(name, x.shape, None) for name, x in arrays.items()])
     compute = functools.partial(function, **given) if given else function

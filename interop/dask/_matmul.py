@@ -45,20 +45,18 @@ def matmul(function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
         if name in given:
             given[name] = _scale(name, given[name])
     shapes = _known_shapes(arrays)
-    terms = {name: x for name, x in given.items() if name not in ("dtype", *_TERMS)}
+    terms: dict[str, Any] = {name: x for name, x in given.items() if name not in ("dtype", *_TERMS)}
     terms |= {name: (shapes[name], arrays[name].dtype.name) for name in _TERMS if name in arrays}
-    abstract = [(shapes[name], arrays[name].dtype.name) for name in "ab"]
-    answer = _core.abstract_matmul(*abstract, given.get("dtype"), library="numpy", **terms)
+    left, right = ((shapes[name], arrays[name].dtype.name) for name in "ab")
+    answer = _core.abstract_matmul(left, right, given.get("dtype"), library="numpy", **terms)
     dtype = numpy_dtype(answer["dtype"])
     if "backend" in given:  # which only arrays on a GPU take
         function(arrays["a"]._meta, arrays["b"]._meta, backend=given["backend"])
 
-    ndim = len(answer["shape"])
-    index = _indices(arrays, ndim)
-    words = {_K: "k"} | {axis: f"axis {axis} of the result" for axis in range(ndim)}
-    check_blocks(_FUNCTION, index, arrays, words)
-    of_blocks = {name: given[name] for name in _OF_BLOCKS if name in given}
-    last = {name: given[name] for name in ("beta", "epilogue") if name in given}
+    index = _indices(arrays, len(answer["shape"]))
+    check_blocks(_FUNCTION, index, arrays)
+    of_blocks: dict[str, Any] = {name: given[name] for name in _OF_BLOCKS if name in given}
+    last: dict[str, Any] = {name: given[name] for name in ("beta", "epilogue") if name in given}
     if "beta" in last and is_number(last["beta"]) and last["beta"] == 0:  # c is not read
         del arrays["c"], last["beta"]
     if all(len(arrays[name].chunks[index[name].index(_K)]) == 1 for name in "ab"):
@@ -74,13 +72,13 @@ def matmul(function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
     return _blockwise(finish, index, {"total": total, **terms}, dtype)
 
 
-def _scale(name: str, scale: Any) -> float:
+def _scale(name: str, scale: Any) -> Any:
     """Return the factor of a float8 operand as a number, which goes with each product of blocks."""
-    if is_number(scale):
-        return scale  # type: ignore[no-any-return]
     if isinstance(scale, np.ndarray) and scale.size == 1 and scale.dtype == np.float32:
         return float(scale.reshape(()))
-    refuse(_FUNCTION, name, scale, "a scalar, or an array of NumPy of one float32")
+    if not is_number(scale):
+        refuse(_FUNCTION, name, scale, "a scalar, or an array of NumPy of one float32")
+    return scale
 
 
 def _known_shapes(arrays: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -96,18 +94,18 @@ def _known_shapes(arrays: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(shape) for name, shape in found.items()}
 
 
-# ---- indices: 0, 1, ... are the axes of the result, and K is that of the sum ----
+# ---- indices ----
 
-_K = -1
+_K = "k"
 
 
-def _indices(arrays: dict[str, Any], ndim: int) -> dict[str, tuple[int, ...]]:
+def _indices(arrays: dict[str, Any], ndim: int) -> dict[str, tuple[str, ...]]:
     """Return the index of each axis of each array, and of the result, which is called "total"."""
     a, b = arrays["a"], arrays["b"]
-    axes = tuple(range(ndim))
+    axes = tuple(f"axis {axis} of the result" for axis in range(ndim))
     rows, columns = a.ndim > 1, b.ndim > 1
     batch = axes[: ndim - rows - columns]
-    index = {
+    index: dict[str, tuple[str, ...]] = {
         "total": axes,
         "a": (*batch[len(batch) - (a.ndim - 2) :], axes[len(batch)], _K) if rows else (_K,),
         "b": (*batch[len(batch) - (b.ndim - 2) :], _K, axes[-1]) if columns else (_K,),
@@ -124,9 +122,7 @@ def _blockwise(compute: Callable[..., Any], index: dict[str, Any], arrays: dict[
     return da.blockwise(compute, index["total"], *pairs, meta=meta, token="interop-matmul")
 
 
-def _partial_products(
-    function: Any, index: dict[str, Any], arrays: dict[str, Any], options: dict[str, Any]
-) -> Any:
+def _partial_products(function: Any, index: dict[str, Any], arrays: dict[str, Any], options: dict[str, Any]) -> Any:
     """Return the product of each pair of blocks along k, at a last axis of its own, which the sum is over."""
     a, b = arrays["a"], arrays["b"]
     out = (*index["total"], _K)
@@ -134,7 +130,7 @@ def _partial_products(
         functools.partial(_partial_product, function, options),
         out,
         *(a, index["a"], b, index["b"]),
-        adjust_chunks={_K: lambda _size: 1},
+        adjust_chunks={_K: 1},
         meta=meta_of(a, len(out), options["dtype"]),
         token="interop-matmul-part",
     )

@@ -1,5 +1,224 @@
-"""Operators on Dask arrays."""
-from typing import Any
+"""Operators on Dask arrays: by their signature, the blocks that one call of an operator takes, and sums of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import dask.array as da
+import numpy as np
+
+from interop._libraries.dask import is_dask_array
+from interop._operations.finish import finish_dtype
+from interop._operations.promotion import numpy_dtype
+from interop._operators.arrays import Facts
+from interop._operators.description import Description
+from interop._operators.signature import Operand
+from interop.dask._arrays import as_dask, check_blocks, check_libraries, is_known, meta_of, refuse
+from interop.dask._sums import sum_over
+
 __all__ = ["compute_operator"]
-def compute_operator(description: Any, args: Any) -> Any:
-    raise NotImplementedError
+
+
+def compute_operator(description: Description, args: Sequence[Any]) -> Any:
+    """Make the lazy results of an operator, an input of which is an array of Dask's: an array, or a tuple of several.
+
+    Leading axes, and axes that may be cut or are summed over, may have several blocks. TypeError for an input that is
+    no array of Dask, NumPy or CuPy where the signature has one; ValueError for shapes that do not fit, and where any
+    other axis has several blocks.
+    """
+    label, signature = description.label, description.signature
+    arrays = {}
+    numbers: list[Any] = []
+    for operand, x in zip(signature.inputs, args, strict=True):
+        if operand.axes is not None:
+            arrays[operand.name] = as_dask(label, operand.name, x)
+        elif is_dask_array(x):
+            refuse(label, operand.name, x, f"a number, as {operand.name}.compute() of one is")
+        numbers.append(x if operand.axes is None else None)
+    check_libraries(label, arrays)
+    sizes = _sizes(description, arrays)
+    expected = description.results(_facts(description, arrays, sizes))
+
+    sums = [letter for letter in signature.sums if _is_cut(description, arrays, letter)]
+    index = _index(description, arrays, sums)
+    check_blocks(label, index, arrays)
+    dtypes = [numpy_dtype(dtype) for _, dtype in expected]
+    work = [finish_dtype(dtype) if sums else dtype for dtype in dtypes]
+    call = _Call(description, tuple(numbers), len(sums), tuple(dtype.name for dtype in work))
+    first = next(iter(arrays.values()))
+    pairs = [part for name, x in arrays.items() for part in (x, index[name])]
+    token = description.name.replace("::", "-")
+    if len(expected) > 1:
+        cut = tuple(dict.fromkeys(key for keys in index.values() for key in keys if not _is_whole(key)))
+        pairs = [da.blockwise(call, cut, *pairs, meta=np.empty((0,) * len(cut), object), token=f"{token}-all"), cut]
+    results = []
+    for place, (operand, (shape, _)) in enumerate(zip(signature.outputs, expected, strict=True)):
+        keys, whole = _index_of_result(operand, shape, sizes, {key for keys in index.values() for key in keys})
+        part = da.blockwise(
+            call if len(expected) == 1 else _Pick(place),
+            (*keys, *sums),
+            *pairs,
+            new_axes=whole,
+            adjust_chunks=dict.fromkeys(sums, 1),
+            meta=meta_of(first, len(keys) + len(sums), work[place]),
+            token=token,
+        )
+        results.append(sum_over(part, len(sums), dtypes[place]) if sums else part)
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+# ---- axes: what may have several blocks is called by its letter, or "...0" and so on; what is whole, as "x[0]" ----
+
+
+def _is_whole(key: str) -> bool:
+    return key.endswith("]")
+
+
+def _keys(operand: Operand, ndim: int) -> list[str | int]:
+    """Return what the signature calls each axis of an array: a letter, a size, or "...0" and so on."""
+    axes = [axis for axis in operand.axes or () if axis is not ...]
+    return [*(f"...{k}" for k in range(ndim - len(axes))), *axes]
+
+
+def _sizes(description: Description, arrays: Mapping[str, Any]) -> dict[str | int, Any]:
+    """Return the size of each letter and leading axis of the inputs: NaN where it is unknown in all of them.
+
+    ValueError where a function of `sizes=` takes one that is unknown.
+    """
+    sizes: dict[str | int, Any] = {}
+    for name, x in arrays.items():
+        for key, size in zip(_keys(_operand(description, name), x.ndim), x.shape, strict=False):
+            if key not in sizes or not is_known([sizes[key]]):
+                sizes[key] = size
+    for name, rule in description.sizes.items():
+        for letter in rule.letters:
+            if not is_known([sizes.get(letter, 0)]):
+                raise ValueError(
+                    f"{description.label}: the size {name} depends on {letter}, which is unknown; accepted: known "
+                    "sizes (x.compute_chunk_sizes())"
+                )
+    return sizes
+
+
+def _operand(description: Description, name: str) -> Operand:
+    return next(operand for operand in description.signature.inputs if operand.name == name)
+
+
+def _facts(description: Description, arrays: Mapping[str, Any], sizes: Mapping[str | int, Any]) -> list[Facts]:
+    """Return shapes and dtypes for the rules of the signature, to which a size that is unknown is the one it must be.
+
+    It is 1 where no input knows it.
+    """
+
+    def known(key: str | int, size: Any) -> Any:
+        if is_known([size]):
+            return size
+        size = key if isinstance(key, int) else sizes.get(key, 1)
+        return size if is_known([size]) else 1
+
+    facts = []
+    for name, x in arrays.items():
+        keys = _keys(_operand(description, name), x.ndim)
+        shape = x.shape if len(keys) != x.ndim else tuple(map(known, keys, x.shape))
+        facts.append((shape, x.dtype.name))
+    return facts
+
+
+def _is_cut(description: Description, arrays: Mapping[str, Any], letter: str) -> bool:
+    """Has an axis of this letter several blocks?"""
+    return any(
+        key == letter and len(blocks) > 1
+        for name, x in arrays.items()
+        for key, blocks in zip(_keys(_operand(description, name), x.ndim), x.chunks, strict=True)
+    )
+
+
+def _index(description: Description, arrays: Mapping[str, Any], sums: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the index of each input; ValueError for an axis that is whole, and has several blocks."""
+    index: dict[str, tuple[str, ...]] = {}
+    for name, x in arrays.items():
+        keys: list[str] = []
+        for axis, key in enumerate(_keys(_operand(description, name), x.ndim)):
+            if isinstance(key, str) and (key.startswith("...") or key in description.cut or key in sums):
+                keys.append(key)
+                continue
+            keys.append(f"{name}[{axis}]")
+            if len(x.chunks[axis]) > 1:
+                _refuse_blocks(description, name, axis, x, key)
+        index[name] = tuple(keys)
+    return index
+
+
+def _refuse_blocks(description: Description, name: str, axis: int, x: Any, key: str | int) -> NoReturn:
+    signature, count = description.signature, len(x.chunks[axis])
+    place = signature.inputs.index(_operand(description, name))
+    pointed = signature.pointed(place, axis - x.ndim + len(signature.inputs[place].axes or ()))
+    raise ValueError(
+        f"{description.label}: axis {axis} of {name}, {key}, has {count} blocks, and the operator takes it whole; "
+        f"accepted: {name}.rechunk({{{axis}: -1}}), or an operator with cut= or '; sum' of this letter{pointed}"
+    )
+
+
+def _index_of_result(
+    operand: Operand, shape: Sequence[Any], sizes: Mapping[str | int, Any], cut: set[str]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the index of a result, and the sizes of its axes that are whole."""
+    keys: list[str] = []
+    whole: dict[str, Any] = {}
+    for axis, (key, size) in enumerate(zip(_keys(operand, len(shape)), shape, strict=True)):
+        if key in cut:
+            keys.append(str(key))
+            continue
+        keys.append(f"[{axis}]")
+        whole[keys[-1]] = sizes.get(key, size)
+    return tuple(keys), whole
+
+
+# ---- on blocks ----
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The call of an operator on blocks: of the numbers given, with None where an array stands.
+
+    Each result gets that many last axes of size 1, which sums are over, and the dtype in which it is added up.
+    """
+
+    description: Description
+    numbers: tuple[Any, ...]
+    axes: int
+    dtypes: tuple[str, ...]
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return self.description.name, self.description.key, self.numbers, self.axes, self.dtypes
+
+    def __call__(self, *blocks: Any) -> Any:
+        inputs = list(self.numbers)
+        for place, block in zip(self.description.signature.arrays, blocks, strict=True):
+            inputs[place] = _whole(block)
+        made = self.description.run(inputs)
+        results = made if isinstance(made, tuple) else (made,)
+        results = tuple(map(self._as_part, results, self.dtypes))
+        return results if len(results) > 1 else results[0]
+
+    def _as_part(self, x: Any, dtype: str) -> Any:
+        return x.astype(numpy_dtype(dtype), copy=False)[(..., *[None] * self.axes)] if self.axes else x
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """One of the results of an operator that has several."""
+
+    place: int
+
+    def __call__(self, results: tuple[Any, ...]) -> Any:
+        return results[self.place]
+
+
+def _whole(block: Any) -> Any:
+    """Return the block, which is in a list for each axis that is in no result: of one block."""
+    while isinstance(block, list):
+        (block,) = block
+    return block

@@ -132,9 +132,12 @@ void Call::inspect(const InteropArgument* arguments, int count, nb::handle out) 
   argument_count_ = count;
   has_out_ = !is_none(out);
   find_routes(arguments, out);
+  // Before any of them is read: a call with an array of Dask's is refused here, and made lazily.
+  for (int i = 0; i < operand_count_; ++i) {
+    if (!operands_[i].route) refuse_no_array(operands_[i].object, function_, operands_[i].name);
+  }
   for (int i = 0; i < operand_count_; ++i) {
     Operand& operand = operands_[i];
-    if (!operand.route) refuse_no_array(operand.object, function_, operand.name);
     if (operand.is_output && !operand.route->writable()) {
       throw TypeError(operand.label() + " is " + type_text(operand.object) + ", which is immutable; accepted: " +
                       (operand.object.is(out) ? "None, or a writable array" : "a writable array"));
