@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 from dask.array.utils import meta_from_array
 
+from interop import _core
 from interop._arguments import shown, type_name
 from interop._libraries.dask import is_dask_array
 
@@ -81,8 +82,11 @@ def refuse_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_libraries(label: str, arrays: Mapping[str, Any]) -> None:
-    """Raise TypeError where the blocks of two arrays are of two libraries, which no operation of a block takes."""
-    kinds = {name: type_name(x._meta) for name, x in arrays.items()}
+    """Raise TypeError for blocks that `interop` does not read, and where those of two arrays are of two libraries."""
+    kinds = {}
+    for name, x in arrays.items():
+        _core.asarray(x._meta, label, None, name)  # which says so
+        kinds[name] = type_name(x._meta)
     first, kind = next(iter(kinds.items()))
     for name, other in kinds.items():
         if other != kind:

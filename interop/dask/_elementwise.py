@@ -10,7 +10,7 @@ from dask.array.core import elemwise
 
 from interop import _core
 from interop._libraries.dask import is_dask_array
-from interop.dask._arrays import as_dask, check_blocks, is_known, is_number, refuse_options
+from interop.dask._arrays import as_dask, check_blocks, is_known, is_number, refuse, refuse_options
 
 __all__ = ["elementwise"]
 
@@ -23,6 +23,8 @@ def elementwise(label: str, function: Any, operands: dict[str, Any], options: di
     blocks.
     """
     given = refuse_options(label, options)
+    if is_dask_array(given.get("where_zero")):
+        refuse(label, "where_zero", given["where_zero"], "None, or a scalar")
     for name, x in operands.items():
         if not is_number(x) and not (isinstance(x, np.ndarray) and x.ndim == 0):
             operands[name] = as_dask(label, name, x)

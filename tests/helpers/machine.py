@@ -14,6 +14,7 @@ import pytest
 REQUIREMENTS = {  # name -> module
     "torch": "torch",
     "jax": "jax",
+    "dask": "dask.array",
     "cupy": "cupy",
     "numba": "numba.cuda",
     "warp": "warp",

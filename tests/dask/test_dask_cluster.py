@@ -1,0 +1,55 @@
+"""Calls of Dask arrays on a cluster of two processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import interop
+
+X = np.arange(60, dtype="float64").reshape(10, 6)
+
+
+@pytest.fixture(scope="module")
+def client(da):
+    pytest.importorskip("distributed")
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def square(x):
+    return interop.multiply(x, x)
+
+
+expression = interop.elementwise("where(x > 30, x * s, -x)")
+row_sums = interop.operator(
+    "tests_dask::row_sums", lambda x, s: interop.multiply(x.sum(-1), s), "x[..., n], s -> [...]"
+)
+squares = interop.operator("tests_dask::squares", square, "x[m, n] -> [m, n]", cut="m, n")
+scaled = interop.operator("tests_dask::scaled", interop.elementwise("x * s"), "x[..., n], s[n] -> [..., n]")
+
+CALLS = {
+    "add": lambda x: interop.add(x, 1),
+    "expression": lambda x: expression(x, s=2),
+    "matmul": lambda x: interop.matmul(x, x.T, bias=np.ones(10), epilogue="relu"),
+    "operator of a closure": lambda x: sums(x, 2.0),
+    "operator of a function": squares,
+    "operator of an expression": lambda x: scaled(x, np.arange(6.0)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_are_those_of_numpys_arrays_and_lie_on_both_workers(name, client, da):
+    x = da.from_array(X, chunks=(1, 6))
+    if name in ("add", "expression", "matmul"):
+        x = x.rechunk((1, 3))
+    lazy = CALLS[name](x)
+    held = client.persist(lazy)
+    assert np.array_equal(held.compute(), CALLS[name](X))
+    workers = {worker for where in client.who_has(held).values() for worker in where}
+    assert len(workers) == 2
