@@ -94,9 +94,7 @@ def test_errors_have_no_other_error_above_them(da):
 
 def test_kernels_and_conversions_name_the_way(da):
     lazy = da.from_array(X, chunks=2)
-    kernel = interop.kernel(
-        'extern "C" __global__ void twice(const double* x, double* y, int n) {}', "twice", threads="y"
-    )
+    kernel = interop.kernel('extern "C" __global__ void twice(const double* x, double* y) {}', "twice", threads="y")
     for call in (
         lambda: kernel(lazy, X),
         lambda: interop.asarray(lazy),
