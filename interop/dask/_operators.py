@@ -14,7 +14,7 @@ from interop._operations.finish import finish_dtype
 from interop._operations.promotion import numpy_dtype
 from interop._operators.arrays import Facts
 from interop._operators.description import Description
-from interop._operators.signature import Operand
+from interop._operators.signature import LEADING, Operand
 from interop.dask._arrays import as_dask, check_blocks, check_libraries, is_known, meta_of, refuse
 from interop.dask._sums import sum_over
 
@@ -85,21 +85,34 @@ def _keys(operand: Operand, ndim: int) -> list[str | int]:
 def _sizes(description: Description, arrays: Mapping[str, Any]) -> dict[str | int, Any]:
     """Return the size of each letter and leading axis of the inputs: NaN where it is unknown in all of them.
 
-    ValueError where a function of `sizes=` takes one that is unknown.
+    ValueError where the size of a result depends on one that is unknown, or of which a block has only a part.
     """
     sizes: dict[str | int, Any] = {}
     for name, x in arrays.items():
         for key, size in zip(_keys(_operand(description, name), x.ndim), x.shape, strict=False):
             if key not in sizes or not is_known([sizes[key]]):
                 sizes[key] = size
+    of_results = {letter for operand in description.signature.outputs for letter in operand.letters}
     for name, rule in description.sizes.items():
+        if name not in of_results:  # a parameter of a kernel, of each block
+            continue
         for letter in rule.letters:
-            if not is_known([sizes.get(letter, 0)]):
-                raise ValueError(
-                    f"{description.label}: the size {name} depends on {letter}, which is unknown; accepted: known "
-                    "sizes (x.compute_chunk_sizes())"
-                )
+            _check_rule(description, name, letter, arrays, sizes)
     return sizes
+
+
+def _check_rule(
+    description: Description, name: str, letter: str, arrays: Mapping[str, Any], sizes: Mapping[str | int, Any]
+) -> None:
+    keys = [key for key in sizes if isinstance(key, str) and key.startswith("...")] if letter == LEADING else [letter]
+    what = "the leading axes" if letter == LEADING else letter
+    if any(not is_known([sizes[key]]) for key in keys):
+        why = f"{what}, of unknown size; accepted: known sizes (x.compute_chunk_sizes())"
+    elif any(_is_cut(description, arrays, key) for key in keys):
+        why = f"{what}, of several blocks; accepted: one block (x.rechunk(-1))"
+    else:
+        return
+    raise ValueError(f"{description.label}: the size {name} of a result depends on {why}")
 
 
 def _operand(description: Description, name: str) -> Operand:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers import c_functions
 
 import interop
 
+SOURCE = """
+void row_sum(const double* x, double* y, int rows, int n) {
+  for (int r = 0; r < rows; ++r) {
+    y[r] = 0;
+    for (int c = 0; c < n; ++c) y[r] += x[r * n + c];
+  }
+}
+"""
 X = np.arange(60, dtype="float64").reshape(10, 6)
 
 
@@ -16,19 +25,25 @@ def client(da):
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         yield client
 
 
-def square(x):
-    return interop.multiply(x, x)
+def test_c_functions_are_loaded_by_the_workers(client, da, tmp_path):
+    library = c_functions.build(SOURCE, tmp_path / "librows.so")
+    row_sum = interop.load(library, "void row_sum(host const double* x, host double* y, int rows, int n);").row_sum
+    sizes = {"rows": lambda leading: leading}
+    operator = interop.operator("tests_dask::row_sum", row_sum, "x[..., n] -> [...]", sizes=sizes)
+    lazy = operator(da.from_array(X, chunks=(1, 6)))
+    assert np.array_equal(client.compute(lazy).result(timeout=60), X.sum(-1))
 
 
+# Lambdas are sent as they are; a function of this module would be imported by the workers.
 expression = interop.elementwise("where(x > 30, x * s, -x)")
 sums = interop.operator("tests_dask::row_sums", lambda x, s: interop.multiply(x.sum(-1), s), "x[..., n], s -> [...]")
-squares = interop.operator("tests_dask::squares", square, "x[m, n] -> [m, n]", cut="m, n")
+squares = interop.operator("tests_dask::squares", lambda x: interop.multiply(x, x), "x[m, n] -> [m, n]", cut="m, n")
 scaled = interop.operator("tests_dask::scaled", interop.elementwise("x * s"), "x[..., n], s[n] -> [..., n]")
 
 CALLS = {
@@ -50,6 +65,6 @@ def test_results_are_those_of_numpys_arrays_and_lie_on_both_workers(name, client
         x = x.rechunk((2, 3))
     lazy = CALLS[name](x)
     held = client.persist(lazy)
-    assert np.array_equal(held.compute(), CALLS[name](X))
+    assert np.array_equal(client.compute(held).result(timeout=60), CALLS[name](X))
     workers = {worker for where in client.who_has(held).values() for worker in where}
     assert len(workers) == 2

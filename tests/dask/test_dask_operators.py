@@ -110,6 +110,19 @@ def test_sizes_and_repeated_letters(blocks):
         square(blocks.make(x, (1, 2, 2)))
 
 
+def test_sizes_of_the_leading_axes(blocks):
+    counted = interop.operator(
+        "tests_dask::counted",
+        lambda x: x[..., None, 0] * np.ones(x[..., 0].size),
+        "x[..., n] -> [..., k]",
+        sizes={"k": lambda leading: leading},
+    )
+    if blocks.library is np:
+        blocks.check(counted(blocks.make(X[0], (5, 6))), X[0][:, :1] * np.ones(5))
+    with pytest.raises(ValueError, match="the size k of a result depends on the leading axes, of several blocks"):
+        counted(blocks.make(X[0], (2, 6)))
+
+
 def test_sizes_of_zero(blocks):
     blocks.check(scaled(blocks.make(X[:0], (2, 2, 6)), blocks.make(S, 6), blocks.make(S, 6), 2.0), X[:0])
     blocks.check(product(blocks.make(X[..., :0], 2), blocks.make(np.ones((0, 3)), 2)), np.zeros((4, 5, 3)))
@@ -121,7 +134,7 @@ def test_unknown_chunks(blocks):
     blocks.check(product(x.T, x), flat.T @ flat)
     with pytest.raises(ValueError, match=r"blocks along k are unknown, and their numbers differ \(a has 4, b has 2\)"):
         product(x.T, blocks.make(flat, (10, 6)))
-    with pytest.raises(ValueError, match="the size k depends on n, which is unknown"):
+    with pytest.raises(ValueError, match="the size k of a result depends on n, of unknown size"):
         halves(blocks.unknown(X.reshape(20, 6), (20, 6)).T)
 
 
