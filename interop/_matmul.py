@@ -84,8 +84,9 @@ def matmul(
     ----------
     a : array, shape (..., m, k) or (k,)
         NumPy, torch, JAX, CuPy or Numba array, `interop.Array`, raw DLPack capsule, or any object with ``__dlpack__``,
-        ``__cuda_array_interface__``, a buffer or ``__array_interface__``. Any strides. bool, int8 to int64, uint8 to
-        uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_e4m3fn or float8_e5m2.
+        ``__cuda_array_interface__``, a buffer or ``__array_interface__``; or a Dask array, for a lazy product. Any
+        strides. bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128,
+        float8_e4m3fn or float8_e5m2.
     b : array, shape (..., k, n) or (k,)
         Of any library too, on the same device. The leading dimensions broadcast, and 1-D operands are vectors, as in
         `numpy.matmul`. Two dtypes are promoted as the library of `a` does it; float8 goes with float8 alone.

@@ -201,7 +201,7 @@ def test_options_are_refused_by_name(option, da):
     a = da.ones((4, 4), chunks=2)
     value = {"stream": 2, "execution": "cuda", "autotune": False}.get(option, a)
     with pytest.raises(
-        TypeError, match=rf"^interop.matmul: {option} is .*, and the call is Dask's, which is lazy; accep"
+        TypeError, match=rf"^interop.matmul: {option} is .*, and the call is Dask's, which is lazy; "
     ):
         interop.matmul(a, a, **{option: value}, **({"epilogue": "relu"} if option == "aux" else {}))
 
