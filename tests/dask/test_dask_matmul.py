@@ -200,9 +200,7 @@ def test_what_does_not_fit_is_refused_at_once(da):
 def test_options_are_refused_by_name(option, da):
     a = da.ones((4, 4), chunks=2)
     value = {"stream": 2, "execution": "cuda", "autotune": False}.get(option, a)
-    with pytest.raises(
-        TypeError, match=rf"^interop.matmul: {option} is .*, and the call is Dask's, which is lazy; "
-    ):
+    with pytest.raises(TypeError, match=rf"^interop.matmul: {option} is .*, and the call is Dask's, which is lazy; "):
         interop.matmul(a, a, **{option: value}, **({"epilogue": "relu"} if option == "aux" else {}))
 
 
@@ -220,3 +218,9 @@ def test_blocks_of_two_libraries_are_refused(da, cuda_device):
         interop.matmul(a, b)
     with pytest.raises(TypeError, match="host memory"):
         interop.add(a, b)
+
+
+def test_calls_of_one_content_have_one_name(da):
+    a = da.ones((4, 4), chunks=2)
+    assert interop.matmul(a, a, alpha=2).name == interop.matmul(a, a, alpha=2).name
+    assert len({interop.matmul(a, a, alpha=x).name for x in (1, 2, 2.5)}) == 3
