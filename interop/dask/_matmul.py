@@ -44,24 +44,18 @@ def matmul(function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
     for name in ("scale_a", "scale_b"):
         if name in given:
             given[name] = _scale(name, given[name])
-    shapes = _known_shapes(arrays)
-    terms: dict[str, Any] = {name: x for name, x in given.items() if name not in ("dtype", *_TERMS)}
-    terms |= {name: (shapes[name], arrays[name].dtype.name) for name in _TERMS if name in arrays}
-    left, right = ((shapes[name], arrays[name].dtype.name) for name in "ab")
-    answer = _core.abstract_matmul(left, right, given.get("dtype"), library="numpy", **terms)
-    dtype = numpy_dtype(answer["dtype"])
+    ndim, dtype = _checked(arrays, given)
     if "backend" in given:  # which only arrays on a GPU take
         function(arrays["a"]._meta, arrays["b"]._meta, backend=given["backend"])
 
-    index = _indices(arrays, len(answer["shape"]))
+    index = _indices(arrays, ndim)
     check_blocks(_FUNCTION, index, arrays)
     of_blocks: dict[str, Any] = {name: given[name] for name in _OF_BLOCKS if name in given}
     last: dict[str, Any] = {name: given[name] for name in ("beta", "epilogue") if name in given}
-    if "beta" in last and is_number(last["beta"]) and last["beta"] == 0:  # c is not read
+    if last.get("beta") == 0:  # c is not read
         del arrays["c"], last["beta"]
     if all(len(arrays[name].chunks[index[name].index(_K)]) == 1 for name in "ab"):
-        names = tuple(arrays)
-        compute = functools.partial(_product, function, names, {**of_blocks, **last, "dtype": dtype})
+        compute = functools.partial(_product, function, tuple(arrays), {**of_blocks, **last, "dtype": dtype})
         return _blockwise(compute, index, arrays, dtype)
     work = finish_dtype(dtype)
     total = sum_over(_partial_products(function, index, arrays, {**of_blocks, "dtype": work}), 1)
@@ -70,6 +64,16 @@ def matmul(function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
         return total
     finish = functools.partial(_finish, function, ("total", *terms), {**last, "dtype": dtype})
     return _blockwise(finish, index, {"total": total, **terms}, dtype)
+
+
+def _checked(arrays: dict[str, Any], given: dict[str, Any]) -> tuple[int, Any]:
+    """Return how many dimensions the product has, and its dtype, or raise the error of `interop.matmul`."""
+    shapes = _known_shapes(arrays)
+    facts = {name: (shape, arrays[name].dtype.name) for name, shape in shapes.items()}
+    terms: dict[str, Any] = {name: x for name, x in given.items() if name != "dtype"}
+    terms |= {name: facts[name] for name in _TERMS if name in facts}
+    answer = _core.abstract_matmul(facts["a"], facts["b"], given.get("dtype"), library="numpy", **terms)
+    return len(answer["shape"]), numpy_dtype(answer["dtype"])
 
 
 def _scale(name: str, scale: Any) -> Any:

@@ -47,26 +47,38 @@ def compute_operator(description: Description, args: Sequence[Any]) -> Any:
     dtypes = [numpy_dtype(dtype) for _, dtype in expected]
     work = [finish_dtype(dtype) if sums else dtype for dtype in dtypes]
     call = _Call(description, tuple(numbers), len(sums), tuple(dtype.name for dtype in work))
-    first = next(iter(arrays.values()))
-    pairs = [part for name, x in arrays.items() for part in (x, index[name])]
-    token = description.name.replace("::", "-")
-    if len(expected) > 1:
-        cut = tuple(dict.fromkeys(key for keys in index.values() for key in keys if not _is_whole(key)))
-        pairs = [da.blockwise(call, cut, *pairs, meta=np.empty((0,) * len(cut), object), token=f"{token}-all"), cut]
+    parts = _parts(call, index, arrays)
     results = []
     for place, (operand, (shape, _)) in enumerate(zip(signature.outputs, expected, strict=True)):
         keys, whole = _index_of_result(operand, shape, sizes, {key for keys in index.values() for key in keys})
         part = da.blockwise(
             call if len(expected) == 1 else _Pick(place),
             (*keys, *sums),
-            *pairs,
+            *parts,
             new_axes=whole,
             adjust_chunks=dict.fromkeys(sums, 1),
-            meta=meta_of(first, len(keys) + len(sums), work[place]),
-            token=token,
+            meta=meta_of(next(iter(arrays.values())), len(keys) + len(sums), work[place]),
+            token=_token(description),
         )
         results.append(sum_over(part, len(sums), dtypes[place]) if sums else part)
     return tuple(results) if len(results) > 1 else results[0]
+
+
+def _parts(call: _Call, index: Mapping[str, tuple[str, ...]], arrays: Mapping[str, Any]) -> list[Any]:
+    """Return what the blocks of results are made of, each with its index.
+
+    That is the inputs; where there are several results, tuples of all of them, which are computed once.
+    """
+    pairs = [part for name, x in arrays.items() for part in (x, index[name])]
+    if len(call.dtypes) == 1:
+        return pairs
+    cut = tuple(dict.fromkeys(key for keys in index.values() for key in keys if not _is_whole(key)))
+    meta = np.empty((0,) * len(cut), object)
+    return [da.blockwise(call, cut, *pairs, meta=meta, token=f"{_token(call.description)}-all"), cut]
+
+
+def _token(description: Description) -> str:
+    return description.name.replace("::", "-")
 
 
 # ---- axes: what may have several blocks is called by its letter, or "...0" and so on; what is whole, as "x[0]" ----

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
 from helpers import machine
+from hypothesis import strategies as st
 
 import interop
 
@@ -41,6 +43,34 @@ def test_shapes(shapes, chunks, blocks):
     a, b = map(integers, shapes)
     lazy = interop.matmul(blocks.make(a, chunks[0]), blocks.make(b, chunks[1]))
     blocks.check(lazy, np.asarray(a @ b))
+
+
+@st.composite
+def products(draw):
+    """Two shapes that multiply, and the chunks of each."""
+    sizes = st.integers(1, 4)
+    m, n, k = draw(sizes), draw(sizes), draw(st.integers(0, 5))
+    batch = draw(st.lists(sizes, max_size=2))
+    shapes = []
+    for matrix in ((m, k), (k, n)):
+        kept = batch[draw(st.integers(0, len(batch))) :]
+        shapes.append((*(draw(st.sampled_from([1, size])) for size in kept), *matrix))
+    if draw(st.booleans()):
+        shapes[0] = (k,)
+    if draw(st.booleans()):
+        shapes[1] = (k,)
+    return [(shape, tuple(draw(st.integers(1, max(size, 1))) for size in shape)) for shape in shapes]
+
+
+@pytest.mark.filterwarnings("ignore:Increasing number of chunks")
+@hypothesis.given(products())
+@hypothesis.settings(max_examples=60)
+def test_any_shapes_and_chunks(da, given):
+    (a, b) = (integers(shape) for shape, _ in given)
+    lazy = interop.matmul(*(da.from_array(x, chunks=chunks) for x, (_, chunks) in zip((a, b), given, strict=True)))
+    expected = np.asarray(a @ b)
+    assert lazy.shape == expected.shape
+    assert np.array_equal(lazy.compute(scheduler="sync"), expected)
 
 
 def test_each_block_of_the_result_is_of_the_pair_of_blocks(blocks):
@@ -218,3 +248,9 @@ def test_blocks_of_two_libraries_are_refused(da, cuda_device):
         interop.matmul(a, b)
     with pytest.raises(TypeError, match="host memory"):
         interop.add(a, b)
+
+
+def test_calls_of_one_content_have_one_name(da):
+    a = da.ones((4, 4), chunks=2)
+    assert interop.matmul(a, a, alpha=2).name == interop.matmul(a, a, alpha=2).name
+    assert len({interop.matmul(a, a, alpha=x).name for x in (1, 2, 2.5)}) == 3
