@@ -88,7 +88,8 @@ def by_vmap(function: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> S
     That is torch's older vmap, to which no operator is known. The function is mapped by the newer one instead.
     """
     dims = tuple(0 if x is not None and is_batched(x) else None for x in tensors)
-    level = torch._C._vmapmode_increment_nesting() - 1  # there is no other way to ask
+    # There is no other way to ask. Autograd's threads for GPUs know of no level: there it is the outermost one.
+    level = max(torch._C._vmapmode_increment_nesting() - 1, 1)
     torch._C._vmapmode_decrement_nesting()
     whole = [
         x if dim is None else torch._remove_batch_dim(x, level, 1, 0) for x, dim in zip(tensors, dims, strict=True)

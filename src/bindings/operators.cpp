@@ -285,7 +285,7 @@ void bind_operators(nb::module_& m) {
            "else \"\".")
       .def("run", &OperatorCalls::run, nb::arg(), nb::sig("def run(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
            "The same for arrays that are memory, whatever their libraries note of them.")
-      .def_static("is_known", &OperatorCalls::is_known, nb::arg(), "Is it of an array type that is known?")
+      .def_static("is_known", &OperatorCalls::is_known, nb::arg().none(), "Is it of an array type that is known?")
       .def("record_by", &OperatorCalls::set_record, nb::arg(), nb::arg(),
            nb::sig("def record_by(self, record: collections.abc.Callable[..., typing.Any], known: typing.Any, /) -> "
                    "None"),
