@@ -109,7 +109,8 @@ def load(
     ------
     ValueError
         A declaration is not understood: the message quotes it. An option or the path is none. A name in `reads`,
-        `host` or `device` is none of the functions or parameters, or no such pointer; one in `status` is no result.
+        `host` or `device` is none of the functions or parameters, or no such pointer; one in `status` is no result, and
+        one in `graph_safe` no function with a stream.
         The header declares no function, or its preprocessor's lines are not understood: the message has its line.
     TypeError
         An argument is of another type.

@@ -327,12 +327,21 @@ def _run(*operands: jax.Array, function: ArrayFunction, **params: Any) -> Any:
 # ---- transforms that need another rule ----
 
 
-def _refuse_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: Any, operands: Any, **_: Any) -> NoReturn:
-    name = next(name for name, tangent in zip(operands, tangents, strict=True) if type(tangent) is not ad.Zero)
-    raise NotImplementedError(
-        f"{function._label}: JAX differentiates the call by {name}, and a kernel or C function has no derivative; "
-        f"accepted: jax.lax.stop_gradient({name}), or interop.operator(..., gradient=...) of the function"
-    )
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operands: Any, results: Any, **params: Any) -> Any:
+    """Refuse the derivative, but of integers and by integers, of which there is none."""
+    by = [name for name, tangent in zip(operands, tangents, strict=True) if not _is_zero(tangent)]
+    if by and any(jax.numpy.issubdtype(numpy_dtype(dtype), jax.numpy.inexact) for _, _, dtype in results):
+        raise NotImplementedError(
+            f"{params['function']._label}: JAX differentiates the call by {by[0]}, and a kernel or C function has no "
+            f"derivative; accepted: jax.lax.stop_gradient({by[0]}), or interop.operator(..., gradient=...) of the "
+            "function"
+        )
+    made = function_p.bind(*primals, operands=operands, results=results, **params)
+    return made, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in made]
+
+
+def _is_zero(tangent: Any) -> bool:
+    return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
 
 
 def _refuse_vmap(values: Sequence[Any], dims: Sequence[Any], *, function: Any, operands: Any, **_: Any) -> NoReturn:
@@ -347,5 +356,5 @@ function_p.def_impl(_run)
 function_p.def_abstract_eval(_type)
 mlir.register_lowering(function_p, _lower_host, platform="cpu")
 mlir.register_lowering(function_p, _lower_cuda, platform="cuda")
-ad.primitive_jvps[function_p] = _refuse_jvp
+ad.primitive_jvps[function_p] = _jvp
 batching.primitive_batchers[function_p] = _refuse_vmap

@@ -24,6 +24,7 @@ def test_distribution_has_stub_marker_and_headers(package):
         "py.typed",
         "include/dlpack/dlpack.h",
         "include/interop/call.h",
+        "include/interop/function.h",
         "cmake/interopConfig.cmake",
     ):
         assert (package / name).is_file(), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import pickle
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ pytestmark = [
     pytest.mark.usefixtures("host_jax"),
 ]
 
+for_cuda = pytest.mark.skipif(not _core.build_info()["jax_ffi"], reason="this build has no kernels for JAX")
+
 SOURCE = r"""
 #include <complex.h>
 #include <stdint.h>
@@ -42,6 +45,8 @@ void rotate(const double complex* x, double complex* y, int n) { for (int i = 0;
 void update(float* x, int n) { for (int i = 0; i < n; ++i) ++x[i]; }
 int count(const float* x, int n) { return n; }
 void bytes(const void* x, int n, unsigned char* y) { for (int i = 0; i < n; ++i) y[i] = ((const unsigned char*)x)[i]; }
+void signs(const float* x, int* y, int n) { for (int i = 0; i < n; ++i) y[i] = (x[i] > 0) - (x[i] < 0); }
+void counted(const int* n, float* y, int count) { for (int i = 0; i < count; ++i) y[i] = n[i]; }
 float first(const float* x) { return *x; }
 void on_gpu(const float* x, float* y) { y[0] = x[0]; }
 void mixed(const float* x, float* y, const float* by) { y[0] = x[0]; }
@@ -58,6 +63,8 @@ DECLARATIONS = """
     void rotate(host const cuDoubleComplex* x, host cuDoubleComplex* y, int n);
     void update(host float* x, int n);
     void bytes(host const void* x, int n, host unsigned char* y);
+    void signs(host const float* x, host int* y, int n);
+    void counted(host const int* n, host float* y, int count);
     float first(host const float* x);
     void on_gpu(device const float* x, device float* y);
     void mixed(host const float* x, device float* y, device const float* by);
@@ -184,6 +191,20 @@ def test_what_is_not_differentiated_is_computed_under_grad(add):
 
 
 @pytest.mark.parametrize("under_jit", [False, True])
+def test_integers_have_no_derivative(lib, under_jit):
+    signs, counted = lib.signs.returning(y="x"), lib.counted.returning(y="n")
+
+    def f(x, n):
+        return (x * signs(x, 6) * counted(n, 6)).sum()
+
+    x, n = jnp.asarray(X) - 2.5, jnp.full(6, 3)
+    grad = jax.grad(jax.jit(f) if under_jit else f, allow_int=True)
+    np.testing.assert_array_equal(grad(x, n), 3 * np.sign(x))
+    value, tangent = jax.jvp(f, (x, n), (x, np.zeros(6, jax.dtypes.float0)))
+    assert value == tangent == 3 * abs(np.asarray(x)).sum()
+
+
+@pytest.mark.parametrize("under_jit", [False, True])
 def test_derivatives_name_the_operator(add, under_jit):
     def f(x):
         return add(jnp.ones(6), x, 6).sum()
@@ -269,8 +290,12 @@ def test_value_errors(lib):
         jax.jit(lambda x: on_gpu(x, stream=1))(x)
     with pytest.raises(ValueError, match="on_gpu: execution= cannot be used inside jax.jit"):
         jax.jit(lambda x: on_gpu(x, execution="cuda"))(x)
+
+
+@for_cuda
+def test_a_pointer_to_host_memory_is_refused_on_a_gpu(add):
     with pytest.raises(ValueError, match=r"sum: a is a pointer to host memory, and JAX computes .* on a GPU; accepted"):
-        jax.jit(lambda x: lib.sum.returning(c="a")(x, x, 6)).trace(x).lower(lowering_platforms=("cuda",))
+        lowered(lambda x: add(x, x, 6), (6,))
 
 
 def test_symbolic_shapes_are_refused(add):
@@ -307,6 +332,7 @@ def test_a_kernel_on_the_cpu_is_an_error():
         jax.jit(lambda x: add(x, x, 6))(jnp.asarray(X))
 
 
+@for_cuda
 @pytest.mark.parametrize(
     ("options", "call", "launch"),
     [
@@ -325,6 +351,7 @@ def test_the_launch_is_that_of_the_shapes(options, call, launch):
     assert "callback" not in text
 
 
+@for_cuda
 def test_views_and_their_dimensions():
     transpose = interop.kernel(TRANSPOSE, "transpose<float>", threads=lambda x: x.shape, block=(16, 16))
     transpose = transpose.returning(y=lambda x: x.shape[::-1])
@@ -344,6 +371,7 @@ def test_a_launch_by_values_is_an_error():
         lowered(lambda x: interop.kernel(ADD, "add").returning(c="a")(x, x, 6), (6,))
 
 
+@for_cuda
 def test_the_same_source_is_the_same_call_and_another_is_not():
     def key(source, **options):
         add = interop.kernel(source, "add", **options).returning(c="a")
@@ -353,3 +381,27 @@ def test_the_same_source_is_the_same_call_and_another_is_not():
     assert key(ADD, grid=1) != key(ADD + "\n", grid=1)
     assert key(ADD, grid=1) != key(ADD, grid=1, options={"use_fast_math": True})
     assert key(ADD, grid=1).startswith("add-")
+
+
+# ---- graph_safe ----
+
+
+@for_cuda
+def test_xlas_graphs_have_the_functions_that_are_said_to_be_safe(lib):
+    path, declared = lib._library.path, "void on_gpu(device const float* x, device float* y, cudaStream_t stream);"
+    for safe, target in (((), "interop_function"), (("on_gpu",), "interop_function_in_graphs")):
+        loaded = interop.load(path, declared, graph_safe=safe)
+        for function in (loaded.on_gpu, pickle.loads(pickle.dumps(loaded.on_gpu))):
+            assert f"@{target}(" in lowered(function.returning(y="x"), (1,))
+
+
+def test_graph_safe_is_said_of_functions_with_a_stream(lib):
+    path, declared = lib._library.path, "void on_gpu(device const float* x, device float* y);"
+    for safe, error, match in (
+        ("on_gpu", TypeError, "interop.load: graph_safe is str; accepted: a tuple of names"),
+        ((1,), TypeError, "interop.load: graph_safe has an element of int"),
+        (("on_gpu",), ValueError, "graph_safe: 'on_gpu' is no function with a cudaStream_t; accepted: none"),
+        (["sum"], ValueError, "graph_safe: 'sum' is no function with a cudaStream_t"),
+    ):
+        with pytest.raises(error, match=match):
+            interop.load(path, declared, graph_safe=safe)
