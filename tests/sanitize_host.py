@@ -38,7 +38,7 @@ TESTS = (
     *("tests/test_convert.py", "tests/test_errors.py", "tests/test_errors_of_exchange.py"),
     *("tests/test_errors_of_out.py", "tests/test_errors_of_tensors.py", "tests/test_explain.py"),
     *("tests/jax/test_jax_debug.py", "tests/jax/test_jax_devices.py", "tests/jax/test_jax_matmul.py"),
-    *("tests/jax/test_jax_matmul_refusals.py", "tests/test_matmul.py", "tests/test_threads.py"),
+    *("tests/jax/test_jax_matmul_refusals.py", "tests/operator", "tests/test_matmul.py", "tests/test_threads.py"),
     *("tests/test_threads_of_dtypes.py", "tests/test_threads_of_types.py"),
 )
 THREAD_TESTS = (
