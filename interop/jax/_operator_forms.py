@@ -308,9 +308,10 @@ class Gradient(Derivative):
         count = len(self.of)
         inputs, outputs = self.all_known(operands, operands[count:])
         by_result = dict(zip(self.of, map(_conj, operands[:count]), strict=True))
-        grads = tuple(by_result.get(place) for place in range(len(outputs)))
+        # Of what has no gradient, zeros of its own dtype, as torch has them.
+        grads = [by_result.get(k, jnp.zeros(x.shape, x.dtype)) for k, x in enumerate(outputs)]
         with self.reading("gradient"):
-            made = function(grads if len(grads) > 1 else grads[0], *inputs, *outputs)
+            made = function(tuple(grads) if len(grads) > 1 else grads[0], *inputs, *outputs)
         made = self.description.check_gradients(made, self.array_facts(inputs))
         made = _arrays_of_jax(self.label, "gradient", made)
         arrays = self.description.signature.arrays
