@@ -6,14 +6,18 @@ The tangents of a call are a primitive that is linear in those of the inputs. Re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
 from jax.interpreters import ad
 
+from interop._operators.signature import Operand
+from interop.jax._operator_analysis import look_at
 from interop.jax._operator_forms import Form, Gradient, Results, Tangent, is_differentiable
 from interop.jax._operator_primitive import bind, new_primitive
+from interop.jax._placement import name_of
 
 __all__ = ["jvp", "refuse_transpose"]
 
@@ -26,12 +30,43 @@ def jvp(primitive: Any, primals: Sequence[Any], tangents: Sequence[Any], form: R
     made: list[Any] = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outputs]
     if by and of:
         places = form.places()
-        _check_differentiable(form, [places[k] for k in by])
-        tangent = Tangent(form.description, form.numbers, tuple(places[k] for k in by), of)
-        given = bind(tangent_p, tangent, *primals, *outputs, *(tangents[k] for k in by))
+        names = tuple(places[k] for k in by)
+        _check_differentiable(form, names)
+        known = [*primals, *outputs]
+        tangent = _slim(form, names, of, known)
+        given = bind(tangent_p, tangent, *tangent.kept_of(known), *(tangents[k] for k in by))
         for place, x in zip(of, given, strict=True):
             made[place] = x
     return outputs, made
+
+
+def _slim(form: Results, by: tuple[int, ...], of: tuple[int, ...], known: Sequence[Any]) -> Tangent:
+    """Return the tangents of a call, which keep what `gradient` or `tangent` reads, and what says all sizes."""
+    description = form.description
+    dtypes = tuple(name_of(x.dtype) for x in known)
+    whole = description, form.numbers, by, of, (True,) * len(known), dtypes
+    gradient, tangent = Gradient(*whole), Tangent(*whole)
+    inputs, outputs = form.given(known[: len(form.inputs)]), known[len(form.inputs) :]
+    kept = [False] * len(known)
+    if description.gradient is not None:
+        reads = look_at(gradient, [*(outputs[place] for place in of), *known]).reads[len(of) :]
+        kept = [a or b for a, b in zip(kept, reads, strict=True)]
+    if description.tangent is not None:
+        reads = look_at(tangent, [*known, *(inputs[place] for place in by)]).reads[: len(known)]
+        kept = [a or b for a, b in zip(kept, reads, strict=True)]
+    # Tangents and gradients say sizes; what both say need not be kept for that.
+    said = set().union(*(_axes(description.signature.outputs[place]) for place in of))
+    said &= set().union(*(_axes(description.signature.inputs[place]) for place in by))
+    said = said.union(*map(_axes, itertools.compress(tangent.known, kept)))
+    for place, operand in enumerate(tangent.known):
+        if not _axes(operand) <= said:
+            kept[place] = True
+            said |= _axes(operand)
+    return Tangent(description, form.numbers, by, of, tuple(kept), dtypes)
+
+
+def _axes(operand: Operand) -> set[Any]:
+    return {axis for axis in operand.axes or () if not isinstance(axis, int)}
 
 
 def _check_differentiable(form: Form, by: Sequence[int]) -> None:
@@ -94,7 +129,7 @@ def _tangent_transpose(grads: Sequence[Any], *operands: Any, form: Tangent) -> l
     grads = [ad.instantiate_zeros(g) for g in grads]
     if form.description.gradient is not None:
         by = tuple(form.by[k] for k in wanted)
-        gradient = Gradient(form.description, form.numbers, by, form.of)
+        gradient = Gradient(form.description, form.numbers, by, form.of, form.kept, form.dtypes)
         given = bind(gradient_p, gradient, *grads, *known)
     else:
         given = _transposed_tangent(form, grads, operands, [count + k for k in wanted])

@@ -21,7 +21,7 @@ from interop._operators.description import Description
 from interop._operators.signature import Operand
 from interop.jax._placement import name_of
 
-__all__ = ["Form", "Gradient", "Number", "Results", "Tangent", "is_differentiable", "sum_dtype"]
+__all__ = ["Derivative", "Form", "Gradient", "Number", "Results", "Tangent", "is_differentiable", "sum_dtype"]
 
 _Tracer = jax.core.Tracer
 
@@ -190,46 +190,85 @@ class Results(Form):
 
 
 @dataclass(frozen=True, repr=False)
-class Tangent(Form):
-    """The tangents of results, of the inputs, the results, and tangents of the inputs with the places `by`.
+class Derivative(Form):
+    """By the inputs with the places `by`, of the results with the places `of`.
 
-    `of` are the places of the results that have any.
+    The inputs and the results are known. A program keeps those that are `kept`, and of the others the dtypes: there,
+    zeros stand for what no function reads.
     """
 
     by: tuple[int, ...]
     of: tuple[int, ...]
+    kept: tuple[bool, ...]
+    dtypes: tuple[str, ...]
+
+    @functools.cached_property
+    def known(self) -> tuple[Operand, ...]:
+        """The inputs that are operands, and the results; among them those that are not kept."""
+        return (*self.inputs, *self.outputs)
+
+    def kept_of(self, known: Sequence[Any]) -> list[Any]:
+        """Return those that are kept."""
+        return [x for x, is_kept in zip(known, self.kept, strict=True) if is_kept]
+
+    def all_known(self, operands: Sequence[Any], kept: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Return all inputs, and the results, of those that are kept."""
+        left, sizes = iter(kept), self.sizes(operands)
+        known = [
+            next(left) if is_kept else jnp.zeros(operand.shape(sizes), numpy_dtype(dtype))
+            for operand, is_kept, dtype in zip(self.known, self.kept, self.dtypes, strict=True)
+        ]
+        return self.given(known), known[len(self.inputs) :]
+
+    def sizes(self, operands: Sequence[Any]) -> dict[str, Any]:
+        """Return the size of each letter."""
+        sizes: dict[str, Any] = {}
+        for operand, x in zip(self.operands, operands, strict=True):
+            axes = operand.axes or ()
+            count = len(x.shape) - len(axes) + 1 if operand.has_leading else 0
+            by_axis = [tuple(x.shape[:count]), *x.shape[count:]] if operand.has_leading else x.shape
+            sizes |= {"..." if axis is ... else str(axis): size for axis, size in zip(axes, by_axis, strict=True)}
+        return sizes
+
+    def facts_of(self, places: Sequence[int], operands: Sequence[Any]) -> list[Facts]:
+        """Return the shapes and dtypes of those of the known with these places."""
+        sizes = self.sizes(operands)
+        return [(self.known[place].shape(sizes), self.dtypes[place]) for place in places]
+
+
+@dataclass(frozen=True, repr=False)
+class Tangent(Derivative):
+    """The tangents of results, of what is known, and tangents of inputs."""
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
         inputs = self.description.signature.inputs
         tangents = (Operand(f"the tangent of {inputs[place].name}", inputs[place].axes) for place in self.by)
-        return (*self.inputs, *self.outputs, *tangents)
+        return (*self.kept_of(self.known), *tangents)
 
     @functools.cached_property
     def results(self) -> tuple[Operand, ...]:
         return tuple(self.outputs[place] for place in self.of)
 
     def facts(self, operands: Sequence[Any]) -> list[Facts]:
-        outputs = operands[len(self.inputs) :]
-        return [_facts(outputs[place]) for place in self.of]
+        return self.facts_of([len(self.inputs) + place for place in self.of], operands)
 
     def _call(self, *operands: Any) -> Sequence[Any]:
         function = self.description.tangent
-        inputs, outputs, tangents = self.split(operands)
-        by = dict(zip(self.by, tangents, strict=True))
         if function is None:
             raise self.missing()
-        all_tangents = tuple(
-            by.get(place, jnp.zeros(x.shape, x.dtype) if hasattr(x, "dtype") and is_differentiable(x) else None)
-            if place in self.description.signature.arrays
-            else None
-            for place, x in enumerate(inputs)
-        )
+        count = sum(self.kept)
+        inputs, outputs = self.all_known(operands, operands[:count])
+        by = dict(zip(self.by, operands[count:], strict=True))
+        tangents: list[Any] = [None] * len(inputs)
+        for place in self.description.signature.arrays:
+            x = inputs[place]
+            if is_differentiable(x):
+                tangents[place] = by[place] if place in by else jnp.zeros(x.shape, x.dtype)
         with self.reading("tangent"):
-            made = function(all_tangents, tuple(inputs), tuple(outputs))
-        several = len(outputs) > 1
+            made = function(tuple(tangents), tuple(inputs), tuple(outputs))
         made = self.description.check_tangents(made, [_facts(x) for x in outputs])
-        made = _arrays_of_jax(self.label, "tangent", made if several else (made,))
+        made = _arrays_of_jax(self.label, "tangent", made if len(outputs) > 1 else (made,))
         return [made[place] for place in self.of]
 
     def missing(self) -> NotImplementedError:
@@ -240,46 +279,39 @@ class Tangent(Form):
             "gradient alone; accepted: tangent= of interop.operator, or reverse mode (jax.grad, jax.vjp, jax.jacrev)"
         )
 
-    def split(self, operands: Sequence[Any]) -> tuple[list[Any], Sequence[Any], Sequence[Any]]:
-        """Return all inputs, the results, and the tangents."""
-        count, end = len(self.inputs), len(self.inputs) + len(self.outputs)
-        return self.given(operands[:count]), operands[count:end], operands[end:]
-
 
 @dataclass(frozen=True, repr=False)
-class Gradient(Form):
-    """The gradients by the inputs with the places `by`, of those of the results `of`, the inputs, and the results.
+class Gradient(Derivative):
+    """The gradients by inputs, of those of results, and of what is known.
 
     `gradient` is the adjoint, as torch has it. JAX's is the transpose: the conjugate of the adjoint of the conjugate.
     """
 
-    by: tuple[int, ...]
-    of: tuple[int, ...]
     is_inlined: ClassVar[bool] = True
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
         grads = (Operand(f"the gradient of {self.outputs[k].name}", self.outputs[k].axes) for k in self.of)
-        return (*grads, *self.inputs, *self.outputs)
+        return (*grads, *self.kept_of(self.known))
 
     @functools.cached_property
     def results(self) -> tuple[Operand, ...]:
         return tuple(self.description.signature.inputs[place] for place in self.by)
 
     def facts(self, operands: Sequence[Any]) -> list[Facts]:
-        inputs = self.given(operands[len(self.of) :])
-        return [_facts(inputs[place]) for place in self.by]
+        places = self.places()
+        return self.facts_of([places.index(place) for place in self.by], operands)
 
     def _call(self, *operands: Any) -> Sequence[Any]:
         function = self.description.gradient
         assert function is not None
         count = len(self.of)
-        inputs = self.given(operands[count:])
-        outputs = operands[count + len(self.inputs) :]
+        inputs, outputs = self.all_known(operands, operands[count:])
         by_result = dict(zip(self.of, map(_conj, operands[:count]), strict=True))
-        grads = tuple(by_result.get(place) for place in range(len(outputs)))
+        # Of what has no gradient, zeros of its own dtype, as torch has them.
+        grads = [by_result.get(k, jnp.zeros(x.shape, x.dtype)) for k, x in enumerate(outputs)]
         with self.reading("gradient"):
-            made = function(grads if len(grads) > 1 else grads[0], *inputs, *outputs)
+            made = function(tuple(grads) if len(grads) > 1 else grads[0], *inputs, *outputs)
         made = self.description.check_gradients(made, self.array_facts(inputs))
         made = _arrays_of_jax(self.label, "gradient", made)
         arrays = self.description.signature.arrays

@@ -9,6 +9,7 @@ import pytest
 
 import interop
 from interop import _core
+from interop._commands.bench import jax_programs
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -84,6 +85,19 @@ def test_a_program_has_calls_of_the_function_and_none_of_python(ops, place):
     for text in (lowered.as_text(), lowered.compile().as_text()):
         assert "interop_function" in text
         assert "callback" not in text
+
+
+def test_a_program_is_that_of_the_foreign_function_call_by_hand(ops, place):
+    x = draw(3, 4)
+    function = ops.functions["scaled"].returning(y="x")
+    call = jax_programs.by_hand(jax, function, x, 2.0, 3, 4)
+
+    def text(f):
+        compiled = jax.jit(f).lower(x).compile().as_text()
+        return re.sub(r"ENTRY %\S+|%(?:ffi_call|interop_function)[.\d]*|metadata=\{[^}]*\}", "", compiled[compiled.index("ENTRY") :])
+
+    assert "interop_function" in text(call)
+    assert text(lambda x: ops.scaled(x, 2.0)) == text(lambda x: call(x))
 
 
 def test_what_is_known_without_memory(ops):

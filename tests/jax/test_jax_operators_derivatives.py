@@ -330,3 +330,30 @@ def test_tangents_of_inputs_without_one_are_zeros_and_none_of_integers_and_numbe
     x = jnp.ones(2)
     assert jax.jvp(lambda x: op(x, x * 0 + 1, jnp.arange(2), 2.0), (x,), (x,))[1].tolist() == [1, 1]
     assert seen[-1] == [(2,), (2,), None, None]
+
+
+def test_a_program_keeps_what_derivatives_read(ops):
+    x = draw(3, 5)
+    _, linear = jax.linearize(lambda x: ops.softmax(x + 1), x)
+    assert_same(linear(x), jax.jvp(lambda x: jax.nn.softmax(x), (x,), (x,))[1])
+    one = jax.make_jaxpr(jax.grad(lambda x: (ops.softmax(x) ** 2).sum()))(x)
+    (step,) = [eqn for eqn in one.eqns if eqn.primitive.name == "interop_operator_gradient"]
+    assert len(step.invars) == 2  # the gradient of the result, and the result: not the input
+
+    def steps(x):
+        return jax.lax.scan(lambda c, _: (ops.softmax(c), None), x, length=7)[0][0, 0]
+
+    forward, _ = [eqn for eqn in jax.make_jaxpr(jax.grad(steps))(x).eqns if eqn.primitive.name == "scan"]
+    assert [x.aval.shape for x in forward.outvars].count((7, 3, 5)) == 1
+
+
+def test_sizes_that_nothing_else_says_are_of_what_is_kept():
+    op = alone("sizes", lambda x, w: x @ w, "x[m, k], w[k, n] -> [m, n]", gradient=lambda g, x, w, y: (None, x.T @ g))
+    x, w = draw(2, 3), draw(3, 4)
+    by_x, by_w = jax.grad(lambda x, w: op(x, w).sum(), argnums=(0, 1))(x, w)
+    assert by_x.tolist() == jnp.zeros((2, 3)).tolist()
+    assert_same(by_w, x.T @ jnp.ones((2, 4)))
+    constant = alone(
+        "constant", lambda x, w: x @ w, "x[m, k], w[k, n] -> [m, n]", gradient=lambda g, x, w, y: (None, None)
+    )
+    assert jax.vmap(jax.grad(lambda x, w: constant(x, w).sum()), in_axes=(0, None))(draw(5, 2, 3), w).shape == (5, 2, 3)

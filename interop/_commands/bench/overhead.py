@@ -14,7 +14,7 @@ import numpy as np
 
 import interop
 from interop import _core
-from interop._commands.bench import launches, measure
+from interop._commands.bench import jax_programs, launches, measure
 from interop._commands.bench.measure import Candidates, Row, block, has_compiler, host_times, try_import
 from interop._libraries.jax import jax_has_cuda
 
@@ -67,6 +67,8 @@ def run(torch: Any) -> Iterable[Row]:
     yield from _contest_rows(sums, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
     kernels = _contest_of_kernels(torch, launch_sum)
     yield from _contest_rows(kernels, "one launch of the kernel of sums, again", launch_sum, synchronize)
+    if programs := _contest_of_programs():
+        yield from _contest_rows(programs, "one launch of the kernel of sums, once more", launch_sum, synchronize)
     gc.enable()
 
 
@@ -176,6 +178,15 @@ def _contest_of_kernels(torch: Any, launch: Callable[[], float]) -> _Contest:
     ours = [name for name in calls if name.startswith("interop")]
     peer = launches.RAW_KERNEL
     return _Contest(calls, dict.fromkeys(ours, peer) if peer in calls else {}, dict.fromkeys(ours, launch))
+
+
+def _contest_of_programs() -> _Contest | None:
+    """Return an operator inside `jax.jit`, beside the same call of XLA's written by hand; None without JAX's CUDA."""
+    jax = try_import("jax")
+    if not (jax and jax_has_cuda(jax) and has_compiler()):
+        return None
+    calls, own, peer = jax_programs.calls(jax), jax_programs.BY_OPERATOR, jax_programs.BY_HAND
+    return _Contest(calls, {own: peer})
 
 
 def _nvmath_matmul() -> Any:
