@@ -12,6 +12,7 @@ from interop._arguments import named, refuse_call, shown, type_name
 from interop._expression import Expression
 from interop._functions.array_function import ArrayFunction
 from interop._operators import calls, options, registry
+from interop._operators.arguments import bound, refuse_option, signature_of
 from interop._operators.content import key_of, portable
 from interop._operators.description import Description
 from interop._operators.signature import KEYWORDS, Signature, SizeRule, parse
@@ -157,34 +158,9 @@ def _call_of(label: str, call: Any, signature: Signature, sizes: Mapping[str, Si
 
 
 def _traced(operator: Operator, /, *inputs: Any, **named: Any) -> Any:
-    from interop.torch import _operators  # type: ignore[attr-defined]  # by torch's compiler, as it traces
+    from interop.torch import _operator_tracing  # by torch's compiler, as it traces
 
-    description = operator._description
-    for name in KEYWORDS:
-        if named.pop(name, None) is not None:
-            refuse_option(description, name, True)
-    return _operators.compute(description, bound(description, inputs, named))
-
-
-def bound(description: Description, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the inputs by position, given by position and by name. Plain Python, which torch's compiler traces."""
-    names = [operand.name for operand in description.signature.inputs]
-    rest = names[len(inputs) :]
-    if len(inputs) > len(names) or len(named) != len(rest) or any(name not in named for name in rest):
-        refuse_call(description.label, _signature_of(names), inputs, named)
-    return (*inputs, *(named[name] for name in rest))
-
-
-def refuse_option(description: Description, name: str, is_traced: bool) -> NoReturn:
-    """Raise for `stream=` or `execution=`, which is given where none can be."""
-    why = "in a call that is traced or recorded" if is_traced else "as call takes none"
-    raise TypeError(f"{description.label}: {name}= cannot be used {why}; accepted: None")
-
-
-def _signature_of(names: list[str]) -> inspect.Signature:
-    kinds = inspect.Parameter
-    inputs = [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in names]
-    return inspect.Signature([*inputs, *(kinds(name, kinds.KEYWORD_ONLY, default=None) for name in KEYWORDS)])
+    return _operator_tracing.call(operator, inputs, named)
 
 
 class Operator:
@@ -203,7 +179,7 @@ class Operator:
             description.label, names, arrays, not is_exact, description.prepare, description.check_results
         )
         self.__name__ = self.__qualname__ = description.name.partition("::")[2]
-        self.__signature__ = _signature_of(names)
+        self.__signature__ = signature_of(names)
         doc = inspect.getdoc(made_of[1]) if inspect.isroutine(made_of[1]) else getattr(made_of[1], "__doc__", None)
         self.__doc__ = f"{self.__name__}({', '.join(names)}): {self.signature}" + (f"\n\n{doc}" if doc else "")
 
@@ -232,10 +208,12 @@ class Operator:
         inputs = bound(description, inputs, named)
         where = self._calls.door(inputs)
         given = self._options(where, stream, execution)
-        if where == "torch":
-            from interop.torch import _operators as in_torch  # type: ignore[attr-defined]
+        if where in ("torch", "torch_autograd"):
+            from interop.torch import _operators as in_torch
 
-            return in_torch.compute(description, inputs)
+            record = in_torch.recorder(description)
+            self._calls.record_by(record)  # by which later calls go at once
+            return record(inputs) if where == "torch_autograd" else in_torch.compute(description, inputs)
         if where == "jax":
             from interop.jax import _operators as in_jax  # type: ignore[attr-defined]
 
@@ -248,7 +226,7 @@ class Operator:
         """Return the options that are given; TypeError where they cannot be."""
         given = {name: x for name, x in (("stream", stream), ("execution", execution)) if x is not None}
         for name in given:
-            if where in ("torch", "jax") or name not in self._description.keywords:
+            if where in ("torch", "torch_autograd", "jax") or name not in self._description.keywords:
                 refuse_option(self._description, name, name in self._description.keywords)
         return given
 

@@ -9,7 +9,7 @@ from interop._arguments import type_name
 from interop._operators.arrays import Facts, facts_of, readable
 from interop._operators.calls import Call
 from interop._operators.options import DtypeRule
-from interop._operators.signature import Signature, SizeRule, shown_shape
+from interop._operators.signature import LEADING, Signature, SizeRule, shown_shape
 
 __all__ = ["Description"]
 
@@ -47,6 +47,11 @@ class Description:
         self._dtypes = tuple(dtypes) or (None,) * len(signature.outputs)
         self.sizes = dict(sizes or {})
         self._names = [signature.inputs[place].name for place in signature.arrays]
+
+    @property
+    def maps_leading(self) -> bool:
+        """May a call have more leading axes, or fewer, and be the same for each element of these?"""
+        return all(LEADING not in rule.letters for rule in self.sizes.values())
 
     # ---- without memory ----
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from interop._operators.description import Description
 
-__all__ = ["check_newest", "find", "register"]
+__all__ = ["all_newest", "check_newest", "find", "listen", "register"]
 
 _newest: dict[str, Description] = {}
+_listeners: list[Callable[[Description], object]] = []
 _lock = threading.Lock()
 
 
@@ -17,8 +19,21 @@ def register(description: Description) -> Description:
     with _lock:
         found = _newest.get(description.name)
         if found is None or found.key != description.key:
+            for listener in _listeners:
+                listener(description)
             found = _newest[description.name] = description
         return found
+
+
+def listen(listener: Callable[[Description], object]) -> None:
+    """Call a function with each operator that is defined from now on; what it raises, the definition raises."""
+    with _lock:
+        _listeners.append(listener)
+
+
+def all_newest() -> list[Description]:
+    """Return the operators that are defined."""
+    return list(_newest.values())
 
 
 def find(name: str) -> Description | None:

@@ -5,6 +5,6 @@ is more than its memory: fake, wrapped by `torch.func`, distributed, seen by a d
 registers the operators, which a program needs that loads an exported one. `import interop` loads neither it nor torch.
 """
 
-from interop.torch import _calls, _matmul_operator  # noqa: F401 - for their effect
+from interop.torch import _calls, _matmul_operator, _operators  # noqa: F401 - for their effect
 
 __all__: list[str] = []

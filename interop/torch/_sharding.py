@@ -8,7 +8,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["know_distributed"]
+__all__ = ["is_distributed", "know_distributed"]
+
+
+def is_distributed(tensors: Sequence[Any]) -> bool:
+    """Is one of these tensors distributed?"""
+    if torch.compiler.is_dynamo_compiling():
+        return False  # what is traced is also run
+    module = sys.modules.get("torch.distributed.tensor")
+    distributed = getattr(module, "DTensor", ())  # not there yet while another thread imports the module
+    return any(isinstance(x, distributed) for x in tensors)
 
 
 def know_distributed(tensors: Sequence[Any]) -> bool:
@@ -16,11 +25,7 @@ def know_distributed(tensors: Sequence[Any]) -> bool:
 
     What that needs is loaded for nobody else.
     """
-    if torch.compiler.is_dynamo_compiling():
-        return False  # what is traced is also run
-    module = sys.modules.get("torch.distributed.tensor")
-    distributed = getattr(module, "DTensor", ())  # not there yet while another thread imports the module
-    if not any(isinstance(x, distributed) for x in tensors):
+    if not is_distributed(tensors):
         return False
     from interop.torch import _matmul_sharding  # noqa: F401 - for its effect
 

@@ -24,7 +24,7 @@ from interop.torch._constants import constant
 from interop.torch._factors import finished
 from interop.torch._tensors import name_of
 
-__all__ = ["call", "elementwise", "expression", "matmul"]
+__all__ = ["call", "elementwise", "expression", "matmul", "skip_body"]
 
 
 def matmul(*args: Any, **options: Any) -> Any:
@@ -169,15 +169,15 @@ def _returned(operands: Any, options: dict[str, Any], result: Any) -> Any:
 # ---- calls outside of graphs ----
 
 
-def _skip_bodies() -> None:
-    """Have Dynamo run the functions as they are where a graph cannot have a call: it would look for parts to trace."""
+def skip_body(function: Any) -> None:
+    """Have Dynamo run a function as it is where a graph cannot have a call: it would look for parts to trace."""
     frames = torch._C._dynamo.eval_frame
     if not hasattr(frames, "set_code_exec_strategy"):  # private, as its types are
         return
     skip = frames._FrameAction.SKIP
-    classes = [_public(name).__call__ for name in ("Expression", "Kernel", "Function")]
-    for function in (*map(_public, ("matmul", *FUNCTIONS)), *classes):
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
 
 
-_skip_bodies()
+_CLASSES = ("Expression", "Kernel", "Function")
+for _skipped in (*map(_public, ("matmul", *FUNCTIONS)), *(_public(name).__call__ for name in _CLASSES)):
+    skip_body(_skipped)

@@ -24,6 +24,7 @@ using exchange::Name;
 
 const Name kShape("shape"), kDtype("dtype");
 constexpr size_t kMostPlans = 8;
+constexpr const char* kRecorded = "torch_autograd";
 
 /// What Python says of inputs of these types and shapes.
 struct Plan {
@@ -61,8 +62,9 @@ class OperatorCalls {
         prepare_(std::move(prepare)),
         check_(std::move(check)) {}
 
-  /// "torch" or "jax" where a transform, a mode or a record of these needs the call; "unknown" where an input is of no
-  /// array type that is known; "" where the call is run at once.
+  /// "torch" or "jax" where a transform or a mode of these needs the call; "torch_autograd" where only a record does, of
+  /// tensors that are memory; "unknown" where an input is of no array type that is known; "" where the call is run at
+  /// once.
   const char* door(const nb::tuple& inputs) const {
     Room<Argument> arguments(static_cast<int>(arrays_.size()));
     int count = 0;
@@ -74,12 +76,21 @@ class OperatorCalls {
       arguments[count++] = {names_[static_cast<size_t>(place)].c_str(), x};
     }
     const Computes who = exchange::who_computes(label_.c_str(), arguments.data(), count, count, nb::none());
-    return who == Computes::torch || who == Computes::torch_autograd ? "torch" : "";
+    if (who == Computes::torch_autograd) return kRecorded;
+    return who == Computes::torch ? "torch" : "";
   }
+
+  /// Who is called in the place of this where a record of torch's needs the call.
+  void set_record(nb::object record) { record_ = std::move(record); }
 
   /// NotImplemented where the call is not one to be run at once, or Python must see to it.
   nb::object call(const nb::tuple& inputs) {
-    if (nb::len(inputs) != names_.size() || *door(inputs)) return nb::borrow(Py_NotImplemented);
+    if (nb::len(inputs) != names_.size()) return nb::borrow(Py_NotImplemented);
+    if (const char* const where = door(inputs); *where) {
+      if (where != kRecorded || record_.is_none()) return nb::borrow(Py_NotImplemented);
+      const nb::object record = record_;  // which may be set again meanwhile
+      return record(inputs);
+    }
     Facts facts;
     if (!read(inputs, facts)) return nb::borrow(Py_NotImplemented);
     std::shared_ptr<Plan> plan = find(inputs, facts);
@@ -212,6 +223,7 @@ class OperatorCalls {
   const std::vector<int> arrays_;
   const bool asks_dtypes_;
   const nb::object prepare_, check_;
+  nb::object record_ = nb::none();
   std::vector<std::shared_ptr<Plan>> plans_;
   size_t next_ = 0;
 };
@@ -231,8 +243,13 @@ void bind_operators(nb::module_& m) {
            nb::sig("def call(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
            "Run the call; NotImplemented where it is not to be run at once, or cannot be kept.")
       .def("door", &OperatorCalls::door, nb::arg(), nb::sig("def door(self, inputs: tuple[typing.Any, ...], /) -> str"),
-           "\"torch\" or \"jax\" where a transform, a mode or a record of theirs needs the call, \"unknown\" where "
-           "an input is of no array type that is known, else \"\".");
+           "\"torch\" or \"jax\" where a transform or a mode of theirs needs the call, \"torch_autograd\" where only a "
+           "record does, of tensors that are memory, \"unknown\" where an input is of no array type that is known, "
+           "else \"\".")
+      .def("record_by", &OperatorCalls::set_record, nb::arg(),
+           nb::sig("def record_by(self, record: collections.abc.Callable[[tuple[typing.Any, ...]], typing.Any], /) -> "
+                   "None"),
+           "Have `call` return record(inputs) where a record of torch's needs the call, and nothing else does.");
 }
 
 }  // namespace interop::bindings

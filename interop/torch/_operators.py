@@ -1,0 +1,213 @@
+"""Operators of `interop.operator` as torch's: for its autograd, transforms and compiler, by the operators' own names.
+
+Each is defined when torch first meets it, and those that were made before this module, when that is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from interop._operators import registry
+from interop._operators.description import Description
+from interop.torch._operator_batching import batched
+from interop.torch._operator_function import Known, apply, compact
+from interop.torch._sharding import is_distributed
+from interop.torch._tensors import (
+    EXACT,
+    as_tensor,
+    exact,
+    has_tangent,
+    in_transform,
+    modes,
+    name_of,
+    next_level,
+    number_of,
+    single_level,
+)
+
+__all__ = ["compute", "defined", "operands", "recorder"]
+
+
+# ---- calls ----
+
+
+def compute(description: Description, inputs: tuple[Any, ...]) -> Any:
+    """Call an operator by torch's dispatcher: tensors that are fake, wrapped, traced, dual, or of a subclass."""
+    given = operands(description, inputs)
+    facts = [(tuple(given[place].shape), name_of(given[place].dtype)) for place in description.signature.arrays]
+    description.results(facts)  # for what it throws, of the shapes that the caller sees
+    return defined(description).overload(*given)
+
+
+def operands(description: Description, inputs: Sequence[Any]) -> list[Any]:
+    """Return the inputs as torch's operator takes them: arrays as tensors, numbers as those of Python."""
+    label = description.label
+    return [
+        number_of(x) if operand.axes is None else as_tensor(label, operand.name, x)
+        for operand, x in zip(description.signature.inputs, description.readable(inputs), strict=True)
+    ]
+
+
+def recorder(description: Description) -> Callable[[tuple[Any, ...]], Any]:
+    """Return what calls an operator with plain tensors, one or more of which need a gradient, and records it."""
+    known = Known(description)
+    if description.gradient is None:
+
+        def refuse(inputs: tuple[Any, ...]) -> Any:
+            given = tuple(operands(description, inputs))
+            known.refuse_gradient(given)
+            return known.run(given)
+
+        return refuse
+    arrays, run = known.arrays, known.run_unwritten
+
+    def record(inputs: tuple[Any, ...]) -> Any:
+        for place in arrays:
+            if type(inputs[place]) not in EXACT:
+                return apply(known, run, False, *operands(description, inputs))
+        return apply(known, run, False, *inputs)
+
+    return record
+
+
+# ---- definitions ----
+
+
+class _Defined:
+    """An operator that torch has."""
+
+    def __init__(self, description: Description) -> None:
+        self.description, self.known = description, Known(description)
+        package, _, name = description.name.partition("::")
+        self.library = torch.library.Library(package, "FRAGMENT")
+        try:
+            self.library.define(f"{name}{_schema(description)}", tags=(torch.Tag.pt2_compliant_tag,))
+        except RuntimeError as error:
+            raise ValueError(
+                f"{description.label}: torch has an operator of this name, which interop.operator has not made; "
+                "accepted: another name"
+            ) from error
+        self.overload = getattr(getattr(torch.ops, package), name).default
+        self.library.impl(name, self._run, "CompositeExplicitAutograd")
+        self.library.impl(name, self._autograd, "Autograd", with_keyset=True)
+        torch.library.register_fake(description.name, self._fake, lib=self.library)
+        torch.library.register_vmap(description.name, self._vmap, lib=self.library)
+        self.knows_distributed = False
+
+    def destroy(self) -> None:
+        self.library._destroy()  # as torch.library.custom_op does of one that is defined again
+
+    def _run(self, *inputs: Any) -> Any:
+        """Compute, of memory: compact, as are the results, and of their own memory, as torch's operators' are."""
+        given = tuple(compact(exact(x)) if isinstance(x, torch.Tensor) else x for x in inputs)  # type: ignore[arg-type]
+        records = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # autograd has been asked before
+        try:
+            made = self.known.run_unwritten(given)
+            if self.description.is_exact:
+                return made
+            taken = {_storage(x) for x in self.known.tensors(inputs)}
+            results = []
+            for x in made if self.known.several else (made,):
+                own = x.clone(memory_format=torch.contiguous_format) if _storage(x) in taken else compact(x)
+                taken.add(_storage(own))
+                results.append(own)
+        finally:
+            torch._C._set_grad_enabled(records)
+        return tuple(results) if self.known.several else results[0]
+
+    def _fake(self, *inputs: Any) -> Any:
+        """Return results without memory."""
+        tensors = self.known.tensors(inputs)
+        first, *others = tensors
+        for name, x in zip(self.known.names[1:], others, strict=True):
+            if x.device != first.device:
+                raise ValueError(
+                    f"{self.description.label}: {self.known.names[0]} is on {first.device} and {name} is on "
+                    f"{x.device}; accepted: all arrays on one device"
+                )
+        expected = self.description.results([(tuple(x.shape), name_of(x.dtype)) for x in tensors])
+        results = tuple(first.new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in expected)
+        return results if self.known.several else results[0]
+
+    def _autograd(self, keyset: Any, *inputs: Any) -> Any:
+        known, tensors = self.known, self.known.tensors(inputs)
+        self._know_distributed(tensors)
+        rest = keyset & torch._C._after_autograd_keyset
+        records = torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
+        has_tangents = in_transform() or any(map(has_tangent, tensors))
+        # A mode would see that tangents are asked for.
+        if not records and not has_tangents and not modes():
+            with torch._C._AutoDispatchBelowAutograd():
+                return self.overload.redispatch(rest, *inputs)
+        if records and known.gradient is None:
+            known.refuse_gradient(inputs)
+
+        def run(inputs: tuple[Any, ...]) -> Any:
+            with next_level():
+                return self.overload.redispatch(rest, *inputs)
+
+        with single_level():
+            return apply(known, run, has_tangents, *inputs)
+
+    def _vmap(self, info: Any, dims: Sequence[int | None], *inputs: Any) -> Any:
+        results = batched(self.overload, self.description, info.batch_size, dims, inputs)
+        return results, (0,) * len(results) if self.known.several else 0
+
+    def _know_distributed(self, tensors: Sequence[Any]) -> None:
+        if not self.knows_distributed and is_distributed(tensors):
+            from interop.torch import _operator_sharding
+
+            _operator_sharding.register(self.overload, self.description)
+            self.knows_distributed = True
+
+
+def _schema(description: Description) -> str:
+    signature = description.signature
+    inputs = ", ".join(f"{'Scalar' if x.axes is None else 'Tensor'} {x.name}" for x in signature.inputs)
+    count = len(signature.outputs)
+    return f"({inputs}) -> {'Tensor' if count == 1 else '(' + ', '.join(['Tensor'] * count) + ')'}"
+
+
+def _storage(x: torch.Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+_defined: dict[str, _Defined] = {}
+_lock = threading.Lock()
+
+
+def defined(description: Description) -> _Defined:
+    """Return torch's operator; ValueError where torch has another of this name, or it has been defined again since."""
+    found = _defined.get(description.name)
+    if found is not None and found.description is description:
+        return found
+    registry.check_newest(description)
+    return _define(description)
+
+
+def _define(description: Description) -> _Defined:
+    with _lock:
+        found = _defined.get(description.name)
+        if found is None or found.description.key != description.key:
+            if found is not None:
+                del _defined[description.name]
+                found.destroy()
+            found = _defined[description.name] = _Defined(description)
+        return found
+
+
+def _define_all() -> None:
+    """Define what there is: a program that loads an exported one, which names operators, has called none of them."""
+    for description in registry.all_newest():
+        with contextlib.suppress(ValueError):  # of a name that torch has: the call says so
+            _define(description)
+    registry.listen(_define)
+
+
+_define_all()
