@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from interop import _core
 from interop._operators.description import Description
-from interop.torch._tensors import name_of, needing_grad, outer_levels
+from interop.torch._tensors import by_vmap, name_of, needing_grad, outer_levels
 
 __all__ = ["Known", "apply", "compact"]
 
@@ -177,25 +177,33 @@ class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[mi
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Return the gradients, of which torch's record goes on where it is asked for."""
-        known = ctx.known
-        g = tuple(map(compact, grads))
-        values = ctx.saved_tensors
+        known, values = ctx.known, ctx.saved_tensors
         if known.numbers:
             values = _with_numbers(values, known, ctx.numbers)
-        given = known.gradient(g if known.several else g[0], *values)
-        return None, None, None, *known.gradients(given, ctx.facts, ctx.needs_input_grad[3:])
+
+        def gradients(*grads: Any) -> Sequence[Any]:
+            g = tuple(map(compact, grads))
+            given = known.gradient(g if known.several else g[0], *values)
+            return known.gradients(given, ctx.facts, ctx.needs_input_grad[3:])  # type: ignore[no-any-return]
+
+        return None, None, None, *by_vmap(gradients, grads)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Return the tangents of the results."""
         known = ctx.known
-        tangents = tangents[3:]
         with outer_levels():
             values = [None if x is None else forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
             if known.numbers:
                 values = _with_numbers(values, known, ctx.numbers)
             inputs, outputs = values[: known.count], values[known.count :]
-            return known.tangents([None if x is None else compact(x) for x in tangents], inputs, outputs)
+
+            def computed(*tangents: Any) -> Sequence[Any]:
+                made = known.tangents([None if x is None else compact(x) for x in tangents], inputs, outputs)
+                return made if known.several else (made,)
+
+            made = by_vmap(computed, tangents[3:])
+        return tuple(made) if known.several else made[0]
 
 
 def _with_numbers(values: Sequence[Any], known: Known, numbers: Sequence[Any]) -> list[Any]:

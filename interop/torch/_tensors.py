@@ -16,6 +16,7 @@ from interop._libraries import known
 __all__ = [
     "EXACT",
     "as_tensor",
+    "by_vmap",
     "exact",
     "fill",
     "has_tangent",
@@ -78,6 +79,34 @@ in_transform: Callable[[], bool] = torch._C._are_functorch_transforms_active
 _is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
 #: How many dispatch modes are active?
 modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+
+def by_vmap(function: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+    """Return what a function of tensors does, tensors or None, where some are those of `is_grads_batched=True`.
+
+    That is torch's older vmap, to which no operator is known. The function is mapped by the newer one instead.
+    """
+    dims = tuple(0 if x is not None and _is_batched(x) else None for x in tensors)
+    if all(dim is None for dim in dims):
+        return function(*tensors)
+    level = torch._C._vmapmode_increment_nesting() - 1  # there is no other way to ask
+    torch._C._vmapmode_decrement_nesting()
+    whole = [x if dim is None else torch._remove_batch_dim(x, level, 1, 0) for x, dim in zip(tensors, dims, strict=True)]
+    places: list[int] = []
+    count = 0
+
+    def mapped(*tensors: Any) -> tuple[Any, ...]:
+        nonlocal count
+        results = function(*tensors)
+        count = len(results)
+        places[:] = [place for place, x in enumerate(results) if x is not None]
+        return tuple(results[place] for place in places)
+
+    made = torch.func.vmap(mapped, dims)(*whole)
+    results: list[Any] = [None] * count
+    for place, x in zip(places, made, strict=True):
+        results[place] = torch._add_batch_dim(x, 0, level)
+    return results
 
 
 @contextlib.contextmanager
