@@ -211,9 +211,12 @@ class Operator:
         if where in ("torch", "torch_autograd"):
             from interop.torch import _operators as in_torch
 
-            record = in_torch.recorder(description)
-            self._calls.record_by(record)  # by which later calls go at once
-            return record(inputs) if where == "torch_autograd" else in_torch.compute(description, inputs)
+            if where == "torch":
+                return in_torch.compute(description, inputs)
+            made = in_torch.record(description, inputs)
+            if description.gradient is not None:
+                self._calls.record_by(*in_torch.recorder(description))  # to which later calls go at once
+            return made
         if where == "jax":
             from interop.jax import _operators as in_jax  # type: ignore[attr-defined]
 

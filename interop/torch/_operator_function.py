@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,16 +14,18 @@ import torch
 from torch.autograd import forward_ad
 
 from interop import _core
+from interop._arguments import type_name
 from interop._operators.description import Description
-from interop.torch._tensors import by_vmap, name_of, needing_grad, outer_levels
+from interop.torch._tensors import by_vmap, is_batched, name_of, needing_grad, outer_levels
 
-__all__ = ["Known", "apply", "compact"]
+__all__ = ["Known", "apply_recorded", "compact"]
 
 
 class Known:
     """What autograd is told of an operator."""
 
-    def __init__(self, description: Description) -> None:
+    def __init__(self, description: Description, keeps_all: bool = False) -> None:
+        """Take the operator. `keeps_all`: a call keeps all arrays, as its tangents need, not those of `gradient`."""
         signature = description.signature
         self.description = description
         self.gradient, self.tangent = description.gradient, description.tangent
@@ -30,12 +34,14 @@ class Known:
         self.numbers = [place for place, operand in enumerate(signature.inputs) if operand.axes is None]
         self.count = len(signature.inputs)
         self.several = len(signature.outputs) > 1
-        #: Of the inputs and the results: is it an array that `gradient` reads?
-        self.is_read = [
-            reads and (place >= self.count or place in self.arrays)
-            for place, reads in enumerate(_reads(description.gradient, self.count + len(signature.outputs)))
-        ]
-        self.reads_all = all(self.is_read)
+        self.keeps_all = keeps_all
+        both = (*signature.inputs, *signature.outputs)
+        reads = [True] * len(both) if keeps_all else _reads(description.gradient, len(both))
+        #: The places, among the inputs and the results, of the arrays that a call keeps.
+        self.kept = [place for place, operand in enumerate(both) if operand.axes is not None and reads[place]]
+        self.keeps_inputs = set(self.arrays) <= set(self.kept)
+        order = {place: k for k, place in enumerate((*self.kept, *self.numbers))}
+        self._found = operator.itemgetter(*(order.get(place, -1) for place in range(len(both))))
         names = [operand.name for operand in signature.inputs]
         self._calls = _core.OperatorCalls(
             description.label,
@@ -46,26 +52,30 @@ class Known:
             description.check_results,
         )
 
-    def run(self, inputs: tuple[Any, ...]) -> Any:
-        """Call `call` at once, of tensors that are memory, where torch records nothing."""
-        try:
-            made = self._calls.call(inputs)
-        except TypeError:
-            self.description.check(inputs)  # which says what is wrong in terms of the signature
-            raise
+        #: Calls `call` at once, of tensors that are memory, where torch records nothing.
+        self.run: Callable[[tuple[Any, ...]], Any] = self._run_exact if description.is_exact else self._run
+
+    @functools.cached_property
+    def with_tangents(self) -> Known:
+        """The same for calls that may have tangents."""
+        return Known(self.description, keeps_all=True)
+
+    def _run_exact(self, inputs: tuple[Any, ...]) -> Any:
+        made = self._calls.run(inputs)
         return self.description.run(inputs) if made is NotImplemented else made
 
-    def run_unwritten(self, inputs: tuple[Any, ...]) -> Any:
-        """Do the same, and raise where `call` has written to an input, as far as torch counts that."""
-        if self.description.is_exact or any(x.is_inference() for x in self.tensors(inputs)):
-            return self.run(inputs)
-        versions = [x._version for x in self.tensors(inputs)]
-        made = self.run(inputs)
-        for name, x, version in zip(self.names, self.tensors(inputs), versions, strict=True):
-            if x._version != version:
+    def _run(self, inputs: tuple[Any, ...]) -> Any:
+        """Raise where `call` has written to an input, as far as torch counts that."""
+        tensors = self.tensors(inputs)
+        versions = [None if x.is_inference() else x._version for x in tensors]
+        made = self._calls.run(inputs)
+        if made is NotImplemented:
+            made = self.description.run(inputs)
+        for name, x, version in zip(self.names, tensors, versions, strict=True):
+            if version is not None and x._version != version:
                 raise TypeError(
                     f"{self.description.label}: call has written to {name}; accepted: a function that only reads its "
-                    f"inputs, such as one that writes to a copy"
+                    "inputs, such as one that writes to a copy"
                 )
         return made
 
@@ -81,45 +91,56 @@ class Known:
                 f"interop.operator(gradient=f), {name}.detach(), or a call under torch.no_grad()"
             )
 
-    def gradients(
-        self, given: Any, facts: Sequence[tuple[torch.Size, torch.dtype]], needed: Sequence[bool]
-    ) -> Sequence[Any]:
-        """Return what `gradient` has returned, for each input, where it is needed; raise for anything else."""
-        if type(given) is not tuple and self.count == 1:
-            given = (given,)
-        if type(given) is not tuple or len(given) != self.count or not self._fit(given, facts):
-            checked = self.description.check_gradients(given, [(tuple(shape), name_of(dtype)) for shape, dtype in facts])
-            results: list[Any] = [None] * self.count
-            for place, name, x in zip(self.arrays, self.names, checked, strict=True):
-                if x is not None and not isinstance(x, torch.Tensor):
-                    raise TypeError(
-                        f"{self.description.label}: gradient returned {type(x).__module__}.{type(x).__name__} for "
-                        f"{name}; accepted: torch.Tensor, as the inputs are"
-                    )
-                results[place] = x
-            given = results
-        return [x if needs else None for x, needs in zip(given, needed, strict=True)]
+    def values(self, kept: Sequence[torch.Tensor], numbers: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the inputs and the results of a call, None for those that it has not kept."""
+        found: tuple[Any, ...] = self._found((*kept, *numbers, None))
+        return found
 
-    def _fit(self, given: Sequence[Any], facts: Sequence[tuple[torch.Size, torch.dtype]]) -> bool:
-        for place, (shape, dtype) in zip(self.arrays, facts, strict=True):
+    def gradients(
+        self, values: Sequence[Any], facts: Sequence[tuple[Any, Any]], needed: Sequence[bool], *grads: Any
+    ) -> Sequence[Any]:
+        """Return the gradients by the inputs that need one, of the results' gradients; raise for anything else."""
+        g = tuple([compact(x) for x in grads]) if self.several else compact(grads[0])
+        given = self.gradient(g, *values)  # type: ignore[misc]
+        if type(given) is not tuple or len(given) != self.count:
+            return self._checked(given, facts, needed)
+        for place, (shape, dtype) in zip(self.arrays, facts):  # noqa: B905 - `strict` takes time
             x = given[place]
             if x is not None and not (isinstance(x, torch.Tensor) and x.dtype is dtype and x.shape == shape):
-                return False
-        return all(given[place] is None for place in self.numbers)
+                return self._checked(given, facts, needed)
+        for place in self.numbers:
+            if given[place] is not None:
+                return self._checked(given, facts, needed)
+        return given if all(needed) else [x if needs else None for x, needs in zip(given, needed)]  # noqa: B905
 
-    def tangents(self, tangents: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    def _checked(self, given: Any, facts: Sequence[tuple[Any, Any]], needed: Sequence[bool]) -> list[Any]:
+        checked = self.description.check_gradients(given, [(tuple(shape), name_of(dtype)) for shape, dtype in facts])
+        results: list[Any] = [None] * self.count
+        for place, name, x in zip(self.arrays, self.names, checked, strict=True):
+            if x is not None and not isinstance(x, torch.Tensor):
+                raise TypeError(
+                    f"{self.description.label}: gradient returned {type_name(x)} for {name}; accepted: torch.Tensor, "
+                    "as the inputs are"
+                )
+            results[place] = x if needed[place] else None
+        return results
+
+    def tangents(self, values: Sequence[Any], *tangents: Any) -> Sequence[Any]:
         """Return the tangents of the results; NotImplementedError where nothing says them."""
         label = self.description.label
         if self.tangent is None:
-            names = (self.names[k] for k, place in enumerate(self.arrays) if tangents[place] is not None)
+            names = (name for name, place in zip(self.names, self.arrays, strict=True) if tangents[place] is not None)
             other = "; its gradient serves reverse mode alone" if self.gradient else ""
             raise NotImplementedError(
                 f"{label}: {next(names, self.names[0])} has a tangent, and the operator has no tangent{other}; "
                 "accepted: interop.operator(tangent=f)"
             )
-        made = self.tangent(tuple(tangents), tuple(inputs), tuple(outputs))
+        inputs, outputs = values[: self.count], values[self.count :]
+        given = tuple(None if x is None else compact(x) for x in tangents)
+        made = self.tangent(given, inputs, outputs)
         expected = [(tuple(x.shape), name_of(x.dtype)) for x in outputs]
-        return self.description.check_tangents(made, expected)
+        checked = self.description.check_tangents(made, expected)
+        return checked if self.several else (checked,)
 
 
 def _reads(function: Callable[..., Any] | None, count: int) -> list[bool]:
@@ -150,67 +171,59 @@ def compact(x: torch.Tensor) -> torch.Tensor:
 class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
     """A call that autograd knows: of exact tensors, or at one level of a transform.
 
-    `apply(known, run, has_tangents, *inputs)`; `run` computes the results.
+    `apply_recorded(known, below, *inputs)`: `below` computes the results of tensors that are more than memory, or is None.
     """
 
     _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
 
     @staticmethod
-    def forward(ctx: Any, known: Known, run: Callable[..., Any], has_tangents: bool, *inputs: Any) -> Any:
+    def forward(ctx: Any, known: Known, below: Callable[..., Any] | None, *inputs: Any) -> Any:
         """Compute, and keep what the derivatives read."""
-        made = run(inputs)
+        made = known.run(inputs) if below is None else below(inputs)
         outputs = made if known.several else (made,)
-        ctx.known = known
-        ctx.facts = [(inputs[place].shape, inputs[place].dtype) for place in known.arrays]
         both = (*inputs, *outputs)
-        kept = both if known.reads_all else [x if reads else None for x, reads in zip(both, known.is_read, strict=True)]
-        ctx.save_for_backward(*kept)
+        ctx.known = known
+        ctx.save_for_backward(*[both[place] for place in known.kept])
+        if known.keeps_all:
+            ctx.save_for_forward(*[both[place] for place in known.kept])
         if known.numbers:
             ctx.numbers = [inputs[place] for place in known.numbers]
-        if has_tangents:
-            ctx.save_for_forward(*(x if isinstance(x, torch.Tensor) else None for x in both))
-        discrete = [x for x in outputs if not (x.dtype.is_floating_point or x.dtype.is_complex)]
-        if discrete:
-            ctx.mark_non_differentiable(*discrete)
+        if not known.keeps_inputs:
+            ctx.facts = [(inputs[place].shape, inputs[place].dtype) for place in known.arrays]
+        for x in outputs:
+            if not x.is_floating_point() and not x.is_complex():
+                discrete = [x for x in outputs if not x.is_floating_point() and not x.is_complex()]
+                ctx.mark_non_differentiable(*discrete)
+                break
         return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Return the gradients, of which torch's record goes on where it is asked for."""
-        known, values = ctx.known, ctx.saved_tensors
-        if known.numbers:
-            values = _with_numbers(values, known, ctx.numbers)
-
-        def gradients(*grads: Any) -> Sequence[Any]:
-            g = tuple(map(compact, grads))
-            given = known.gradient(g if known.several else g[0], *values)
-            return known.gradients(given, ctx.facts, ctx.needs_input_grad[3:])  # type: ignore[no-any-return]
-
-        return None, None, None, *by_vmap(gradients, grads)
+        known = ctx.known
+        values = known.values(ctx.saved_tensors, ctx.numbers if known.numbers else ())
+        if known.keeps_inputs:
+            facts = [(values[place].shape, values[place].dtype) for place in known.arrays]
+        else:
+            facts = ctx.facts
+        needed = ctx.needs_input_grad[2:]
+        for x in grads:
+            if is_batched(x):
+                gradients = functools.partial(known.gradients, values, facts, needed)
+                return None, None, *by_vmap(gradients, grads)
+        return None, None, *known.gradients(values, facts, needed, *grads)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Return the tangents of the results."""
-        known = ctx.known
+        known, tangents = ctx.known, tangents[2:]
         with outer_levels():
-            values = [None if x is None else forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
-            if known.numbers:
-                values = _with_numbers(values, known, ctx.numbers)
-            inputs, outputs = values[: known.count], values[known.count :]
-
-            def computed(*tangents: Any) -> Sequence[Any]:
-                made = known.tangents([None if x is None else compact(x) for x in tangents], inputs, outputs)
-                return made if known.several else (made,)
-
-            made = by_vmap(computed, tangents[3:])
+            kept = [forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
+            values = known.values(kept, ctx.numbers if known.numbers else ())
+            computed = functools.partial(known.tangents, values)
+            is_mapped = any(x is not None and is_batched(x) for x in tangents)
+            made = by_vmap(computed, tangents) if is_mapped else computed(*tangents)
         return tuple(made) if known.several else made[0]
 
 
-def _with_numbers(values: Sequence[Any], known: Known, numbers: Sequence[Any]) -> list[Any]:
-    values = list(values)
-    for place, number in zip(known.numbers, numbers, strict=True):
-        values[place] = number
-    return values
-
-
-apply: Callable[..., Any] = Recorded.apply
+apply_recorded: Callable[..., Any] = Recorded.apply

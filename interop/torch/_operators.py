@@ -15,10 +15,9 @@ import torch
 from interop._operators import registry
 from interop._operators.description import Description
 from interop.torch._operator_batching import batched
-from interop.torch._operator_function import Known, apply, compact
+from interop.torch._operator_function import Known, apply_recorded, compact
 from interop.torch._sharding import is_distributed
 from interop.torch._tensors import (
-    EXACT,
     as_tensor,
     exact,
     has_tangent,
@@ -30,7 +29,7 @@ from interop.torch._tensors import (
     single_level,
 )
 
-__all__ = ["compute", "defined", "operands", "recorder"]
+__all__ = ["compute", "defined", "operands", "record", "recorder"]
 
 
 # ---- calls ----
@@ -53,26 +52,22 @@ def operands(description: Description, inputs: Sequence[Any]) -> list[Any]:
     ]
 
 
-def recorder(description: Description) -> Callable[[tuple[Any, ...]], Any]:
-    """Return what calls an operator with plain tensors, one or more of which need a gradient, and records it."""
-    known = Known(description)
-    if description.gradient is None:
+def record(description: Description, inputs: tuple[Any, ...]) -> Any:
+    """Call an operator with plain tensors, one or more of which need a gradient, and record the derivative."""
+    known, given = _known(description), operands(description, inputs)
+    if known.gradient is None:
+        known.refuse_gradient(given)
+    return apply_recorded(known, None, *given)
 
-        def refuse(inputs: tuple[Any, ...]) -> Any:
-            given = tuple(operands(description, inputs))
-            known.refuse_gradient(given)
-            return known.run(given)
 
-        return refuse
-    arrays, run = known.arrays, known.run_unwritten
+def recorder(description: Description) -> tuple[Callable[..., Any], Known]:
+    """Return a function, and its first argument, which are called with these, None, and the inputs, to do the same."""
+    return apply_recorded, _known(description)
 
-    def record(inputs: tuple[Any, ...]) -> Any:
-        for place in arrays:
-            if type(inputs[place]) not in EXACT:
-                return apply(known, run, False, *operands(description, inputs))
-        return apply(known, run, False, *inputs)
 
-    return record
+def _known(description: Description) -> Known:
+    found = _defined.get(description.name)
+    return found.known if found is not None and found.description is description else Known(description)
 
 
 # ---- definitions ----
@@ -108,7 +103,7 @@ class _Defined:
         records = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)  # autograd has been asked before
         try:
-            made = self.known.run_unwritten(given)
+            made = self.known.run(given)
             if self.description.is_exact:
                 return made
             taken = {_storage(x) for x in self.known.tensors(inputs)}
@@ -148,12 +143,12 @@ class _Defined:
         if records and known.gradient is None:
             known.refuse_gradient(inputs)
 
-        def run(inputs: tuple[Any, ...]) -> Any:
+        def below(inputs: tuple[Any, ...]) -> Any:
             with next_level():
                 return self.overload.redispatch(rest, *inputs)
 
         with single_level():
-            return apply(known, run, has_tangents, *inputs)
+            return apply_recorded(known.with_tangents if has_tangents else known, below, *inputs)
 
     def _vmap(self, info: Any, dims: Sequence[int | None], *inputs: Any) -> Any:
         results = batched(self.overload, self.description, info.batch_size, dims, inputs)

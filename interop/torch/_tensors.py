@@ -20,6 +20,7 @@ __all__ = [
     "exact",
     "fill",
     "has_tangent",
+    "is_batched",
     "in_transform",
     "modes",
     "name_of",
@@ -67,7 +68,7 @@ def watches(x: torch.Tensor) -> bool:
         or torch.is_grad_enabled()
         or type(x) not in EXACT
         or in_transform()
-        or _is_batched(x)
+        or is_batched(x)
         or modes() > 0
         or getattr(forward_ad, "_current_level", 0) >= 0
     )
@@ -75,8 +76,8 @@ def watches(x: torch.Tensor) -> bool:
 
 #: Is a transform of torch.func active?
 in_transform: Callable[[], bool] = torch._C._are_functorch_transforms_active
-# A gradient of `torch.autograd.grad(is_grads_batched=True)`, under no transform that torch tells of.
-_is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+#: Is it a gradient of `torch.autograd.grad(is_grads_batched=True)`? That is under no transform that torch tells of.
+is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
 #: How many dispatch modes are active?
 modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
@@ -86,9 +87,7 @@ def by_vmap(function: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> S
 
     That is torch's older vmap, to which no operator is known. The function is mapped by the newer one instead.
     """
-    dims = tuple(0 if x is not None and _is_batched(x) else None for x in tensors)
-    if all(dim is None for dim in dims):
-        return function(*tensors)
+    dims = tuple(0 if x is not None and is_batched(x) else None for x in tensors)
     level = torch._C._vmapmode_increment_nesting() - 1  # there is no other way to ask
     torch._C._vmapmode_decrement_nesting()
     whole = [x if dim is None else torch._remove_batch_dim(x, level, 1, 0) for x, dim in zip(tensors, dims, strict=True)]

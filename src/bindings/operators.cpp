@@ -80,17 +80,23 @@ class OperatorCalls {
     return who == Computes::torch ? "torch" : "";
   }
 
-  /// Who is called in the place of this where a record of torch's needs the call.
-  void set_record(nb::object record) { record_ = std::move(record); }
+  /// Has `call` call record(known, None, *inputs) where a record of torch's needs the call, and all arrays are its own.
+  void set_record(nb::object record, nb::object known) {
+    record_ = std::move(record);
+    known_ = std::move(known);
+  }
 
   /// NotImplemented where the call is not one to be run at once, or Python must see to it.
   nb::object call(const nb::tuple& inputs) {
     if (nb::len(inputs) != names_.size()) return nb::borrow(Py_NotImplemented);
     if (const char* const where = door(inputs); *where) {
-      if (where != kRecorded || record_.is_none()) return nb::borrow(Py_NotImplemented);
-      const nb::object record = record_;  // which may be set again meanwhile
-      return record(inputs);
+      return where == kRecorded ? record(inputs) : nb::borrow(Py_NotImplemented);
     }
+    return run(inputs);
+  }
+
+  /// The same for arrays that are memory and nothing else: nothing is asked of their libraries' records and modes.
+  nb::object run(const nb::tuple& inputs) {
     Facts facts;
     if (!read(inputs, facts)) return nb::borrow(Py_NotImplemented);
     std::shared_ptr<Plan> plan = find(inputs, facts);
@@ -98,12 +104,30 @@ class OperatorCalls {
       plan = make(inputs, facts);
       if (!plan) return nb::borrow(Py_NotImplemented);
     }
-    nb::object made = run(*plan, inputs);
+    nb::object made = run_plan(*plan, inputs);
     if (!plan->expected.is_none() && !is_as_expected(*plan, made)) return check(*plan, made);
     return made;
   }
 
  private:
+  nb::object record(const nb::tuple& inputs) const {
+    if (!record_.is_valid()) return nb::borrow(Py_NotImplemented);
+    for (const int place : arrays_) {
+      if (!exchange::route_of(inputs[static_cast<size_t>(place)], label_.c_str(), "").is_torch()) {
+        return nb::borrow(Py_NotImplemented);
+      }
+    }
+    const nb::object record = record_, known = known_;  // which may be set again meanwhile
+    const size_t count = nb::len(inputs);
+    Room<PyObject*> passed(static_cast<int>(count) + 2);
+    passed[0] = known.ptr();
+    passed[1] = Py_None;
+    for (size_t i = 0; i < count; ++i) passed[static_cast<int>(i) + 2] = PyTuple_GET_ITEM(inputs.ptr(), i);
+    PyObject* const made = PyObject_Vectorcall(record.ptr(), passed.data(), count + 2, nullptr);
+    if (!made) nb::raise_python_error();
+    return nb::steal(made);
+  }
+
   /// False where an array does not say its shape, or its dtype.
   bool read(const nb::tuple& inputs, Facts& facts) const {
     facts.shapes.reserve(arrays_.size());
@@ -163,7 +187,7 @@ class OperatorCalls {
     return plan;
   }
 
-  static nb::object run(const Plan& plan, const nb::tuple& inputs) {
+  static nb::object run_plan(const Plan& plan, const nb::tuple& inputs) {
     const size_t count = plan.places.size();
     const auto argument = [&](size_t i) {
       const int place = plan.places[i];
@@ -223,7 +247,7 @@ class OperatorCalls {
   const std::vector<int> arrays_;
   const bool asks_dtypes_;
   const nb::object prepare_, check_;
-  nb::object record_ = nb::none();
+  nb::object record_, known_;
   std::vector<std::shared_ptr<Plan>> plans_;
   size_t next_ = 0;
 };
@@ -246,10 +270,13 @@ void bind_operators(nb::module_& m) {
            "\"torch\" or \"jax\" where a transform or a mode of theirs needs the call, \"torch_autograd\" where only a "
            "record does, of tensors that are memory, \"unknown\" where an input is of no array type that is known, "
            "else \"\".")
-      .def("record_by", &OperatorCalls::set_record, nb::arg(),
-           nb::sig("def record_by(self, record: collections.abc.Callable[[tuple[typing.Any, ...]], typing.Any], /) -> "
+      .def("run", &OperatorCalls::run, nb::arg(), nb::sig("def run(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
+           "The same for arrays that are memory, whatever their libraries note of them.")
+      .def("record_by", &OperatorCalls::set_record, nb::arg(), nb::arg(),
+           nb::sig("def record_by(self, record: collections.abc.Callable[..., typing.Any], known: typing.Any, /) -> "
                    "None"),
-           "Have `call` return record(inputs) where a record of torch's needs the call, and nothing else does.");
+           "Have `call` return record(known, None, *inputs) where a record of torch's needs the call, nothing else "
+           "does, and all arrays are its tensors.");
 }
 
 }  // namespace interop::bindings
