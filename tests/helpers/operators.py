@@ -69,6 +69,7 @@ def _library(folder: Path) -> Any:
     return interop.load(c_functions.build(HOST, folder / "liboperators.so"), DECLARATIONS, memory="host")
 
 
+@functools.cache
 def defined(place: str, folder: Path, package: str) -> dict[str, Any]:
     """Return operators with all their derivatives, of the functions on a place, by name."""
     of = functions(place, folder)
@@ -87,9 +88,7 @@ def defined(place: str, folder: Path, package: str) -> dict[str, Any]:
         "row_dot",
         "x[..., n], w[n] -> [...]",
         gradient=lambda g, x, w, y: (rows(g, w), over_rows(rows(g, x))),
-        tangent=lambda t, inputs, outputs: (
-            made["row_dot"](t[0], inputs[1]) + made["row_dot"](inputs[0], t[1])
-        ),
+        tangent=lambda t, inputs, outputs: made["row_dot"](t[0], inputs[1]) + made["row_dot"](inputs[0], t[1]),
     )
     operator(
         "softmax",
