@@ -222,7 +222,8 @@ class Operator:
 
             return in_jax.compute(description, inputs)
         if where == "unknown":
-            description.readable(inputs, always=True)  # which says of which input
+            unknown = [place for place in description.signature.arrays if not self._calls.is_known(inputs[place])]
+            description.readable(inputs, always=unknown)  # which says of which input
         return description.run(inputs, **given)
 
     def _options(self, where: str, stream: Any, execution: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from interop._arguments import type_name
@@ -158,15 +158,15 @@ class Description:
 
     # ---- the call ----
 
-    def readable(self, inputs: Sequence[Any], always: bool = False) -> list[Any]:
+    def readable(self, inputs: Sequence[Any], always: Collection[int] = ()) -> list[Any]:
         """Return the inputs, where each array says its shape and dtype; TypeError for what is none, or no number.
 
-        `always`: each is an `interop.Array`.
+        Those at the places of `always` are returned as an `interop.Array`.
         """
         read = list(inputs)
         for place, (operand, x) in enumerate(zip(self.signature.inputs, inputs, strict=True)):
             if operand.axes is not None:
-                read[place] = readable(self.label, operand.name, x, always)
+                read[place] = readable(self.label, operand.name, x, place in always)
             elif hasattr(x, "__dlpack__") or (hasattr(x, "ndim") and x.ndim):
                 raise TypeError(
                     f"{self.label}: {operand.name} is {type_name(x)}; accepted: a number, or an array where the "

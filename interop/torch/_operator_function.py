@@ -8,7 +8,7 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from interop import _core
 from interop._arguments import type_name
 from interop._operators.description import Description
-from interop.torch._tensors import by_vmap, is_batched, name_of, needing_grad, outer_levels
+from interop.torch._tensors import by_vmap, has_tangent, is_batched, name_of, needing_grad, outer_levels
 
 __all__ = ["Known", "apply_recorded", "compact"]
 
@@ -125,19 +125,20 @@ class Known:
             results[place] = x if needed[place] else None
         return results
 
+    def refuse_tangent(self, has_tangent: Sequence[bool]) -> NoReturn:
+        """Raise for the first input that has a tangent."""
+        name = next((name for name, its in zip(self.names, has_tangent, strict=False) if its), self.names[0])
+        other = "; its gradient serves reverse mode alone" if self.gradient else ""
+        raise NotImplementedError(
+            f"{self.description.label}: {name} has a tangent, and the operator has no tangent{other}; accepted: "
+            "interop.operator(tangent=f)"
+        )
+
     def tangents(self, values: Sequence[Any], *tangents: Any) -> Sequence[Any]:
-        """Return the tangents of the results; NotImplementedError where nothing says them."""
-        label = self.description.label
-        if self.tangent is None:
-            names = (name for name, place in zip(self.names, self.arrays, strict=True) if tangents[place] is not None)
-            other = "; its gradient serves reverse mode alone" if self.gradient else ""
-            raise NotImplementedError(
-                f"{label}: {next(names, self.names[0])} has a tangent, and the operator has no tangent{other}; "
-                "accepted: interop.operator(tangent=f)"
-            )
+        """Return the tangents of the results."""
         inputs, outputs = values[: self.count], values[self.count :]
         given = tuple(None if x is None else compact(x) for x in tangents)
-        made = self.tangent(given, inputs, outputs)
+        made = self.tangent(given, inputs, outputs)  # type: ignore[misc]
         expected = [(tuple(x.shape), name_of(x.dtype)) for x in outputs]
         checked = self.description.check_tangents(made, expected)
         return checked if self.several else (checked,)
@@ -217,6 +218,9 @@ class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[mi
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Return the tangents of the results."""
         known, tangents = ctx.known, tangents[2:]
+        if known.tangent is None:
+            with forward_ad._set_fwd_grad_enabled(True):
+                known.refuse_tangent([*map(has_tangent, ctx.saved_tensors)])
         with outer_levels():
             kept = [forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
             values = known.values(kept, ctx.numbers if known.numbers else ())

@@ -28,19 +28,19 @@ def call(operator: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
     for option in KEYWORDS:
         if named.pop(option, None) is not None:
             leave(f"{name}: {option}= cannot be used in a traced function: what runs the graph chooses it")
-    is_array = _define(name, description.key)
+    known = _define(name, description.key)
     given = list(inputs)
     for by_name in _rest(name, len(inputs), tuple(named)):
         given.append(named[by_name])
     operands, in_numpy = [], None
-    for x, takes_array in zip(given, is_array, strict=True):
+    for x, (operand, takes_array) in zip(given, known, strict=True):
         if takes_array and isinstance(x, np.ndarray | torch.Tensor):
             in_numpy = isinstance(x, np.ndarray) if in_numpy is None else in_numpy
             operands.append(torch.as_tensor(x) if isinstance(x, np.ndarray) else x)
         elif not takes_array and isinstance(x, _NUMBERS):
             operands.append(x)
         else:
-            leave(f"{name}: an input is {type(x).__name__}, with which no call can be traced")
+            leave(f"{name}: {operand} is {type(x).__name__}, with which no call can be traced")
     package, _, function = name.partition("::")
     made = getattr(getattr(torch.ops, package), function).default(*operands)
     if not in_numpy:
@@ -52,8 +52,8 @@ _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBo
 
 
 @constant
-def _define(name: str, key: str) -> tuple[bool, ...]:
-    """See to it that torch has the operator, and tell which of its inputs are arrays."""
+def _define(name: str, key: str) -> tuple[tuple[str, bool], ...]:
+    """See to it that torch has the operator, and return the names of its inputs, and which of these are arrays."""
     description = registry.find(name)
     if description is None or description.key != key:
         raise ValueError(
@@ -61,7 +61,7 @@ def _define(name: str, key: str) -> tuple[bool, ...]:
             "names"
         )
     _operators.defined(description)
-    return tuple(operand.axes is not None for operand in description.signature.inputs)
+    return tuple((operand.name, operand.axes is not None) for operand in description.signature.inputs)
 
 
 @constant

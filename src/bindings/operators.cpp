@@ -80,6 +80,9 @@ class OperatorCalls {
     return who == Computes::torch ? "torch" : "";
   }
 
+  /// Is it an array of a type that is known, which may be asked for no more than its type?
+  static bool is_known(nb::handle x) { return exchange::find_route(x) != nullptr; }
+
   /// Has `call` call record(known, None, *inputs) where a record of torch's needs the call, and all arrays are its own.
   void set_record(nb::object record, nb::object known) {
     record_ = std::move(record);
@@ -272,6 +275,7 @@ void bind_operators(nb::module_& m) {
            "else \"\".")
       .def("run", &OperatorCalls::run, nb::arg(), nb::sig("def run(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
            "The same for arrays that are memory, whatever their libraries note of them.")
+      .def_static("is_known", &OperatorCalls::is_known, nb::arg(), "Is it of an array type that is known?")
       .def("record_by", &OperatorCalls::set_record, nb::arg(), nb::arg(),
            nb::sig("def record_by(self, record: collections.abc.Callable[..., typing.Any], known: typing.Any, /) -> "
                    "None"),
