@@ -50,8 +50,12 @@ class Description:
 
     @property
     def maps_leading(self) -> bool:
-        """May a call have more leading axes, or fewer, and be the same for each element of these?"""
-        return all(LEADING not in rule.letters for rule in self.sizes.values())
+        """May a call have more leading axes, or fewer, and be the same for each element of these?
+
+        Not where the size of a result follows from how many elements they have.
+        """
+        of_results = {letter for operand in self.signature.outputs for letter in operand.letters}
+        return all(LEADING not in rule.letters for letter, rule in self.sizes.items() if letter in of_results)
 
     # ---- without memory ----
 

@@ -33,26 +33,26 @@ def _start(rank: int, program: str, place: str, store: str) -> None:
         dist.destroy_process_group()
 
 
-def _mesh(place: str, *shape: int) -> Any:
+def mesh_of(place: str, *shape: int) -> Any:
     return dist.device_mesh.init_device_mesh(place, shape or (PROCESSES,))
 
 
-def _distribute(x: Any, mesh: Any, *cuts: Any) -> Any:
+def distribute(x: Any, mesh: Any, *cuts: Any) -> Any:
     """Distribute a tensor; "sum": each process has a half of each value."""
     from torch.distributed.tensor import DTensor, Partial, distribute_tensor
 
     if cuts == ("sum",):
         return DTensor.from_local(x.detach() / PROCESSES, mesh, [Partial()])
-    return distribute_tensor(x, mesh, [_cut(cut) for cut in cuts])
+    return distribute_tensor(x, mesh, [cut_of(cut) for cut in cuts])
 
 
-def _cut(cut: Any) -> Any:
+def cut_of(cut: Any) -> Any:
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     return {None: Replicate(), "sum": Partial()}[cut] if cut in (None, "sum") else Shard(cut)
 
 
-def _assert_no_other_process(function: Any, *args: Any, **options: Any) -> Any:
+def assert_no_other_process(function: Any, *args: Any, **options: Any) -> Any:
     from torch.distributed.tensor.debug import CommDebugMode
 
     with CommDebugMode() as seen:
@@ -73,12 +73,12 @@ def first_meeting(place: str) -> None:
     x = torch.ones(4, 4, device=place)
     interop.matmul(x.as_subclass(Own), x)
     assert "torch.distributed.tensor" not in sys.modules
-    mesh = _mesh(place)
+    mesh = mesh_of(place)
     importlib.import_module("torch.distributed.tensor")
     interop.matmul(x.as_subclass(Own), x)
     assert "interop.torch._matmul_sharding" not in sys.modules
     with torch.inference_mode():
-        y = interop.matmul(_distribute(x, mesh, 0), _distribute(x, mesh, None))
+        y = interop.matmul(distribute(x, mesh, 0), distribute(x, mesh, None))
     assert (y.full_tensor() == 4).all()
 
 
@@ -119,7 +119,7 @@ CUTS = [
 
 def each_cut(place: str) -> None:
     """Values and gradients are those of one device, and neither has another process take part."""
-    mesh = _mesh(place)
+    mesh = mesh_of(place)
     for a_shape, b_shape, a_cut, b_cut, cut in CUTS:
         result = torch.empty(a_shape).matmul(torch.empty(b_shape)).shape
         for terms, factors in _terms(result, len(a_shape) > 1 < len(b_shape)):
@@ -153,17 +153,17 @@ def _check_cut(place: str, mesh: Any, case: list[Any], result: Any, cut: Any, **
     gradients = torch.autograd.grad(expected, present, weight)
 
     shards = [
-        None if x is None else _distribute(x, mesh, cut).detach().requires_grad_()
+        None if x is None else distribute(x, mesh, cut).detach().requires_grad_()
         for (_, cut), x in zip(case, leaves, strict=True)
     ]
     given = {name: x for name, x in options.items() if x is not None and (name != "beta" or shards[2] is not None)}
     given.update((name, x) for name, x in zip(("c", "bias"), shards[2:], strict=True) if x is not None)
-    found = _assert_no_other_process(interop.matmul, *shards[:2], **given)
-    assert found.placements == (_cut(cut),), found.placements
+    found = assert_no_other_process(interop.matmul, *shards[:2], **given)
+    assert found.placements == (cut_of(cut),), found.placements
     torch.testing.assert_close(found.full_tensor(), expected)
-    weight = _distribute(weight, mesh, None if cut == "sum" else cut)
+    weight = distribute(weight, mesh, None if cut == "sum" else cut)
     present = [x for x in shards if x is not None]
-    for x, other in zip(_assert_no_other_process(torch.autograd.grad, found, present, weight), gradients, strict=True):
+    for x, other in zip(assert_no_other_process(torch.autograd.grad, found, present, weight), gradients, strict=True):
         torch.testing.assert_close(x.full_tensor(), other)
 
 
@@ -172,65 +172,65 @@ def _check_cut(place: str, mesh: Any, case: list[Any], result: Any, cut: Any, **
 
 def other_cuts(place: str) -> None:
     """Shards that do not fit each other are moved first; what is no sum is not cut along k."""
-    mesh = _mesh(place)
+    mesh = mesh_of(place)
     a, b = tensors(torch, place, "float64", (2, 4, 6), (6, 5))
     for a_cut, b_cut in itertools.product([0, 1, 2, None, "sum"], [0, 1, None, "sum"]):
         for epilogue in (None, "relu", None, "gelu", "gelu_tanh"):  # the sum before it is no answer for an epilogue
-            found = interop.matmul(_distribute(a, mesh, a_cut), _distribute(b, mesh, b_cut), epilogue=epilogue)
+            found = interop.matmul(distribute(a, mesh, a_cut), distribute(b, mesh, b_cut), epilogue=epilogue)
             expected = product(torch, a, b, epilogue=epilogue)
             torch.testing.assert_close(found.full_tensor(), expected, msg=f"{a_cut}, {b_cut}, {epilogue}")
 
-    a, b = _distribute(a, mesh, 2), _distribute(b, mesh, 0)
+    a, b = distribute(a, mesh, 2), distribute(b, mesh, 0)
     for dtype in (torch.float64, torch.complex128):
         found = interop.matmul(a, b, dtype=dtype)
         assert found.dtype == found.full_tensor().dtype == dtype
 
     ones = torch.ones(4, 4, dtype=torch.bool, device=place)
-    found = interop.matmul(_distribute(ones, mesh, 1), _distribute(ones, mesh, 0))
+    found = interop.matmul(distribute(ones, mesh, 1), distribute(ones, mesh, 0))
     assert (found.full_tensor().view(torch.uint8) == 1).all()
 
     halves = 100 * torch.ones(2, 2, dtype=torch.int8, device=place)
-    summed = torch.distributed.tensor.DTensor.from_local(halves, mesh, [_cut("sum")])
+    summed = torch.distributed.tensor.DTensor.from_local(halves, mesh, [cut_of("sum")])
     whole = summed.full_tensor()  # which wraps
     identity = torch.eye(2, dtype=torch.int8, device=place)
-    found = interop.matmul(summed, _distribute(identity, mesh, None), dtype="int32")
+    found = interop.matmul(summed, distribute(identity, mesh, None), dtype="int32")
     assert (found.full_tensor() == whole).all()
 
     a, b = (x.to(torch.float8_e4m3fn) for x in tensors(torch, place, "float32", (16, 32), (16, 32)))
     scale = torch.full((1,), 3.0, device=place)
     expected = interop.matmul(a, b.mT, scale_a=2.0, scale_b=scale)
-    shards = _distribute(a.view(torch.uint8), mesh, 0).view(a.dtype), _distribute(b.view(torch.uint8), mesh, None)
-    found = interop.matmul(shards[0], shards[1].view(b.dtype).mT, scale_a=2.0, scale_b=_distribute(scale, mesh, None))
-    assert found.placements == (_cut(0),)
+    shards = distribute(a.view(torch.uint8), mesh, 0).view(a.dtype), distribute(b.view(torch.uint8), mesh, None)
+    found = interop.matmul(shards[0], shards[1].view(b.dtype).mT, scale_a=2.0, scale_b=distribute(scale, mesh, None))
+    assert found.placements == (cut_of(0),)
     torch.testing.assert_close(found.full_tensor(), expected)
 
 
 def rows_of_stacks(place: str) -> None:
     """Rows of stacks that are flattened are cut with a stride."""
-    mesh = _mesh(place)
+    mesh = mesh_of(place)
     x, w, g = tensors(torch, place, "float64", (3, 4, 6), (6, 5), (12, 5))
-    stacks = _distribute(x, mesh, 1)
+    stacks = distribute(x, mesh, 1)
     try:
         flat = stacks.view(12, 6)
     except RuntimeError as error:  # torch 2.11 has no tensor that is cut so
         if "Attempted to flatten multiple dimensions" not in str(error):
             raise
         return
-    found = _assert_no_other_process(interop.matmul, flat, _distribute(w, mesh, None))
+    found = assert_no_other_process(interop.matmul, flat, distribute(w, mesh, None))
     torch.testing.assert_close(found.full_tensor(), x.view(12, 6) @ w)
-    found = interop.matmul(flat.mT, _distribute(g, mesh, None))
+    found = interop.matmul(flat.mT, distribute(g, mesh, None))
     torch.testing.assert_close(found.full_tensor(), x.view(12, 6).mT @ g)
 
 
 def elementwise(place: str) -> None:
     """Elementwise functions and expressions are cut as torch's own operations are."""
-    mesh = _mesh(place)
+    mesh = mesh_of(place)
     x, y = needing_grad(*tensors(torch, place, "float64", (5, 4), (4,)))
     for cut, function in itertools.product((0, 1), (interop.multiply, interop.elementwise("exp(x) * 2 + y"))):
         expected = function(x, y)
-        shards = [x.detach().requires_grad_() for x in (_distribute(x, mesh, cut), _distribute(y, mesh, None))]
-        found = _assert_no_other_process(function, *shards)
-        assert found.placements == (_cut(cut),)
+        shards = [x.detach().requires_grad_() for x in (distribute(x, mesh, cut), distribute(y, mesh, None))]
+        found = assert_no_other_process(function, *shards)
+        assert found.placements == (cut_of(cut),)
         torch.testing.assert_close(found.full_tensor(), expected)
         gradients = torch.autograd.grad(found.full_tensor().sum(), shards)
         for part, whole in zip(gradients, torch.autograd.grad(expected.sum(), (x, y)), strict=True):
@@ -239,8 +239,8 @@ def elementwise(place: str) -> None:
 
 def errors(place: str) -> None:
     """What is refused of one device is refused with the same words."""
-    mesh = _mesh(place)
-    a, b = _distribute(torch.ones(4, 6, device=place), mesh, 0), _distribute(torch.ones(5, 4, device=place), mesh, None)
+    mesh = mesh_of(place)
+    a, b = distribute(torch.ones(4, 6, device=place), mesh, 0), distribute(torch.ones(5, 4, device=place), mesh, None)
     for options in ({}, {"dtype": "int8"}, {"precision": "best"}):
         given = (a, b) if not options else (a, a.mT)
         whole = [x.full_tensor() for x in given]
@@ -257,15 +257,15 @@ def errors(place: str) -> None:
 def two_dimensions(place: str) -> None:
     """A mesh of two dimensions, cut in each on its own."""
     for shape in ((1, PROCESSES), (PROCESSES, 1)):
-        mesh = _mesh(place, *shape)
+        mesh = mesh_of(place, *shape)
         a, b = tensors(torch, place, "float64", (4, 6), (6, 8))
-        shards = _distribute(a, mesh, 0, None), _distribute(b, mesh, None, 1)
-        found = _assert_no_other_process(interop.matmul, *shards)
-        assert found.placements == (_cut(0), _cut(1))
+        shards = distribute(a, mesh, 0, None), distribute(b, mesh, None, 1)
+        found = assert_no_other_process(interop.matmul, *shards)
+        assert found.placements == (cut_of(0), cut_of(1))
         torch.testing.assert_close(found.full_tensor(), a @ b)
-        shards = _distribute(a, mesh, 0, 1), _distribute(b, mesh, None, 0)
-        found = _assert_no_other_process(interop.matmul, *shards)
-        assert found.placements == (_cut(0), _cut("sum"))
+        shards = distribute(a, mesh, 0, 1), distribute(b, mesh, None, 0)
+        found = assert_no_other_process(interop.matmul, *shards)
+        assert found.placements == (cut_of(0), cut_of("sum"))
         torch.testing.assert_close(found.full_tensor(), a @ b)
 
 
@@ -278,6 +278,13 @@ def products(place: str) -> None:
     elementwise(place)
     errors(place)
     two_dimensions(place)
+
+
+def operators(place: str) -> None:
+    """What is defined by `interop.operator`."""
+    from helpers import sharded_operators
+
+    sharded_operators.run_all(place)
 
 
 # ---- networks ----
@@ -330,7 +337,7 @@ def fully_sharded(place: str) -> None:
     """Under FSDP2, each process has rows of its own, and shards of the weights."""
     from torch.distributed.fsdp import fully_shard
 
-    mesh, rank = _mesh(place), dist.get_rank()
+    mesh, rank = mesh_of(place), dist.get_rank()
     x, y = tensors(torch, place, "float32", (2 * PROCESSES, 3, 16), (2 * PROCESSES, 3, 8))
     expected = _train(_network(place, is_ours=False), x, y)
     for is_ours in (False, True):
@@ -352,7 +359,7 @@ def tensor_parallel(place: str, is_compiled: bool) -> None:
     x, y = tensors(torch, place, "float32", (4, 3, 16), (4, 3, 8))
     expected = _train(_network(place, is_ours=False), x, y)
     network = parallelize_module(
-        _network(place, is_ours=True), _mesh(place), {"0": ColwiseParallel(), "1": RowwiseParallel()}
+        _network(place, is_ours=True), mesh_of(place), {"0": ColwiseParallel(), "1": RowwiseParallel()}
     )
     with CommDebugMode() as seen:
         found = network(x)

@@ -16,7 +16,7 @@ def shards_place(request):
     return request.param
 
 
-@pytest.mark.parametrize("program", ["products", "networks"])
+@pytest.mark.parametrize("program", ["products", "networks", "operators"])
 def test_two_processes(shards_place, program, tmp_path):
     alone.run(
         f"""
