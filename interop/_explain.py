@@ -15,7 +15,8 @@ from interop._kernel import Kernel
 from interop._load import Function
 from interop._matmul import matmul
 from interop._operations.table import FUNCTIONS
-from interop._operator import Operator, bound
+from interop._operator import Operator
+from interop._operators.arguments import bound
 from interop._operators.arrays import facts_of
 
 __all__ = ["ExplainedArgument", "Explanation", "explain"]

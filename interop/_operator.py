@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from interop import _core
-from interop._arguments import named, refuse_call, shown, type_name
+from interop._arguments import named, shown, type_name
 from interop._expression import Expression
 from interop._functions.array_function import ArrayFunction
 from interop._operators import calls, options, registry
 from interop._operators.arguments import bound, refuse_option, signature_of
 from interop._operators.content import key_of, portable
 from interop._operators.description import Description
-from interop._operators.signature import KEYWORDS, Signature, SizeRule, parse
+from interop._operators.signature import Signature, SizeRule, parse
 from interop._streams import StreamLike
 from interop._traced import traced_by
 

@@ -20,8 +20,8 @@ __all__ = [
     "exact",
     "fill",
     "has_tangent",
-    "is_batched",
     "in_transform",
+    "is_batched",
     "modes",
     "name_of",
     "needing_grad",
@@ -90,7 +90,9 @@ def by_vmap(function: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> S
     dims = tuple(0 if x is not None and is_batched(x) else None for x in tensors)
     level = torch._C._vmapmode_increment_nesting() - 1  # there is no other way to ask
     torch._C._vmapmode_decrement_nesting()
-    whole = [x if dim is None else torch._remove_batch_dim(x, level, 1, 0) for x, dim in zip(tensors, dims, strict=True)]
+    whole = [
+        x if dim is None else torch._remove_batch_dim(x, level, 1, 0) for x, dim in zip(tensors, dims, strict=True)
+    ]
     places: list[int] = []
     count = 0
 

@@ -94,7 +94,9 @@ def test_a_gradient_that_is_expanded_is_made_compact(ops, place):
         seen.append((g.is_contiguous(), tuple(g.stride())))
         return g * 2.0
 
-    twice = interop.operator(f"torch_{place}::twice", interop.elementwise("2 * x"), "x[..., n] -> [..., n]", gradient=gradient)
+    twice = interop.operator(
+        f"torch_{place}::twice", interop.elementwise("2 * x"), "x[..., n] -> [..., n]", gradient=gradient
+    )
     (x,) = leaves(*arrays(place, (3, 4)))
     twice(x).sum().backward()
     assert seen == [(True, (4, 1))]
@@ -142,7 +144,9 @@ def test_none_is_no_gradient(place):
 
 def test_a_call_keeps_what_its_gradient_reads(place):
     def kept_by(gradient):
-        op = interop.operator(f"torch_{place}::kept", interop.elementwise("x * y"), "x[n], y[n] -> [n]", gradient=gradient)
+        op = interop.operator(
+            f"torch_{place}::kept", interop.elementwise("x * y"), "x[n], y[n] -> [n]", gradient=gradient
+        )
         x, y = leaves(*arrays(place, (4,), (4,)))
         kept = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
@@ -280,7 +284,10 @@ def test_an_operator_that_is_called_for_each(place):
     assert calls == [(4,)] * 3
 
 
-@pytest.mark.parametrize("transform", [grad, jacrev, jacfwd, hessian, lambda f, k: jacfwd(jacfwd(f, k), k), lambda f, k: jacrev(jacrev(f, k), k)])
+@pytest.mark.parametrize(
+    "transform",
+    [grad, jacrev, jacfwd, hessian, lambda f, k: jacfwd(jacfwd(f, k), k), lambda f, k: jacrev(jacrev(f, k), k)],
+)
 @pytest.mark.parametrize("place_of", [0, 1])
 def test_transforms(ops, place, transform, place_of):
     x, w = arrays(place, (3, 4), (4,))
@@ -293,7 +300,8 @@ def test_transforms(ops, place, transform, place_of):
 
     torch.testing.assert_close(transform(mine, place_of)(x, w), transform(theirs, place_of)(x, w))
     torch.testing.assert_close(
-        vmap(transform(mine, place_of), (0, None))(x[:, None], w), vmap(transform(theirs, place_of), (0, None))(x[:, None], w)
+        vmap(transform(mine, place_of), (0, None))(x[:, None], w),
+        vmap(transform(theirs, place_of), (0, None))(x[:, None], w),
     )
 
 
@@ -304,9 +312,7 @@ def test_gradients_of_tangents(ops, place):
         return grad(lambda x: jvp(lambda x: f(x).square().sum(), (x,), (x,))[1])(x)
 
     torch.testing.assert_close(pushed(lambda x: ops["row_dot"](x, w)), pushed(lambda x: x @ w))
-    torch.testing.assert_close(
-        vjp(lambda x: ops["softmax"](x), x)[1](x), vjp(lambda x: x.softmax(-1), x)[1](x)
-    )
+    torch.testing.assert_close(vjp(lambda x: ops["softmax"](x), x)[1](x), vjp(lambda x: x.softmax(-1), x)[1](x))
 
 
 def test_functional_call(ops, place):

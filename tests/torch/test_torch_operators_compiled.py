@@ -146,7 +146,10 @@ def test_several_results(ops, place):
 
 def test_transforms_are_compiled(ops, place):
     x, w = arrays(place, (3, 5, 4), (4,))
-    for transform in (torch.func.vmap, lambda f, dims: torch.func.vmap(torch.func.grad(lambda *x: f(*x).sum(), 1), dims)):
+    for transform in (
+        torch.func.vmap,
+        lambda f, dims: torch.func.vmap(torch.func.grad(lambda *x: f(*x).sum(), 1), dims),
+    ):
         compiled = Compiled(torch, transform(ops["row_dot"], (1, None)))
         torch.testing.assert_close(compiled(x, w), transform(torch.matmul, (1, None))(x, w))
         assert compiled.breaks == []
@@ -168,7 +171,9 @@ def test_an_operator_of_a_python_function(ops, place):
     def call(x, w):
         return interop.multiply(ops["row_dot"](ops["softmax"](x), w), 2.0)
 
-    op = interop.operator(f"compiled_{place}::rows", call, "x[..., n], w[n] -> [...]", gradient=lambda g, x, w, y: (None, None))
+    op = interop.operator(
+        f"compiled_{place}::rows", call, "x[..., n], w[n] -> [...]", gradient=lambda g, x, w, y: (None, None)
+    )
     x, w = arrays(place, (3, 4), (4,))
     compiled = Compiled(torch, op)
     torch.testing.assert_close(compiled(x, w), x.softmax(-1) @ w * 2)
@@ -254,8 +259,8 @@ def test_an_exported_program_is_loaded_by_another_process(tmp_path, order):
 
 
 def test_a_program_without_torch_loads_none(tmp_path):
-    code = f"import sys\n{_DEFINITION.strip()}\nassert twice(np.ones((2, 3))).sum() == 12\nassert 'torch' not in sys.modules"
-    alone.run(code, tmp_path, silent=True)
+    used = "assert twice(np.ones((2, 3))).sum() == 12\nassert 'torch' not in sys.modules"
+    alone.run(f"import sys\n{_DEFINITION.strip()}\n{used}", tmp_path, silent=True)
 
 
 # ---- defined again ----

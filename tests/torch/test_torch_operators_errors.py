@@ -72,7 +72,9 @@ def test_no_gradient_in_a_graph():
 )
 def test_no_tangent(forward):
     op = define("no_tangent", gradient=lambda g, x, y, z: (g * y, g * x))
-    words = "errors::no_tangent: x has a tangent, and the operator has no tangent; its gradient serves reverse mode alone"
+    words = (
+        "errors::no_tangent: x has a tangent, and the operator has no tangent; its gradient serves reverse mode alone"
+    )
     with pytest.raises(NotImplementedError, match=f"{words}; accepted: .*tangent=f"):
         forward(op)
 
@@ -91,7 +93,11 @@ def test_no_tangent_of_a_dual():
 @pytest.mark.parametrize(
     ("gradient", "error", "words"),
     [
-        (lambda g, x, y, z: g, TypeError, "gradient returned torch.Tensor; accepted: a tuple of 2, for the inputs (x, y)"),
+        (
+            lambda g, x, y, z: g,
+            TypeError,
+            "gradient returned torch.Tensor; accepted: a tuple of 2, for the inputs (x, y)",
+        ),
         (lambda g, x, y, z: (g,), ValueError, "gradient returned a tuple of 1; accepted: 2"),
         (lambda g, x, y, z: (g.sum(), None), ValueError, "gradient returned an array of shape () for x"),
         (lambda g, x, y, z: (None, g[..., :1]), ValueError, "gradient returned an array of shape"),
@@ -147,6 +153,7 @@ def test_wrong_tangents(tangent, error, words):
 
 def ways():
     """Ways to call, which have the same said of the same inputs."""
+
     def mapped(f):
         def call(*inputs):
             dims = tuple(0 if isinstance(x, torch.Tensor) else None for x in inputs)
@@ -155,9 +162,16 @@ def ways():
         return call
 
     def with_grad(f):
-        return lambda *x: f(*(y.requires_grad_() if isinstance(y, torch.Tensor) and y.is_floating_point() else y for y in x))
+        return lambda *x: f(
+            *(y.requires_grad_() if isinstance(y, torch.Tensor) and y.is_floating_point() else y for y in x)
+        )
 
-    return {"eager": lambda f: f, "vmap": mapped, "grad": with_grad, "grad again": lambda f: (f(ones(grad=True), ones()), with_grad(f))[1]}
+    return {
+        "eager": lambda f: f,
+        "vmap": mapped,
+        "grad": with_grad,
+        "grad again": lambda f: (f(ones(grad=True), ones()), with_grad(f))[1],
+    }
 
 
 @pytest.fixture(params=ways())
@@ -196,7 +210,10 @@ def test_two_devices():
     op = define("devices")
     op(ones(), ones())
     torch.vmap(op)(ones(), ones())
-    with FakeTensorMode(), pytest.raises(ValueError, match="errors::devices: x is on cpu and y is on cuda:0; accepted: all"):
+    with (
+        FakeTensorMode(),
+        pytest.raises(ValueError, match="errors::devices: x is on cpu and y is on cuda:0; accepted: all"),
+    ):
         op(ones(), ones(device="cuda:0"))
 
 
