@@ -13,7 +13,18 @@ from helpers import libraries, machine
 import interop
 from interop import _core
 from interop._commands import bench
-from interop._commands.bench import elementwise, examples, gradients, launches, matmul, measure, overhead, plot, table
+from interop._commands.bench import (
+    elementwise,
+    examples,
+    gradients,
+    launches,
+    matmul,
+    measure,
+    operators,
+    overhead,
+    plot,
+    table,
+)
 
 
 def test_without_a_gpu_it_says_so(capsys):
@@ -238,6 +249,18 @@ def test_gradients_prints_a_row_for_each_product_on_gpu(cuda_torch, monkeypatch,
     assert len(rows) == 2 * 6 * 3
     assert all(float(row["wall_us"]) > 0 for row in rows)
     assert {row["n"] for row in rows if row["host_us"]} == {"16"}
+
+
+@pytest.mark.gpu
+def test_operators_prints_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp_path):
+    for name, value in {"_WARM_UP": 2, "BLOCKS": 2, "_CALLS": 3}.items():
+        monkeypatch.setattr(measure, name, value)
+    monkeypatch.setattr(operators, "warm_up", lambda _: None)
+    assert bench.run("operators", str(tmp_path / "rows.csv")) == 0
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 + 3 + 3
+    assert all(float(row["host_us"]) > 0 for row in rows)
 
 
 @pytest.mark.gpu

@@ -172,7 +172,8 @@ def compact(x: torch.Tensor) -> torch.Tensor:
 class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
     """A call that autograd knows: of exact tensors, or at one level of a transform.
 
-    `apply_recorded(known, below, *inputs)`: `below` computes the results of tensors that are more than memory, or is None.
+    `apply_recorded(known, below, *inputs)`: `below` computes the results of tensors that are more than memory; None for
+    those that are not.
     """
 
     _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)

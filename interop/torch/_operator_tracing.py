@@ -29,9 +29,7 @@ def call(operator: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if named.pop(option, None) is not None:
             leave(f"{name}: {option}= cannot be used in a traced function: what runs the graph chooses it")
     known = _define(name, description.key)
-    given = list(inputs)
-    for by_name in _rest(name, len(inputs), tuple(named)):
-        given.append(named[by_name])
+    given = [*inputs, *[named[by_name] for by_name in _rest(name, len(inputs), tuple(named))]]
     operands, in_numpy = [], None
     for x, (operand, takes_array) in zip(given, known, strict=True):
         if takes_array and isinstance(x, np.ndarray | torch.Tensor):

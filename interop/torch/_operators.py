@@ -99,7 +99,7 @@ class _Defined:
 
     def _run(self, *inputs: Any) -> Any:
         """Compute, of memory: compact, as are the results, and of their own memory, as torch's operators' are."""
-        given = tuple(compact(exact(x)) if isinstance(x, torch.Tensor) else x for x in inputs)  # type: ignore[arg-type]
+        given = tuple(compact(exact(x)) if isinstance(x, torch.Tensor) else x for x in inputs)
         records = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)  # autograd has been asked before
         try:

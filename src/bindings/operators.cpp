@@ -69,9 +69,9 @@ class OperatorCalls {
         prepare_(std::move(prepare)),
         check_(std::move(check)) {}
 
-  /// "torch" or "jax" where a transform or a mode of these needs the call; "torch_autograd" where only a record does, of
-  /// tensors that are memory; "unknown" where an input is of no array type that is known; "" where the call is run at
-  /// once.
+  /// "torch" or "jax" where a transform or a mode of these needs the call; "torch_autograd" where only a record does,
+  /// of tensors that are memory; "unknown" where an input is of no array type that is known; "" where the call is run
+  /// at once.
   const char* door(const nb::tuple& inputs) const {
     Room<Argument> arguments(static_cast<int>(arrays_.size()));
     int count = 0;
@@ -283,7 +283,8 @@ void bind_operators(nb::module_& m) {
            "\"torch\" or \"jax\" where a transform or a mode of theirs needs the call, \"torch_autograd\" where only a "
            "record does, of tensors that are memory, \"unknown\" where an input is of no array type that is known, "
            "else \"\".")
-      .def("run", &OperatorCalls::run, nb::arg(), nb::sig("def run(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
+      .def("run", &OperatorCalls::run, nb::arg(),
+           nb::sig("def run(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
            "The same for arrays that are memory, whatever their libraries note of them.")
       .def_static("is_known", &OperatorCalls::is_known, nb::arg().none(), "Is it of an array type that is known?")
       .def("record_by", &OperatorCalls::set_record, nb::arg(), nb::arg(),

@@ -259,8 +259,8 @@ def test_an_exported_program_is_loaded_by_another_process(tmp_path, order):
 
 
 def test_a_program_without_torch_loads_none(tmp_path):
-    code = f"import sys\n{_DEFINITION.strip()}\nassert twice(np.ones((2, 3))).sum() == 12\nassert 'torch' not in sys.modules"
-    alone.run(code, tmp_path, silent=True)
+    used = "assert twice(np.ones((2, 3))).sum() == 12\nassert 'torch' not in sys.modules"
+    alone.run(f"import sys\n{_DEFINITION.strip()}\n{used}", tmp_path, silent=True)
 
 
 # ---- defined again ----

@@ -93,7 +93,11 @@ def test_no_tangent_of_a_dual():
 @pytest.mark.parametrize(
     ("gradient", "error", "words"),
     [
-        (lambda g, x, y, z: g, TypeError, "gradient returned torch.Tensor; accepted: a tuple of 2, for the inputs (x, y)"),
+        (
+            lambda g, x, y, z: g,
+            TypeError,
+            "gradient returned torch.Tensor; accepted: a tuple of 2, for the inputs (x, y)",
+        ),
         (lambda g, x, y, z: (g,), ValueError, "gradient returned a tuple of 1; accepted: 2"),
         (lambda g, x, y, z: (g.sum(), None), ValueError, "gradient returned an array of shape () for x"),
         (lambda g, x, y, z: (None, g[..., :1]), ValueError, "gradient returned an array of shape"),

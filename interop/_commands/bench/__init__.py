@@ -16,7 +16,7 @@ from typing import Any
 
 import interop
 from interop import _core
-from interop._commands.bench import elementwise, examples, gradients, matmul, overhead, plot, table
+from interop._commands.bench import elementwise, examples, gradients, matmul, operators, overhead, plot, table
 from interop._commands.bench.measure import Row, try_import
 
 __all__ = ["run"]
@@ -55,6 +55,7 @@ def run(
         "overhead": overhead.run,
         "examples": examples.run,
         "gradients": gradients.run,
+        "operators": operators.run,
         "matmul": functools.partial(matmul.run, only=only),
         "elementwise": elementwise.run,
     }
