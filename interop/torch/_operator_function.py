@@ -8,7 +8,7 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -18,7 +18,7 @@ from interop._arguments import type_name
 from interop._operators.description import Description
 from interop.torch._tensors import by_vmap, has_tangent, is_batched, name_of, needing_grad, outer_levels
 
-__all__ = ["Known", "apply_recorded", "compact"]
+__all__ = ["Below", "Known", "apply_recorded", "compact"]
 
 
 class Known:
@@ -27,19 +27,19 @@ class Known:
     def __init__(self, description: Description, keeps_all: bool = False) -> None:
         """Take the operator. `keeps_all`: a call keeps all arrays, as its tangents need, not those of `gradient`."""
         signature = description.signature
-        self.description = description
+        self.description, self.known = description, self
         self.gradient, self.tangent = description.gradient, description.tangent
         self.arrays = signature.arrays
         self.names = [signature.inputs[place].name for place in self.arrays]
         self.numbers = [place for place, operand in enumerate(signature.inputs) if operand.axes is None]
         self.count = len(signature.inputs)
+        self.total = self.count + len(signature.outputs)
         self.several = len(signature.outputs) > 1
         self.keeps_all = keeps_all
         both = (*signature.inputs, *signature.outputs)
         reads = [True] * len(both) if keeps_all else _reads(description.gradient, len(both))
         #: The places, among the inputs and the results, of the arrays that a call keeps.
         self.kept = [place for place, operand in enumerate(both) if operand.axes is not None and reads[place]]
-        self.keeps_inputs = set(self.arrays) <= set(self.kept)
         order = {place: k for k, place in enumerate((*self.kept, *self.numbers))}
         self._found = operator.itemgetter(*(order.get(place, -1) for place in range(len(both))))
         names = [operand.name for operand in signature.inputs]
@@ -52,25 +52,28 @@ class Known:
             description.check_results,
         )
 
-        #: Calls `call` at once, of tensors that are memory, where torch records nothing.
-        self.run: Callable[[tuple[Any, ...]], Any] = self._run_exact if description.is_exact else self._run
+        self._is_exact = description.is_exact
 
     @functools.cached_property
     def with_tangents(self) -> Known:
         """The same for calls that may have tangents."""
         return Known(self.description, keeps_all=True)
 
-    def _run_exact(self, inputs: tuple[Any, ...]) -> Any:
-        made = self._calls.run(inputs)
-        return self.description.run(inputs) if made is NotImplemented else made
+    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """Call `call` at once, of tensors that are memory, where torch records nothing.
 
-    def _run(self, inputs: tuple[Any, ...]) -> Any:
-        """Raise where `call` has written to an input, as far as torch counts that."""
+        Returns the results, and `facts`. Raises where `call` has written to an input, as far as torch counts that.
+        """
+        if self._is_exact:
+            made: Any = self._calls.run_and_tell(inputs)
+            if made is NotImplemented:
+                made = self.description.run(inputs), self.facts(inputs)
+            return made  # type: ignore[no-any-return]
         tensors = self.tensors(inputs)
         versions = [None if x.is_inference() else x._version for x in tensors]
-        made = self._calls.run(inputs)
+        made = self._calls.run_and_tell(inputs)
         if made is NotImplemented:
-            made = self.description.run(inputs)
+            made = self.description.run(inputs), self.facts(inputs)
         for name, x, version in zip(self.names, tensors, versions, strict=True):
             if version is not None and x._version != version:
                 raise TypeError(
@@ -78,6 +81,10 @@ class Known:
                     "inputs, such as one that writes to a copy"
                 )
         return made
+
+    def facts(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the shapes and dtypes of the inputs that are arrays."""
+        return tuple((x.shape, x.dtype) for x in self.tensors(inputs))
 
     def tensors(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the inputs that are arrays."""
@@ -96,24 +103,13 @@ class Known:
         found: tuple[Any, ...] = self._found((*kept, *numbers, None))
         return found
 
-    def gradients(
-        self, values: Sequence[Any], facts: Sequence[tuple[Any, Any]], needed: Sequence[bool], *grads: Any
-    ) -> Sequence[Any]:
-        """Return the gradients by the inputs that need one, of the results' gradients; raise for anything else."""
+    def gradients(self, values: Sequence[Any], facts: tuple[Any, ...], *grads: Any) -> Sequence[Any]:
+        """Return the gradients by the inputs, of the results' gradients; raise for anything else."""
         g = tuple([compact(x) for x in grads]) if self.several else compact(grads[0])
         given = self.gradient(g, *values)  # type: ignore[misc]
-        if type(given) is not tuple or len(given) != self.count:
-            return self._checked(given, facts, needed)
-        for place, (shape, dtype) in zip(self.arrays, facts):  # noqa: B905 - `strict` takes time
-            x = given[place]
-            if x is not None and not (isinstance(x, torch.Tensor) and x.dtype is dtype and x.shape == shape):
-                return self._checked(given, facts, needed)
-        for place in self.numbers:
-            if given[place] is not None:
-                return self._checked(given, facts, needed)
-        return given if all(needed) else [x if needs else None for x, needs in zip(given, needed)]  # noqa: B905
+        return given if self._calls.fit(given, facts) else self._checked(given, facts)
 
-    def _checked(self, given: Any, facts: Sequence[tuple[Any, Any]], needed: Sequence[bool]) -> list[Any]:
+    def _checked(self, given: Any, facts: Sequence[tuple[Any, Any]]) -> list[Any]:
         checked = self.description.check_gradients(given, [(tuple(shape), name_of(dtype)) for shape, dtype in facts])
         results: list[Any] = [None] * self.count
         for place, name, x in zip(self.arrays, self.names, checked, strict=True):
@@ -122,7 +118,7 @@ class Known:
                     f"{self.description.label}: gradient returned {type_name(x)} for {name}; accepted: torch.Tensor, "
                     "as the inputs are"
                 )
-            results[place] = x if needed[place] else None
+            results[place] = x
         return results
 
     def refuse_tangent(self, has_tangent: Sequence[bool]) -> NoReturn:
@@ -169,29 +165,38 @@ def compact(x: torch.Tensor) -> torch.Tensor:
     return x.resolve_conj().resolve_neg().contiguous()
 
 
+class Below(NamedTuple):
+    """An operator at the levels below one of a transform, which computes in the place of `Known`."""
+
+    known: Known
+    compute: Callable[[tuple[Any, ...]], Any]
+
+    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """Return what `Known.run` does."""
+        return self.compute(inputs), self.known.facts(inputs)
+
+
 class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
     """A call that autograd knows: of exact tensors, or at one level of a transform.
 
-    `apply_recorded(known, below, *inputs)`: `below` computes the results of tensors that are more than memory; None for
-    those that are not.
+    `apply_recorded(step, *inputs)`: `step` is a `Known`, or a `Below` for tensors that are more than their memory.
     """
 
     _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
 
     @staticmethod
-    def forward(ctx: Any, known: Known, below: Callable[..., Any] | None, *inputs: Any) -> Any:
+    def forward(ctx: Any, step: Known | Below, *inputs: Any) -> Any:
         """Compute, and keep what the derivatives read."""
-        made = known.run(inputs) if below is None else below(inputs)
+        made, facts = step.run(inputs)
+        known = step.known
         outputs = made if known.several else (made,)
         both = (*inputs, *outputs)
-        ctx.known = known
+        ctx.known, ctx.facts = known, facts
         ctx.save_for_backward(*[both[place] for place in known.kept])
         if known.keeps_all:
             ctx.save_for_forward(*[both[place] for place in known.kept])
         if known.numbers:
             ctx.numbers = [inputs[place] for place in known.numbers]
-        if not known.keeps_inputs:
-            ctx.facts = [(inputs[place].shape, inputs[place].dtype) for place in known.arrays]
         for x in outputs:
             if not x.is_floating_point() and not x.is_complex():
                 discrete = [x for x in outputs if not x.is_floating_point() and not x.is_complex()]
@@ -202,23 +207,18 @@ class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[mi
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Return the gradients, of which torch's record goes on where it is asked for."""
-        known = ctx.known
-        values = known.values(ctx.saved_tensors, ctx.numbers if known.numbers else ())
-        if known.keeps_inputs:
-            facts = [(values[place].shape, values[place].dtype) for place in known.arrays]
-        else:
-            facts = ctx.facts
-        needed = ctx.needs_input_grad[2:]
+        known, facts, values = ctx.known, ctx.facts, ctx.saved_tensors
+        if len(values) != known.total:
+            values = known.values(values, ctx.numbers if known.numbers else ())
         for x in grads:
             if is_batched(x):
-                gradients = functools.partial(known.gradients, values, facts, needed)
-                return None, None, *by_vmap(gradients, grads)
-        return None, None, *known.gradients(values, facts, needed, *grads)
+                return None, *by_vmap(functools.partial(known.gradients, values, facts), grads)
+        return None, *known.gradients(values, facts, *grads)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Return the tangents of the results."""
-        known, tangents = ctx.known, tangents[2:]
+        known, tangents = ctx.known, tangents[1:]
         if known.tangent is None:
             with forward_ad._set_fwd_grad_enabled(True):
                 known.refuse_tangent([*map(has_tangent, ctx.saved_tensors)])

@@ -15,7 +15,7 @@ import torch
 from interop._operators import registry
 from interop._operators.description import Description
 from interop.torch._operator_batching import batched
-from interop.torch._operator_function import Known, apply_recorded, compact
+from interop.torch._operator_function import Below, Known, apply_recorded, compact
 from interop.torch._sharding import is_distributed
 from interop.torch._tensors import (
     as_tensor,
@@ -57,11 +57,11 @@ def record(description: Description, inputs: tuple[Any, ...]) -> Any:
     known, given = _known(description), operands(description, inputs)
     if known.gradient is None:
         known.refuse_gradient(given)
-    return apply_recorded(known, None, *given)
+    return apply_recorded(known, *given)
 
 
 def recorder(description: Description) -> tuple[Callable[..., Any], Known]:
-    """Return a function, and its first argument, which are called with these, None, and the inputs, to do the same."""
+    """Return a function, and its first argument, which the inputs follow, to do the same."""
     return apply_recorded, _known(description)
 
 
@@ -103,7 +103,7 @@ class _Defined:
         records = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)  # autograd has been asked before
         try:
-            made = self.known.run(given)
+            made, _ = self.known.run(given)
             if self.description.is_exact:
                 return made
             taken = {_storage(x) for x in self.known.tensors(inputs)}
@@ -148,7 +148,7 @@ class _Defined:
                 return self.overload.redispatch(rest, *inputs)
 
         with single_level():
-            return apply_recorded(known.with_tangents if has_tangents else known, below, *inputs)
+            return apply_recorded(Below(known.with_tangents if has_tangents else known, below), *inputs)
 
     def _vmap(self, info: Any, dims: Sequence[int | None], *inputs: Any) -> Any:
         results = batched(self.overload, self.description, info.batch_size, dims, inputs)

@@ -36,6 +36,7 @@ struct Plan {
   std::vector<nb::object> values;  // beside the places
   nb::object tail;                 // None: the arguments by position; else they are a tuple, and these follow it
   nb::object expected;             // None, or a tuple of the results' shapes and dtypes
+  nb::tuple told;                  // the arrays' shapes and dtypes, for a gradient's check
   std::vector<nb::object> made;    // the results' dtypes, once they have been checked
 };
 
@@ -93,7 +94,7 @@ class OperatorCalls {
   /// Is it an array of a type that is known, which may be asked for no more than its type?
   static bool is_known(nb::handle x) { return exchange::find_route(x) != nullptr; }
 
-  /// Has `call` call record(known, None, *inputs) where a record of torch's needs the call, and all arrays are its own.
+  /// Has `call` call record(known, *inputs) where a record of torch's needs the call, and all arrays are its own.
   void set_record(nb::object record, nb::object known) {
     record_ = std::move(record);
     known_ = std::move(known);
@@ -110,19 +111,49 @@ class OperatorCalls {
 
   /// The same for arrays that are memory and nothing else: nothing is asked of their libraries' records and modes.
   nb::object run(const nb::tuple& inputs) {
-    Facts facts;
-    if (!read(inputs, facts)) return nb::borrow(Py_NotImplemented);
-    std::shared_ptr<Plan> plan = find(inputs, facts);
-    if (!plan) {
-      plan = make(inputs, facts);
-      if (!plan) return nb::borrow(Py_NotImplemented);
+    const std::shared_ptr<Plan> plan = plan_of(inputs);
+    return plan ? checked(*plan, run_plan(*plan, inputs)) : nb::borrow(Py_NotImplemented);
+  }
+
+  /// The same, and a tuple of the arrays' shapes and dtypes.
+  nb::object run_and_tell(const nb::tuple& inputs) {
+    const std::shared_ptr<Plan> plan = plan_of(inputs);
+    if (!plan) return nb::borrow(Py_NotImplemented);
+    nb::object made = checked(*plan, run_plan(*plan, inputs));
+    return nb::make_tuple(std::move(made), plan->told);
+  }
+
+  /// Are these what gradients of arrays of such shapes and dtypes are: a tuple with one for each input, or None?
+  bool fit(nb::handle gradients, const nb::tuple& told) const {
+    if (!PyTuple_CheckExact(gradients.ptr()) || nb::len(gradients) != names_.size()) return false;
+    const auto given = nb::borrow<nb::tuple>(gradients);
+    size_t k = 0;
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const nb::handle x = given[i];
+      const bool is_array = k < arrays_.size() && static_cast<size_t>(arrays_[k]) == i;
+      const nb::handle facts = is_array ? nb::handle(told[k++]) : nb::handle();
+      if (x.is_none()) continue;
+      if (!is_array) return false;
+      const nb::object dtype = exchange::attribute_or_null(x, kDtype);
+      if (!dtype.is(facts[1])) return false;
+      const nb::object shape = exchange::attribute_or_null(x, kShape);
+      if (!shape.is_valid() || !equal(shape, facts[0])) return false;
     }
-    nb::object made = run_plan(*plan, inputs);
-    if (!plan->expected.is_none() && !is_as_expected(*plan, made)) return check(*plan, made);
-    return made;
+    return true;
   }
 
  private:
+  std::shared_ptr<Plan> plan_of(const nb::tuple& inputs) {
+    Facts facts;
+    if (!read(inputs, facts)) return nullptr;
+    std::shared_ptr<Plan> plan = find(inputs, facts);
+    return plan ? plan : make(inputs, facts);
+  }
+
+  nb::object checked(Plan& plan, nb::object made) const {
+    return plan.expected.is_none() || is_as_expected(plan, made) ? std::move(made) : check(plan, made);
+  }
+
   nb::object record(const nb::tuple& inputs) const {
     if (!record_.is_valid()) return nb::borrow(Py_NotImplemented);
     for (const int place : arrays_) {
@@ -132,11 +163,10 @@ class OperatorCalls {
     }
     const nb::object record = record_, known = known_;  // which may be set again meanwhile
     const size_t count = nb::len(inputs);
-    Room<PyObject*> passed(static_cast<int>(count) + 2);
+    Room<PyObject*> passed(static_cast<int>(count) + 1);
     passed[0] = known.ptr();
-    passed[1] = Py_None;
-    for (size_t i = 0; i < count; ++i) passed[static_cast<int>(i) + 2] = PyTuple_GET_ITEM(inputs.ptr(), i);
-    PyObject* const made = PyObject_Vectorcall(record.ptr(), passed.data(), count + 2, nullptr);
+    for (size_t i = 0; i < count; ++i) passed[static_cast<int>(i) + 1] = PyTuple_GET_ITEM(inputs.ptr(), i);
+    PyObject* const made = PyObject_Vectorcall(record.ptr(), passed.data(), count + 1, nullptr);
     if (!made) nb::raise_python_error();
     return nb::steal(made);
   }
@@ -192,6 +222,11 @@ class OperatorCalls {
     for (const nb::handle value : nb::borrow<nb::tuple>(parts[2])) plan->values.push_back(nb::borrow(value));
     plan->tail = parts[3];
     plan->expected = parts[4];
+    nb::list told;
+    for (size_t k = 0; k < arrays_.size(); ++k) {
+      told.append(nb::make_tuple(facts.shapes[k], attribute(inputs[static_cast<size_t>(arrays_[k])], kDtype)));
+    }
+    plan->told = nb::tuple(told);
     if (plans_.size() < kMostPlans) {
       plans_.push_back(plan);
     } else {
@@ -287,10 +322,16 @@ void bind_operators(nb::module_& m) {
            nb::sig("def run(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
            "The same for arrays that are memory, whatever their libraries note of them.")
       .def_static("is_known", &OperatorCalls::is_known, nb::arg().none(), "Is it of an array type that is known?")
+      .def("run_and_tell", &OperatorCalls::run_and_tell, nb::arg(),
+           nb::sig("def run_and_tell(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
+           "What `run` returns, and a tuple of the arrays' shapes and dtypes.")
+      .def("fit", &OperatorCalls::fit, nb::arg().none(), nb::arg(),
+           nb::sig("def fit(self, gradients: typing.Any, told: tuple[tuple[typing.Any, typing.Any], ...], /) -> bool"),
+           "Is it a tuple with None, or an array of the shape and dtype of the input, for each input?")
       .def("record_by", &OperatorCalls::set_record, nb::arg(), nb::arg(),
            nb::sig("def record_by(self, record: collections.abc.Callable[..., typing.Any], known: typing.Any, /) -> "
                    "None"),
-           "Have `call` return record(known, None, *inputs) where a record of torch's needs the call, nothing else "
+           "Have `call` return record(known, *inputs) where a record of torch's needs the call, nothing else "
            "does, and all arrays are its tensors.");
 }
 
