@@ -121,7 +121,7 @@ class Arguments {
 };
 
 // Of the stage in which XLA makes a program ready to run: what only Python finds or compiles is found here.
-ffi::Error instantiate(ffi::Dictionary attributes) {
+ffi::Error instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {
   return guarded("interop", [&] {
     const auto key = attributes.get<std::string_view>("function");
     if (!key.has_value()) throw ValueError(key.error().message());
@@ -130,7 +130,8 @@ ffi::Error instantiate(ffi::Dictionary attributes) {
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kInstantiate, instantiate, ffi::Ffi::BindInstantiate().Attrs());
+// Newer XLA passes the buffers, without memory, in this stage, too.
+XLA_FFI_DEFINE_HANDLER(kInstantiate, instantiate, ffi::Ffi::BindInstantiate().RemainingArgs().RemainingRets().Attrs());
 
 ffi::Error call_on_host(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view key,
                         ffi::Span<const uint8_t> numbers) {
