@@ -29,7 +29,7 @@ from interop.torch._tensors import (
     single_level,
 )
 
-__all__ = ["compute", "defined", "operands", "record", "recorder"]
+__all__ = ["compute", "defined", "operands", "record", "recorder", "traced_in"]
 
 
 # ---- calls ----
@@ -97,7 +97,7 @@ class _Defined:
     def destroy(self) -> None:
         self.library._destroy()  # as torch.library.custom_op does of one that is defined again
 
-    def _run(self, *inputs: Any) -> Any:
+    def _run(self, *inputs: Any, **_: Any) -> Any:
         """Compute, of memory: compact, as are the results, and of their own memory, as torch's operators' are."""
         given = tuple(compact(exact(x)) if isinstance(x, torch.Tensor) else x for x in inputs)
         records = torch.is_grad_enabled()
@@ -116,7 +116,7 @@ class _Defined:
             torch._C._set_grad_enabled(records)
         return tuple(results) if self.known.several else results[0]
 
-    def _fake(self, *inputs: Any) -> Any:
+    def _fake(self, *inputs: Any, **_: Any) -> Any:
         """Return results without memory."""
         tensors = self.known.tensors(inputs)
         first, *others = tensors
@@ -130,7 +130,7 @@ class _Defined:
         results = tuple(first.new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in expected)
         return results if self.known.several else results[0]
 
-    def _autograd(self, keyset: Any, *inputs: Any) -> Any:
+    def _autograd(self, keyset: Any, *inputs: Any, **_: Any) -> Any:
         known, tensors = self.known, self.known.tensors(inputs)
         self._know_distributed(tensors)
         rest = keyset & torch._C._after_autograd_keyset
@@ -150,7 +150,7 @@ class _Defined:
         with single_level():
             return apply_recorded(Below(known.with_tangents if has_tangents else known, below), *inputs)
 
-    def _vmap(self, info: Any, dims: Sequence[int | None], *inputs: Any) -> Any:
+    def _vmap(self, info: Any, dims: Sequence[int | None], *inputs: Any, **_: Any) -> Any:
         results = batched(self.overload, self.description, info.batch_size, dims, inputs)
         return results, (0,) * len(results) if self.known.several else 0
 
@@ -165,8 +165,21 @@ class _Defined:
 def _schema(description: Description) -> str:
     signature = description.signature
     inputs = ", ".join(f"{'Scalar' if x.axes is None else 'Tensor'} {x.name}" for x in signature.inputs)
+    inputs += f", *, str? {traced_in(description)}=None"
     count = len(signature.outputs)
     return f"({inputs}) -> {'Tensor' if count == 1 else '(' + ', '.join(['Tensor'] * count) + ')'}"
+
+
+def traced_in(description: Description) -> str:
+    """Return the name of the keyword by which a traced call says what it is of, and which nothing reads.
+
+    Torch keeps compiled graphs on disk by what is in the graph that it compiles, not by what the Python functions of an
+    operator are: by that name alone, an old gradient would be used on after it has been changed.
+    """
+    name = "traced_in"
+    while any(operand.name == name for operand in description.signature.inputs):
+        name += "_"
+    return name
 
 
 def _storage(x: torch.Tensor) -> int:

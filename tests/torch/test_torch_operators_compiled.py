@@ -60,9 +60,9 @@ def test_the_schema_is_that_of_the_signature(ops, place):
     package = getattr(torch.ops, f"compiled_{place}")
     schemas = [str(getattr(package, name).default._schema).partition("::")[2] for name in ("row_dot", "times", "parts")]
     assert schemas == [
-        "row_dot(Tensor x, Tensor w) -> Tensor",
-        "times(Tensor x, Scalar by) -> Tensor",
-        "parts(Tensor x) -> (Tensor, Tensor)",
+        "row_dot(Tensor x, Tensor w, *, str? traced_in=None) -> Tensor",
+        "times(Tensor x, Scalar by, *, str? traced_in=None) -> Tensor",
+        "parts(Tensor x, *, str? traced_in=None) -> (Tensor, Tensor)",
     ]
 
 
@@ -264,6 +264,28 @@ def test_a_program_without_torch_loads_none(tmp_path):
 
 
 # ---- defined again ----
+
+
+def test_a_gradient_that_was_changed_is_not_one_that_torch_has_kept(tmp_path):
+    """Torch keeps compiled graphs on disk, the backward ones by what is in the forward ones."""
+    code = """
+        import torch
+
+        def factor():
+            return {factor}
+
+        def gradient(g, x, y):
+            return g * x * factor()
+
+        expression = interop.elementwise("x * x")
+        square = interop.operator("kept::square", expression, "x[..., n] -> [..., n]", gradient=gradient)
+        x = torch.ones(4, 5, requires_grad=True)
+        torch.compile(lambda x: square(x).sum(), fullgraph=True)(x).backward()
+        print(x.grad[0, 0].item())
+    """
+    for number in (2.0, 3.0):
+        made = alone.run(code.format(factor=number), tmp_path, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "kept"))
+        assert made.split() == [str(number)]
 
 
 def test_a_definition_takes_the_place_of_another(place):
