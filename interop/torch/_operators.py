@@ -81,7 +81,7 @@ class _Defined:
         package, _, name = description.name.partition("::")
         self.library = torch.library.Library(package, "FRAGMENT")
         try:
-            self.library.define(f"{name}{_schema(description)}", tags=(torch.Tag.pt2_compliant_tag,))
+            self.library.define(f"{name}{_schema(description)}", tags=_tags(description))
         except RuntimeError as error:
             raise ValueError(
                 f"{description.label}: torch has an operator of this name, which interop.operator has not made; "
@@ -126,6 +126,7 @@ class _Defined:
                     f"{self.description.label}: {self.known.names[0]} is on {first.device} and {name} is on "
                     f"{x.device}; accepted: all arrays on one device"
                 )
+        _assume_alike(self.description, tensors)
         expected = self.description.results([(tuple(x.shape), name_of(x.dtype)) for x in tensors])
         results = tuple(first.new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in expected)
         return results if self.known.several else results[0]
@@ -160,6 +161,33 @@ class _Defined:
 
             _operator_sharding.register(self.overload, self.description)
             self.knows_distributed = True
+
+
+def _assume_alike(description: Description, tensors: Sequence[torch.Tensor]) -> None:
+    """Have torch take for equal, and check as the graph runs, the sizes of a letter that depend on data.
+
+    It could not go on where these were compared.
+    """
+    if all(type(size) is int for x in tensors for size in x.shape):
+        return
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    known: dict[Any, Any] = {}
+    for place, x in zip(description.signature.arrays, tensors, strict=True):
+        operand = description.signature.inputs[place]
+        axes: list[Any] = list(operand.axes or ())
+        if operand.has_leading:
+            lead = len(x.shape) - len(axes) + 1
+            axes[:1] = [("...", k) for k in range(lead)]
+        for axis, size in zip(axes, x.shape, strict=False):
+            first = axis if isinstance(axis, int) else known.setdefault(axis, size)
+            if first is not size and (free_unbacked_symbols(size) or free_unbacked_symbols(first)):
+                torch._check_value(size == first, lambda: f"{description.label}: the sizes of an axis are not equal")
+
+
+def _tags(description: Description) -> tuple[Any, ...]:
+    tags = ["pt2_compliant_tag"] if description.in_graphs else ["pt2_compliant_tag", "cudagraph_unsafe"]
+    return tuple(getattr(torch.Tag, name) for name in tags if hasattr(torch.Tag, name))
 
 
 def _schema(description: Description) -> str:

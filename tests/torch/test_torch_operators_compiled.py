@@ -66,6 +66,13 @@ def test_the_schema_is_that_of_the_signature(ops, place):
     ]
 
 
+@pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="torch has no such tag")
+def test_a_c_function_without_a_stream_is_in_no_cuda_graph(ops, place):
+    """Torch would take it into one, which the call refuses."""
+    overload = getattr(torch.ops, ops["row_dot"].name.partition("::")[0]).row_dot.default
+    assert (torch.Tag.cudagraph_unsafe in overload.tags) == (place == "cpu")
+
+
 def test_the_operator_makes_arrays_compact(ops, place):
     """That of torch is called inside transforms; a call of the operator itself refuses, as one of its kernel does."""
     x, w = arrays(place, (4, 3), (4,))
@@ -126,6 +133,19 @@ def test_integers_may_change_and_be_sizes(ops, place):
         (x,) = arrays(place, (by + 1, 4))
         torch.testing.assert_close(compiled(x, by), x * by + x * (by + 1))
     assert (compiled.graphs, compiled.breaks) == (2, [])
+
+
+def test_sizes_that_depend_on_data(place):
+    name, expression = f"compiled_{place}::product", interop.elementwise("x * y")
+    op = interop.operator(name, expression, "x[..., n], y[..., n] -> [..., n]")
+    (x,) = arrays(place, (4, 3))
+    masks = [torch.tensor(mask, device=place) for mask in ([True, False, True, True], [True, True, False, True])]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = Compiled(torch, lambda x, a, b: op(x[a], x[b]))
+        torch.testing.assert_close(compiled(x, *masks), x[masks[0]] * x[masks[1]])
+        with pytest.raises(Exception, match="(?i)u\\d|runtime assertion|not equal"):
+            compiled(x, masks[0], masks[0] & masks[1])
+    assert (compiled.graphs, compiled.breaks) == (1, [])
 
 
 def test_a_float_is_a_constant_of_the_graph(ops, place):
