@@ -35,6 +35,8 @@ class Call(NamedTuple):
     letters: tuple[str, ...] = ()
     #: Are the results of the shapes and dtypes of the signature, whatever the inputs?
     is_exact: bool = False
+    #: May it be part of a CUDA graph? A C function that takes no stream may not.
+    in_graphs: bool = True
 
 
 def of_python(function: Callable[..., Any], signature: Signature) -> Call:
@@ -108,10 +110,12 @@ def of_array_function(label: str, function: ArrayFunction, signature: Signature,
     def calls(inputs: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
         return made, takes.arguments(inputs)
 
+    is_kernel = "grid" in function._keywords  # which is launched on the stream of the call
+    in_graphs = is_kernel or any(p.kind == "stream" for p in function._parameters)
     keywords = tuple(name for name in KEYWORDS if name in made._keywords)
     accepted = tuple(parameters[signature.inputs[place].name].dtype for place in signature.arrays)
     dtypes = tuple(parameters[name].dtype for name in results)
-    return Call(call, keywords, accepted, dtypes, prepare, calls, takes.letters, is_exact=True)
+    return Call(call, keywords, accepted, dtypes, prepare, calls, takes.letters, is_exact=True, in_graphs=in_graphs)
 
 
 class _Takes:

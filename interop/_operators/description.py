@@ -44,6 +44,7 @@ class Description:
         self.calls = call.calls
         #: Are the results of the shapes and dtypes of `results`, without `check_results`?
         self.is_exact = call.is_exact
+        self.in_graphs = call.in_graphs
         self._dtypes = tuple(dtypes) or (None,) * len(signature.outputs)
         self.sizes = dict(sizes or {})
         self._names = [signature.inputs[place].name for place in signature.arrays]

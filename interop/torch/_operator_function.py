@@ -59,16 +59,17 @@ class Known:
         """The same for calls that may have tangents."""
         return Known(self.description, keeps_all=True)
 
-    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    def run(self, inputs: tuple[Any, ...]) -> Any:
         """Call `call` at once, of tensors that are memory, where torch records nothing.
 
         Returns the results, and `facts`. Raises where `call` has written to an input, as far as torch counts that.
         """
+        made: Any
         if self._is_exact:
-            made: Any = self._calls.run_and_tell(inputs)
+            made = self._calls.run_and_tell(inputs)
             if made is NotImplemented:
                 made = self.description.run(inputs), self.facts(inputs)
-            return made  # type: ignore[no-any-return]
+            return made
         tensors = self.tensors(inputs)
         versions = [None if x.is_inference() else x._version for x in tensors]
         made = self._calls.run_and_tell(inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def call(operator: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
     for option in KEYWORDS:
         if named.pop(option, None) is not None:
             leave(f"{name}: {option}= cannot be used in a traced function: what runs the graph chooses it")
-    known = _define(name, description.key)
+    keyword, content, known = _define(name, description.key)
     given = [*inputs, *[named[by_name] for by_name in _rest(name, len(inputs), tuple(named))]]
     operands, in_numpy = [], None
     for x, (operand, takes_array) in zip(given, known, strict=True):
@@ -40,7 +41,8 @@ def call(operator: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         else:
             leave(f"{name}: {operand} is {type(x).__name__}, with which no call can be traced")
     package, _, function = name.partition("::")
-    made = getattr(getattr(torch.ops, package), function).default(*operands)
+    overload = getattr(getattr(torch.ops, package), function).default
+    made = overload(*operands, **({} if torch.compiler.is_exporting() else {keyword: content}))
     if not in_numpy:
         return made
     return tuple([x.numpy() for x in made]) if isinstance(made, tuple) else made.numpy()
@@ -50,8 +52,11 @@ _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBo
 
 
 @constant
-def _define(name: str, key: str) -> tuple[tuple[str, bool], ...]:
-    """See to it that torch has the operator, and return the names of its inputs, and which of these are arrays."""
+def _define(name: str, key: str) -> tuple[str, str, tuple[tuple[str, bool], ...]]:
+    """See to it that torch has the operator.
+
+    Returns a keyword of torch's operator, its value, and the names of the inputs, and which of these are arrays.
+    """
     description = registry.find(name)
     if description is None or description.key != key:
         raise ValueError(
@@ -59,7 +64,11 @@ def _define(name: str, key: str) -> tuple[tuple[str, bool], ...]:
             "names"
         )
     _operators.defined(description)
-    return tuple((operand.name, operand.axes is not None) for operand in description.signature.inputs)
+    inputs = tuple((operand.name, operand.axes is not None) for operand in description.signature.inputs)
+    return _operators.traced_in(description), f"{key}, {_PROCESS}", inputs
+
+
+_PROCESS = uuid.uuid4().hex  # the key does not say what functions read of their modules
 
 
 @constant

@@ -29,7 +29,7 @@ from interop.torch._tensors import (
     single_level,
 )
 
-__all__ = ["compute", "defined", "operands", "record", "recorder"]
+__all__ = ["compute", "defined", "operands", "record", "recorder", "traced_in"]
 
 
 # ---- calls ----
@@ -81,7 +81,7 @@ class _Defined:
         package, _, name = description.name.partition("::")
         self.library = torch.library.Library(package, "FRAGMENT")
         try:
-            self.library.define(f"{name}{_schema(description)}", tags=(torch.Tag.pt2_compliant_tag,))
+            self.library.define(f"{name}{_schema(description)}", tags=_tags(description))
         except RuntimeError as error:
             raise ValueError(
                 f"{description.label}: torch has an operator of this name, which interop.operator has not made; "
@@ -97,7 +97,7 @@ class _Defined:
     def destroy(self) -> None:
         self.library._destroy()  # as torch.library.custom_op does of one that is defined again
 
-    def _run(self, *inputs: Any) -> Any:
+    def _run(self, *inputs: Any, **_: Any) -> Any:
         """Compute, of memory: compact, as are the results, and of their own memory, as torch's operators' are."""
         given = tuple(compact(exact(x)) if isinstance(x, torch.Tensor) else x for x in inputs)
         records = torch.is_grad_enabled()
@@ -116,7 +116,7 @@ class _Defined:
             torch._C._set_grad_enabled(records)
         return tuple(results) if self.known.several else results[0]
 
-    def _fake(self, *inputs: Any) -> Any:
+    def _fake(self, *inputs: Any, **_: Any) -> Any:
         """Return results without memory."""
         tensors = self.known.tensors(inputs)
         first, *others = tensors
@@ -126,11 +126,12 @@ class _Defined:
                     f"{self.description.label}: {self.known.names[0]} is on {first.device} and {name} is on "
                     f"{x.device}; accepted: all arrays on one device"
                 )
+        _assume_alike(self.description, tensors)
         expected = self.description.results([(tuple(x.shape), name_of(x.dtype)) for x in tensors])
         results = tuple(first.new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in expected)
         return results if self.known.several else results[0]
 
-    def _autograd(self, keyset: Any, *inputs: Any) -> Any:
+    def _autograd(self, keyset: Any, *inputs: Any, **_: Any) -> Any:
         known, tensors = self.known, self.known.tensors(inputs)
         self._know_distributed(tensors)
         rest = keyset & torch._C._after_autograd_keyset
@@ -150,7 +151,7 @@ class _Defined:
         with single_level():
             return apply_recorded(Below(known.with_tangents if has_tangents else known, below), *inputs)
 
-    def _vmap(self, info: Any, dims: Sequence[int | None], *inputs: Any) -> Any:
+    def _vmap(self, info: Any, dims: Sequence[int | None], *inputs: Any, **_: Any) -> Any:
         results = batched(self.overload, self.description, info.batch_size, dims, inputs)
         return results, (0,) * len(results) if self.known.several else 0
 
@@ -162,11 +163,51 @@ class _Defined:
             self.knows_distributed = True
 
 
+def _assume_alike(description: Description, tensors: Sequence[torch.Tensor]) -> None:
+    """Have torch take for equal, and check as the graph runs, the sizes of a letter that depend on data.
+
+    It could not go on where these were compared.
+    """
+    if all(type(size) is int for x in tensors for size in x.shape):
+        return
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    known: dict[Any, Any] = {}
+    for place, x in zip(description.signature.arrays, tensors, strict=True):
+        operand = description.signature.inputs[place]
+        axes: list[Any] = list(operand.axes or ())
+        if operand.has_leading:
+            lead = len(x.shape) - len(axes) + 1
+            axes[:1] = [("...", k) for k in range(lead)]
+        for axis, size in zip(axes, x.shape, strict=False):
+            first = axis if isinstance(axis, int) else known.setdefault(axis, size)
+            if first is not size and (free_unbacked_symbols(size) or free_unbacked_symbols(first)):
+                torch._check_value(size == first, lambda: f"{description.label}: the sizes of an axis are not equal")
+
+
+def _tags(description: Description) -> tuple[Any, ...]:
+    tags = ["pt2_compliant_tag"] if description.in_graphs else ["pt2_compliant_tag", "cudagraph_unsafe"]
+    return tuple(getattr(torch.Tag, name) for name in tags if hasattr(torch.Tag, name))
+
+
 def _schema(description: Description) -> str:
     signature = description.signature
     inputs = ", ".join(f"{'Scalar' if x.axes is None else 'Tensor'} {x.name}" for x in signature.inputs)
+    inputs += f", *, str? {traced_in(description)}=None"
     count = len(signature.outputs)
     return f"({inputs}) -> {'Tensor' if count == 1 else '(' + ', '.join(['Tensor'] * count) + ')'}"
+
+
+def traced_in(description: Description) -> str:
+    """Return the name of the keyword by which a traced call says what it is of, and which nothing reads.
+
+    Torch keeps compiled graphs on disk by what is in the graph that it compiles, not by what the Python functions of an
+    operator are: by that name alone, an old gradient would be used on after it has been changed.
+    """
+    name = "traced_in"
+    while any(operand.name == name for operand in description.signature.inputs):
+        name += "_"
+    return name
 
 
 def _storage(x: torch.Tensor) -> int:

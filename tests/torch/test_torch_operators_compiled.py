@@ -60,10 +60,17 @@ def test_the_schema_is_that_of_the_signature(ops, place):
     package = getattr(torch.ops, f"compiled_{place}")
     schemas = [str(getattr(package, name).default._schema).partition("::")[2] for name in ("row_dot", "times", "parts")]
     assert schemas == [
-        "row_dot(Tensor x, Tensor w) -> Tensor",
-        "times(Tensor x, Scalar by) -> Tensor",
-        "parts(Tensor x) -> (Tensor, Tensor)",
+        "row_dot(Tensor x, Tensor w, *, str? traced_in=None) -> Tensor",
+        "times(Tensor x, Scalar by, *, str? traced_in=None) -> Tensor",
+        "parts(Tensor x, *, str? traced_in=None) -> (Tensor, Tensor)",
     ]
+
+
+@pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="torch has no such tag")
+def test_a_c_function_without_a_stream_is_in_no_cuda_graph(ops, place):
+    """Torch would take it into one, which the call refuses."""
+    overload = getattr(torch.ops, ops["row_dot"].name.partition("::")[0]).row_dot.default
+    assert (torch.Tag.cudagraph_unsafe in overload.tags) == (place == "cpu")
 
 
 def test_the_operator_makes_arrays_compact(ops, place):
@@ -126,6 +133,19 @@ def test_integers_may_change_and_be_sizes(ops, place):
         (x,) = arrays(place, (by + 1, 4))
         torch.testing.assert_close(compiled(x, by), x * by + x * (by + 1))
     assert (compiled.graphs, compiled.breaks) == (2, [])
+
+
+def test_sizes_that_depend_on_data(place):
+    name, expression = f"compiled_{place}::product", interop.elementwise("x * y")
+    op = interop.operator(name, expression, "x[..., n], y[..., n] -> [..., n]")
+    (x,) = arrays(place, (4, 3))
+    masks = [torch.tensor(mask, device=place) for mask in ([True, False, True, True], [True, True, False, True])]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = Compiled(torch, lambda x, a, b: op(x[a], x[b]))
+        torch.testing.assert_close(compiled(x, *masks), x[masks[0]] * x[masks[1]])
+        with pytest.raises(Exception, match="(?i)u\\d|runtime assertion|not equal"):
+            compiled(x, masks[0], masks[0] & masks[1])
+    assert (compiled.graphs, compiled.breaks) == (1, [])
 
 
 def test_a_float_is_a_constant_of_the_graph(ops, place):
@@ -264,6 +284,28 @@ def test_a_program_without_torch_loads_none(tmp_path):
 
 
 # ---- defined again ----
+
+
+def test_a_gradient_that_was_changed_is_not_one_that_torch_has_kept(tmp_path):
+    """Torch keeps compiled graphs on disk, the backward ones by what is in the forward ones."""
+    code = """
+        import torch
+
+        def factor():
+            return {factor}
+
+        def gradient(g, x, y):
+            return g * x * factor()
+
+        expression = interop.elementwise("x * x")
+        square = interop.operator("kept::square", expression, "x[..., n] -> [..., n]", gradient=gradient)
+        x = torch.ones(4, 5, requires_grad=True)
+        torch.compile(lambda x: square(x).sum(), fullgraph=True)(x).backward()
+        print(x.grad[0, 0].item())
+    """
+    for number in (2.0, 3.0):
+        made = alone.run(code.format(factor=number), tmp_path, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "kept"))
+        assert made.split() == [str(number)]
 
 
 def test_a_definition_takes_the_place_of_another(place):
