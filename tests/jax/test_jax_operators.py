@@ -94,7 +94,11 @@ def test_a_program_is_that_of_the_foreign_function_call_by_hand(ops, place):
 
     def text(f):
         compiled = jax.jit(f).lower(x).compile().as_text()
-        return re.sub(r"ENTRY %\S+|%(?:ffi_call|interop_function)[.\d]*|metadata=\{[^}]*\}", "", compiled[compiled.index("ENTRY") :])
+        return re.sub(
+            r"ENTRY %\S+|%(?:ffi_call|interop_function)[.\d]*|metadata=\{[^}]*\}",
+            "",
+            compiled[compiled.index("ENTRY") :],
+        )
 
     assert "interop_function" in text(call)
     assert text(lambda x: ops.scaled(x, 2.0)) == text(lambda x: call(x))
