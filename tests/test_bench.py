@@ -17,6 +17,7 @@ from interop._commands.bench import (
     elementwise,
     examples,
     gradients,
+    jax_programs,
     launches,
     matmul,
     measure,
@@ -25,6 +26,7 @@ from interop._commands.bench import (
     plot,
     table,
 )
+from interop._libraries.jax import jax_has_cuda
 
 
 def test_without_a_gpu_it_says_so(capsys):
@@ -235,6 +237,8 @@ def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp
         assert (name in rows) != (f"{name}: skipped: " in printed)
         assert name not in rows or float(rows[name]["microseconds"]) > 0
     assert "of which, us: import " in printed
+    if (jax := measure.try_import("jax")) and jax_has_cuda(jax):
+        assert float(rows[jax_programs.BY_OPERATOR]["ratio"]) > 0
 
 
 @pytest.mark.gpu

@@ -172,9 +172,9 @@ def test_a_number_is_fixed_and_may_be_computed_from_shapes(ops):
 
 @pytest.mark.parametrize(("first", "second"), [(1, 1.0), (0.0, -0.0), (True, 1)])
 def test_numbers_that_are_equal_and_not_the_same_are_told_apart(first, second):
-    op = only_tests("kinds", lambda x, by: x + len(repr(by)), "x[n], by -> [n]")
+    op = only_tests("kinds", lambda x, by: x + len(repr(by)), "x[..., n], by -> [..., n]")
     for by in (first, second):
-        assert jax.vmap(lambda x, by=by: op(x, by), in_axes=1)(jnp.zeros((2, 2)))[0, 0] == len(repr(by))
+        assert jax.vmap(lambda x, by=by: op(x, by))(jnp.zeros((2, 2)))[0, 0] == len(repr(by))
 
 
 def test_a_traced_number_goes_to_expressions_and_operations():

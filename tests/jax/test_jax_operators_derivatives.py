@@ -58,10 +58,10 @@ def test_derivatives_of_two_orders_by_differences(ops, name, mode):
     check_grads(f, operands, order=2, modes=[mode], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("transform", ["jacfwd", "jacrev", "hessian", "jacrev of jacrev", "jacrev of jacfwd"])
+@pytest.mark.parametrize("transform", ["jacfwd of jacrev", "jacrev of jacrev", "jacrev of jacfwd"])
 @pytest.mark.parametrize("jits", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", CASES)
-def test_jacobians_and_hessians_are_those_of_jax(ops, name, jits, transform):
+def test_hessians_are_those_of_jax(ops, name, jits, transform):
     op, reference, operands = case(ops, name)
     every = tuple(range(len(operands)))
 
@@ -69,11 +69,7 @@ def test_jacobians_and_hessians_are_those_of_jax(ops, name, jits, transform):
         def loss(*operands):
             return (f(*operands) ** 2).sum()
 
-        if "of" not in transform and transform != "hessian":
-            return getattr(jax, transform)(f, argnums=every)
         outer, _, inner = transform.partition(" of ")
-        if not inner:
-            return jax.hessian(loss, argnums=every)
         return getattr(jax, outer)(getattr(jax, inner)(loss, argnums=every), argnums=every)
 
     wrapped = jax.jit if jits else lambda f: f

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from helpers import alone, c_functions
 
@@ -88,6 +90,16 @@ def test_an_exported_program_without_the_function_names_it(folder):
     alone.run(OPERATOR + code, folder)
 
 
+def test_kernels_are_lowered_for_a_gpu_where_there_is_none(jax, operators_at):
+    ops = operators_at("cuda")
+    with jax.enable_x64(True):
+        x, s = (jax.ShapeDtypeStruct(shape, "float64") for shape in ((3, 5), (5,)))
+        f = jax.jit(jax.value_and_grad(lambda x, s: ops.row_dot(ops.softmax(x), s).sum(), argnums=(0, 1)))
+        exported = jax.export.export(f, platforms=["cuda"], disabled_checks=interop.jax.disabled_checks())(x, s)
+    called = re.findall(r'@(\w+)\([^)]*\).*function = "(\w+)-.*launch = dense<\[(\d+),', exported.mlir_module())
+    assert called == [("interop_function", name, "1") for name in ("softmax", "row_dot", "outer", "softmax_back")]
+
+
 def test_symbolic_shapes_are_exported_where_the_call_allows_them(jax, host_jax):
     jnp = jax.numpy
     op = interop.operator(
@@ -98,7 +110,7 @@ def test_symbolic_shapes_are_exported_where_the_call_allows_them(jax, host_jax):
     )
     arrays = [jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, n"), "float32")] * 2
     f = jax.jit(jax.grad(lambda x, s: op(x, s).sum(), argnums=(0, 1)))
-    exported = jax.export.export(f, disabled_checks=interop.jax.disabled_checks())(*arrays)
+    exported = jax.export.export(f, platforms=("cpu",), disabled_checks=interop.jax.disabled_checks())(*arrays)
     assert [str(x.shape) for x in exported.out_avals] == ["(b, n)", "(b, n)"]
     for sizes in ((2, 3), (4, 1)):
         x, s = jnp.full(sizes, 2.0), jnp.full(sizes, 3.0)
