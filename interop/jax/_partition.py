@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ __all__ = [
     "is_local",
     "know_devices",
     "partitioned",
+    "refuse_part_of_mesh",
     "sharding_of",
     "vary_alike",
     "with_types",
@@ -71,11 +72,7 @@ def is_local(function: str, ctx: mlir.LoweringRuleContext) -> bool:
         return True
     context: Any = ctx.module_context.axis_context
     if manual := getattr(context, "manual_axes", ()):
-        rest = [axis for axis in context.mesh.axis_names if axis not in manual]
-        raise NotImplementedError(
-            f"{function}: inside a jax.shard_map over {', '.join(manual)} alone, of a mesh that has {', '.join(rest)}, "
-            "too; accepted: a jax.shard_map over all axes, or none"
-        )
+        refuse_part_of_mesh(function, context.mesh, manual)
     if getattr(context, "device_assignment", True) is None:
         raise NotImplementedError(
             f"{function}: JAX {jax.__version__} does not say for which devices a program is, so the call cannot be "
@@ -87,6 +84,15 @@ def is_local(function: str, ctx: mlir.LoweringRuleContext) -> bool:
             "that is Python; accepted: the call inside jax.shard_map"
         )
     return False
+
+
+def refuse_part_of_mesh(function: str, mesh: Any, manual: Any) -> NoReturn:
+    """Raise for a call inside a `jax.shard_map` over these axes of a mesh that has others."""
+    rest = [axis for axis in mesh.axis_names if axis not in manual]
+    raise NotImplementedError(
+        f"{function}: inside a jax.shard_map over {', '.join(manual)} alone, of a mesh that has {', '.join(rest)}, "
+        "too; accepted: a jax.shard_map over all axes, or none"
+    )
 
 
 def cuts_of(
