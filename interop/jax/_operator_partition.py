@@ -13,7 +13,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from interop._libraries.jax import keeping
 from interop._operators.signature import Operand
 from interop.jax._operator_forms import Form, sum_dtype
-from interop.jax._partition import axes_of, cuts_of, sharding_of
+from interop.jax._partition import axes_of, cuts_of, refuse_part_of_mesh, sharding_of
 
 __all__ = ["on_mesh", "partitioned"]
 
@@ -108,11 +108,13 @@ def on_mesh(form: Form, call: Callable[..., Any], *operands: Any) -> Any:
     """Compute results of arrays whose types may say how they are cut.
 
     JAX cuts inside, and the types of the results say what follows from those of the operands. Raises ValueError where
-    one axis of the mesh would cut two dimensions of a result.
+    one axis would cut two dimensions of a result, and NotImplementedError inside a `jax.shard_map` over some of a mesh.
     """
     meshes = [mesh for x in operands if (mesh := jax.typeof(x).sharding.mesh).explicit_axes]
     if not meshes:
         return call(*operands)
+    if manual := meshes[0].manual_axes:
+        refuse_part_of_mesh(form.label, meshes[0], manual)
     facts = form.facts(operands)
     parts = _Parts(form, tuple(x.shape for x in operands), tuple(shape for shape, _ in facts))
     cuts: dict[str, tuple[str, ...]] = {}

@@ -24,6 +24,7 @@ __all__ = [
     "is_local",
     "know_devices",
     "partitioned",
+    "refuse_part_of_mesh",
     "sharding_of",
     "vary_alike",
     "with_types",
@@ -71,7 +72,7 @@ def is_local(function: str, ctx: mlir.LoweringRuleContext) -> bool:
         return True
     context: Any = ctx.module_context.axis_context
     if manual := getattr(context, "manual_axes", ()):
-        _refuse_part_of_mesh(function, context.mesh, manual)
+        refuse_part_of_mesh(function, context.mesh, manual)
     if getattr(context, "device_assignment", True) is None:
         raise NotImplementedError(
             f"{function}: JAX {jax.__version__} does not say for which devices a program is, so the call cannot be "
@@ -83,6 +84,15 @@ def is_local(function: str, ctx: mlir.LoweringRuleContext) -> bool:
             "that is Python; accepted: the call inside jax.shard_map"
         )
     return False
+
+
+def refuse_part_of_mesh(function: str, mesh: Any, manual: Any) -> NoReturn:
+    """Raise for a call inside a `jax.shard_map` over these axes of a mesh that has others."""
+    rest = [axis for axis in mesh.axis_names if axis not in manual]
+    raise NotImplementedError(
+        f"{function}: inside a jax.shard_map over {', '.join(manual)} alone, of a mesh that has {', '.join(rest)}, "
+        "too; accepted: a jax.shard_map over all axes, or none"
+    )
 
 
 def cuts_of(
@@ -116,14 +126,6 @@ def axes_of(sharding: Any, ndim: int) -> _Spec:
         return ((),) * ndim
     spec: list[Any] = [*sharding.spec, *(None,) * (ndim - len(sharding.spec))]
     return tuple(() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in spec)
-
-
-def _refuse_part_of_mesh(function: str, mesh: Any, manual: Any) -> NoReturn:
-    rest = [axis for axis in mesh.axis_names if axis not in manual]
-    raise NotImplementedError(
-        f"{function}: inside a jax.shard_map over {', '.join(manual)} alone, of a mesh that has {', '.join(rest)}, "
-        "too; accepted: a jax.shard_map over all axes, or none"
-    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -222,7 +224,7 @@ def with_types(function: str, call: Callable[..., Any], a: Any, b: Any, *rest: A
     if not meshes:
         return call(a, b, *rest)
     if manual := meshes[0].manual_axes:
-        _refuse_part_of_mesh(function, meshes[0], manual)
+        refuse_part_of_mesh(function, meshes[0], manual)
     place = jax.sharding.NamedSharding(meshes[0], _PartitionSpec(*_result_spec(function, a, b)))
     auto: Any = jax.sharding.auto_axes
     return auto(call, axes=meshes[0].explicit_axes, out_sharding=place)(a, b, *rest)
