@@ -122,14 +122,13 @@ def test_sums_over_devices_are_of_the_dtype_of_sums(mesh, dtype):
 
 def test_a_dimension_that_the_axes_do_not_divide_is_whole():
     """XLA would fill up the last block with anything, which a sum over blocks would add."""
-    from interop.jax import _partition, _product
+    from interop.jax._partition import cuts_of
 
-    params = {"dtype": "float32", "backend": None, "precision": None, "transpose_a": False, "transpose_b": False}
-    product = _partition._Product(_product.multiply, (6, 7), (7, 9), (6, 9), params)
     kind = AxisType.Auto
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind), devices=jax.devices("cpu")[:8])
     whole = NamedSharding(mesh, P())
-    cuts = product._cuts(mesh, (product._a, NamedSharding(mesh, P("x", "y"))), (product._b, whole))
+    sizes = {"m": 6, "k": 7, "n": 9}
+    cuts = cuts_of(mesh, sizes, (), (("m", "k"), NamedSharding(mesh, P("x", "y"))), (("k", "n"), whole))
     assert cuts == {"m": ("x",)}
     a = jax.device_put(np.ones((8, 8), "float32"), NamedSharding(mesh, P(None, "y")))
     c = jax.jit(lambda a: interop.matmul(a[:, :7], a[:7]))(a)  # 7 of 8 in four blocks
