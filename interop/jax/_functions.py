@@ -284,21 +284,23 @@ def _array(numbers: bytes) -> Any:
 
 
 def _prepared(function: Any, for_export: bool) -> tuple[str, bool]:
-    """Return the key of a function that the GPU runs, and whether a CUDA graph may replay what a call queues.
-
-    A kernel is compiled, if a GPU is there.
-    """
+    """Return the key of a function that the GPU runs, and whether a CUDA graph may replay what a call queues."""
+    if _is_kernel(function) and not for_export and jax_has_cuda(jax):
+        return _prepared_kernel(function)
     key = _keep(function, content_key(function))
-    if not _is_kernel(function):
-        return key, function._in_graphs
-    if for_export or not jax_has_cuda(jax):  # it is compiled where the program is loaded
+    return key, not _is_kernel(function) and function._in_graphs  # kernels are compiled where the program is loaded
+
+
+@functools.cache
+def _prepared_kernel(kernel: Any) -> tuple[str, bool]:
+    """Do the same for a kernel, which is compiled."""
+    key = _keep(kernel, own_key(kernel.__name__))
+    _core.prepare_for_xla(key)  # this one, where another one of the same content is kept, too
+    if kernel._program.has_variables:  # they are this kernel's own, and a replay would not wait for writes to them
+        kernel._content = key
         return key, False
+    key = _keep(kernel, content_key(kernel))
     _core.prepare_for_xla(key)
-    if function._program.has_variables:  # they are this kernel's own, and a replay would not wait for writes to them
-        function._content = own_key(function.__name__)
-        key = _keep(function, function._content)
-        _core.prepare_for_xla(key)
-        return key, False
     return key, True
 
 

@@ -42,10 +42,15 @@ def call(operator: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             leave(f"{name}: {operand} is {type(x).__name__}, with which no call can be traced")
     package, _, function = name.partition("::")
     overload = getattr(getattr(torch.ops, package), function).default
-    made = overload(*operands, **({} if torch.compiler.is_exporting() else {keyword: content}))
+    made = overload(*operands, **({} if _is_exporting() else {keyword: content}))
     if not in_numpy:
         return made
     return tuple([x.numpy() for x in made]) if isinstance(made, tuple) else made.numpy()
+
+
+@constant
+def _is_exporting() -> bool:
+    return torch.compiler.is_exporting()  # in torch 2.11 always true, where the compiler itself asks
 
 
 _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -173,7 +173,7 @@ def test_arrays_of_a_gpu(module, device_library):
     assert device_library.is_ours(y)
     np.testing.assert_array_equal(device_library.to_numpy(y), X)
     with pytest.raises(interop.CudaError, match="modules.row_sum: this module has code for the host alone"):
-        module.row_sum(device_library.make(X), device_library.make(X[:, 0].copy()))
+        module.row_sum.returning(sums=lambda x: x.shape[0])(device_library.make(X))
 
 
 @pytest.mark.gpu

@@ -217,6 +217,7 @@ PROGRAM = """
             assert np.array_equal(c, 5 * x), (i, repeat)
             if i < 6:
                 kept.append((a, b, c))
+            del c  # so that the next one has its memory
     print("right")
 """
 
