@@ -108,7 +108,7 @@ def on_mesh(form: Form, call: Callable[..., Any], *operands: Any) -> Any:
     """Compute results of arrays whose types may say how they are cut.
 
     JAX cuts inside, and the types of the results say what follows from those of the operands. Raises ValueError where
-    one axis of the mesh would cut two dimensions of a result, and NotImplementedError inside a `jax.shard_map` over some.
+    one axis of the mesh would cut two dimensions of a result, NotImplementedError inside a `jax.shard_map` over some.
     """
     meshes = [mesh for x in operands if (mesh := jax.typeof(x).sharding.mesh).explicit_axes]
     if not meshes:

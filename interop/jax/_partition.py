@@ -185,13 +185,16 @@ class _Product:
     def whole(self, a: Any, b: Any) -> Any:
         return self._multiply(a, b, **self._params)
 
+    def _cuts(self, mesh: Any, *given: tuple[tuple[str, ...], Any]) -> dict[str, tuple[str, ...]]:
+        return cuts_of(mesh, self._sizes, self.replicated, *given)
+
     def infer(self, mesh: Any, arguments: Any, result: Any) -> Any:
         a, b = (x.sharding for x in arguments)
-        return sharding_of(mesh, self._result, cuts_of(mesh, self._sizes, self.replicated, (self._a, a), (self._b, b)))
+        return sharding_of(mesh, self._result, self._cuts(mesh, (self._a, a), (self._b, b)))
 
     def partition(self, mesh: Any, arguments: Any, result: Any) -> Any:
         a, b = (x.sharding for x in arguments)
-        cuts = cuts_of(mesh, self._sizes, self.replicated, (self._result, result.sharding), (self._a, a), (self._b, b))
+        cuts = self._cuts(mesh, (self._result, result.sharding), (self._a, a), (self._b, b))
         shardings = sharding_of(mesh, self._a, cuts), sharding_of(mesh, self._b, cuts)
         call = self._sum_over(cuts["k"]) if "k" in cuts else self.whole
         return mesh, call, sharding_of(mesh, self._result, cuts), shardings
