@@ -50,7 +50,7 @@ def call(operator: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 @constant
 def _is_exporting() -> bool:
-    return torch.compiler.is_exporting()  # in torch 2.11 always true, where the compiler itself asks
+    return bool(torch.compiler.is_exporting())  # in torch 2.11 always true, where the compiler itself asks
 
 
 _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
