@@ -94,8 +94,8 @@ std::string repr(const Array& array) {
 }
 
 nb::object stream(const Array& array) {
-  if (!array.stream) return nb::none();
-  return nb::int_(reinterpret_cast<uintptr_t>(array.stream));
+  if (!array.work || !array.work->stream) return nb::none();
+  return nb::int_(reinterpret_cast<uintptr_t>(array.work->stream));
 }
 
 Py_ssize_t length(const Array& array) {
@@ -151,7 +151,10 @@ void bind_array(nb::module_& m) {
            kDlpackDoc)
       .def(
           "__dlpack_device__",
-          [](const Array& a) { return nb::make_tuple(static_cast<int>(a.device.device_type), a.device.device_id); },
+          [](const Array& a) {
+            const DLDevice device = a.exported_device();
+            return nb::make_tuple(static_cast<int>(device.device_type), device.device_id);
+          },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"), "The DLPack device type and id.")
       .def_prop_ro(
           "__cuda_array_interface__", [](const Array& a) { return exchange::export_cai(a, nullptr); },
