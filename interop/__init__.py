@@ -38,7 +38,19 @@ if _core.build_info().get("version") != __version__:
 
 from interop._autotune import autotune
 from interop._convert import asarray, convert
+from interop._copying import copy, copyto
 from interop._core import Array, CudaError
+from interop._creation import (
+    arange,
+    empty,
+    empty_like,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
 from interop._elementwise import (
     abs,  # noqa: A004 - the array API's name
     add,
@@ -64,6 +76,7 @@ from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
+from interop._pools import MemoryPool, memory_pool
 from interop._register import register
 from interop._variables import Globals, Variable
 
@@ -80,19 +93,27 @@ __all__ = [  # not "jax": a star import would load JAX
     "Globals",
     "Kernel",
     "Library",
+    "MemoryPool",
     "Opaque",
     "Variable",
     "__version__",
     "abs",
     "add",
+    "arange",
     "asarray",
     "autotune",
     "convert",
+    "copy",
+    "copyto",
     "divide",
     "elementwise",
+    "empty",
+    "empty_like",
     "equal",
     "explain",
     "floor_divide",
+    "full",
+    "full_like",
     "get_cmake_dir",
     "get_include",
     "greater",
@@ -103,14 +124,19 @@ __all__ = [  # not "jax": a star import would load JAX
     "load",
     "matmul",
     "maximum",
+    "memory_pool",
     "minimum",
     "multiply",
     "negative",
     "not_equal",
+    "ones",
+    "ones_like",
     "pow",
     "register",
     "remainder",
     "subtract",
+    "zeros",
+    "zeros_like",
 ]
 
 

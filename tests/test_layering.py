@@ -119,6 +119,7 @@ BOTTOM = {"_arguments", "_core", "_streams", "_version"}
 LAYERS = [
     "bottom",
     "_libraries",
+    "_memory",
     "_operations",
     "_cuda",
     "_functions",
@@ -215,7 +216,7 @@ def test_the_package_imports_little():
         node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module.startswith("interop")
     }
     names = ("_convert", "_elementwise", "_explain", "_expression", "_kernel", "_load", "_matmul", "_paths")
-    names += ("_autotune", "_core", "_register", "_variables", "_version")
+    names += ("_autotune", "_copying", "_core", "_creation", "_pools", "_register", "_variables", "_version")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 

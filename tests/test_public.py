@@ -27,7 +27,10 @@ from interop._operations.table import FUNCTIONS as OF_ELEMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(OF_ELEMENTS)
-FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "register", *ELEMENTWISE]
+MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
+MEMORY += ["zeros", "zeros_like"]
+FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "register"]
+FUNCTIONS += [*MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Array",
     "CudaError",
@@ -38,6 +41,7 @@ CLASSES = [
     "Globals",
     "Kernel",
     "Library",
+    "MemoryPool",
     "Opaque",
     "Variable",
     "autotune",
@@ -166,8 +170,15 @@ def test_members_of_array_have_docstrings():
         "strides",
         "dtype",
         "device",
+        "memory",
         "ndim",
         "stream",
+        "T",
+        "astype",
+        "item",
+        "reshape",
+        "synchronize",
+        "to",
         "__len__",
         "__dlpack__",
         "__dlpack_device__",

@@ -32,6 +32,7 @@ NB_MODULE(in_main_interpreter, m) {
   interop::bindings::bind_variables(m);
   interop::bindings::bind_load(m);
   interop::bindings::bind_matmul(m);
+  interop::bindings::bind_memory(m);
   interop::bindings::bind_register(m);
   interop::bindings::bind_timing(m);
 }
