@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any, TypeVar
 
 from interop import _core
-from interop._arguments import named
+from interop._arguments import missing, named, refuse_call_of
 from interop._core import Array
 from interop._memory.moving import like
 from interop._memory.places import Device, Memory
@@ -98,6 +99,29 @@ def _of(name: str, parameters: str, default: str = "") -> Callable[[FunctionT], 
 # ---- of a shape ----
 
 
+def _often(declared: FunctionT) -> FunctionT:
+    """Make `empty` of its declaration: an array is soon made, so calls that do not fit are found here."""
+
+    @functools.wraps(declared)
+    def empty(
+        shape: Any = missing,
+        dtype: Any = missing,
+        *more: Any,
+        memory: Memory = "device",
+        device: Device = None,
+        stream: StreamLike | None = None,
+        **unknown: Any,
+    ) -> Array:
+        if more or unknown or dtype is missing or shape is missing:
+            given = {"shape": shape, "dtype": dtype}
+            by_name = {name: value for name, value in given.items() if value is not missing and not more}
+            refuse_call_of("interop.empty", (shape, dtype, *more) if more else (), by_name | unknown)
+        return _core.empty(shape, dtype, memory, device, stream, "interop.empty")
+
+    return empty  # type: ignore[return-value]
+
+
+@_often
 @_of("interop.empty", "shape dtype memory device stream")
 def empty(
     shape: ShapeLike,
@@ -116,7 +140,7 @@ def empty(
     interop.Array([[2.5, 2.5, 2.5],
                    [2.5, 2.5, 2.5]], dtype=float32, device=cpu)
     """
-    return _core.empty(shape, dtype, memory, device, stream, "interop.empty")
+    raise NotImplementedError  # a declaration
 
 
 @_of("interop.zeros", "shape dtype memory device stream")

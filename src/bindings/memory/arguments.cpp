@@ -1,12 +1,27 @@
 /// What the functions that make arrays are given.
 #include "bindings/memory/arguments.h"
 
+#include <utility>
+
 #include "exchange/typestr.h"
 
 namespace interop::bindings {
 namespace {
 
 const exchange::Lookup kReadDtype("interop._memory.arguments", "dtype_name");
+
+/// The names that are written most, which Python has as the same objects each time.
+const std::pair<exchange::Name, DLDataType> kCommon[] = {
+    {exchange::Name("float32"), kFloat32},
+    {exchange::Name("float64"), kFloat64},
+    {exchange::Name("bfloat16"), kBfloat16},
+    {exchange::Name("float16"), {kDLFloat, 16, 1}},
+    {exchange::Name("int32"), {kDLInt, 32, 1}},
+    {exchange::Name("int64"), {kDLInt, 64, 1}},
+    {exchange::Name("uint8"), {kDLUInt, 8, 1}},
+    {exchange::Name("bool"), {kDLBool, 8, 1}},
+    {exchange::Name("complex64"), {kDLComplex, 64, 1}},
+};
 
 int64_t read_size(const char* function, nb::handle size, nb::handle shape) {
   const nb::object integer = nb::steal(PyNumber_Index(size.ptr()));
@@ -27,6 +42,9 @@ int64_t read_size(const char* function, nb::handle size, nb::handle shape) {
 }  // namespace
 
 DLDataType read_dtype(const char* function, nb::handle dtype) {
+  for (const auto& [name, common] : kCommon) {
+    if (name.get() == dtype.ptr()) return common;
+  }
   if (PyUnicode_Check(dtype.ptr())) {
     if (const auto found = exchange::dtype_from_name(nb::cast<std::string>(dtype))) return *found;
   }
