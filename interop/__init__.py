@@ -76,7 +76,7 @@ from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
 from interop._paths import get_cmake_dir, get_include
-from interop._pools import MemoryPool, memory_pool
+from interop._pools import MemoryPool, memory_pool, set_allocator
 from interop._register import register
 from interop._variables import Globals, Variable
 
@@ -134,6 +134,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "pow",
     "register",
     "remainder",
+    "set_allocator",
     "subtract",
     "zeros",
     "zeros_like",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from interop import _core
-from interop._arguments import named
+from interop._arguments import named, shown
 from interop._memory.places import Device
 
-__all__ = ["MemoryPool", "memory_pool"]
+__all__ = ["MemoryPool", "memory_pool", "set_allocator"]
 
 
 class MemoryPool:
@@ -101,3 +102,83 @@ def memory_pool(memory: Literal["device", "managed", "pinned"] = "device", *, de
     True
     """
     return MemoryPool(memory, device, "interop.memory_pool")
+
+
+# ---- other libraries' pools ----
+
+
+def _of_torch() -> Callable[[int, int, int], Any]:
+    import torch
+
+    def allocate(count: int, device: int, stream: int) -> Any:
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+            memory = torch.empty(count, dtype=torch.uint8, device=torch.device("cuda", device))
+            return memory.__dlpack__(stream=-1)  # a capsule: no tensor whose writes are to be counted
+
+    return allocate
+
+
+def _of_cupy() -> Callable[[int, int, int], Any]:
+    import cupy
+
+    def allocate(count: int, device: int, stream: int) -> Any:
+        with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream, device):
+            return cupy.empty(count, "uint8")
+
+    return allocate
+
+
+def _of_rmm() -> Callable[[int, int, int], Any]:
+    import rmm
+    from rmm.pylibrmm.stream import Stream
+
+    def allocate(count: int, device: int, stream: int) -> Any:
+        return rmm.DeviceBuffer(size=count, stream=Stream(stream))
+
+    return allocate
+
+
+_POOLS = {"torch": _of_torch, "cupy": _of_cupy, "rmm": _of_rmm}
+
+
+@named("interop.set_allocator")
+def set_allocator(allocator: Literal["torch", "cupy", "rmm"] | Callable[[int, int, int], Any] | None, /) -> None:
+    r"""Choose who gives the device memory of new `interop.Array`\ s, those of results included.
+
+    Parameters
+    ----------
+    allocator : "torch", "cupy", "rmm", function or None
+        The pool of that library, which is imported: CuPy's current allocator, RMM's current device resource.
+        Or a function ``(bytes, device, stream)`` of three ints that returns an array with the memory: any object that
+        `interop.asarray` takes, compact, of at least as many bytes, on that device, at a multiple of 64, for first use
+        on that stream. It is called with that device current. None is interop's own pool.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `allocator` is none of these. Later, in the call that allocates: what the function gives is not such memory.
+    ImportError
+        The library is not installed.
+
+    Notes
+    -----
+    What the function returned is dropped once the work that used the memory is done, by another thread. Its errors are
+    those of the call that allocates. Managed and pinned memory is interop's own all the same, and so are the copies of
+    ``execution="cuda"``.
+
+    Examples
+    --------
+    >>> import interop
+    >>> interop.set_allocator("torch")  # doctest: +SKIP
+    >>> interop.set_allocator(None)
+    """
+    if allocator is None or callable(allocator):
+        _core.set_allocator(allocator)
+    elif isinstance(allocator, str) and allocator in _POOLS:
+        _core.set_allocator(_POOLS[allocator]())
+    else:
+        kind = ValueError if isinstance(allocator, str) else TypeError
+        raise kind(
+            f"interop.set_allocator: allocator is {shown(allocator)}; accepted: {', '.join(map(repr, _POOLS))}, a "
+            "function, or None"
+        )

@@ -1,4 +1,4 @@
-"""`interop.copyto` and `interop.copy` on the host; with a GPU: tests/gpu/test_memory.py, and played: test_memory.py."""
+"""`interop.copyto` and `interop.copy` on the host; on a GPU, real or played: the files called test_copies.py."""
 
 from __future__ import annotations
 

@@ -205,3 +205,12 @@ def test_it_is_written_to_while_others_are_made():
         interop.full(1000, -1, "int32", memory="pinned")
     for k, x in enumerate(kept):
         assert (values_of(x) == k).all()
+
+
+@pytest.mark.parametrize(
+    ("allocator", "error"), [("tensorflow", ValueError), (5, TypeError), (("torch",), TypeError)], ids=str
+)
+def test_what_is_no_allocator(allocator, error):
+    with pytest.raises(error, match=r"^interop\.set_allocator: allocator is .*'torch', 'cupy', 'rmm', a function"):
+        interop.set_allocator(allocator)
+    interop.set_allocator(None)

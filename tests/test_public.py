@@ -28,7 +28,7 @@ from interop._operations.table import FUNCTIONS as OF_ELEMENTS
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(OF_ELEMENTS)
 MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
-MEMORY += ["zeros", "zeros_like"]
+MEMORY += ["set_allocator", "zeros", "zeros_like"]
 FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "register"]
 FUNCTIONS += [*MEMORY, *ELEMENTWISE]
 CLASSES = [

@@ -47,6 +47,7 @@ void Event::synchronize() const { unavailable(); }
 
 void* allocate(std::size_t, cudaStream_t) { unavailable(); }
 bool release(void*, int, const std::vector<cudaStream_t>&, std::shared_ptr<const Event>) noexcept { return true; }
+void release_behind(const Event&, int) noexcept {}
 void release(void*, int, cudaStream_t) noexcept {}
 bool release_unless_captured(void*, int, cudaStream_t) noexcept { return true; }
 

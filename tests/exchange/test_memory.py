@@ -7,65 +7,6 @@ needs one is in tests/gpu/test_memory.py.
 from __future__ import annotations
 
 import pytest
-from helpers import alone, c_functions, drivers
-
-# One more to what is read, as late as the stream comes to it.
-_SOURCE = r"""
-#include <stddef.h>
-
-void stand_in_queue(void*, void (*)(void*), const void*, size_t);
-
-struct Sum { const float *a, *b; float *c; int n; };
-static void run_sum(void* arguments) {
-  struct Sum* sum = arguments;
-  for (int i = 0; i < sum->n; ++i) sum->c[i] = sum->a[i] + sum->b[i];
-}
-void add(const float* a, const float* b, float* c, int n, void* stream) {
-  struct Sum sum = {a, b, c, n};
-  stand_in_queue(stream, run_sum, &sum, sizeof sum);
-}
-int add_and_collect(const float* a, const float* b, float* c, float* d, int n, int status, void* stream) {
-  (void)a, (void)b, (void)c, (void)d, (void)n, (void)stream;
-  return status;
-}
-void look(const float* a, int n, void* stream) { (void)a, (void)n, (void)stream; }
-void expect(int threads) { (void)threads; }
-void add_together(const float* a, const float* b, float* c, int n, void* stream) { add(a, b, c, n, stream); }
-"""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    if drivers.BUILT_FOR == 0:
-        pytest.skip("this build is for host arrays only")
-    folder = tmp_path_factory.mktemp("driver")
-    drivers.build_working(folder)
-    c_functions.build(_SOURCE, folder / "libplayed.so", f"-L{folder}", "-l:libcuda.so.1")
-    return folder
-
-
-@pytest.fixture
-def play(folder, tmp_path):
-    """Run this code where the driver is played; `queue(x)` lets a kernel of the stream of `x` write 2 to it, late."""
-
-    def play(code):
-        start = """
-from helpers.played_gpu import *
-ones = interop.asarray(np.ones(1 << 16, "float32"))
-def address(x):
-    return x.__dlpack__(max_version=(1, 0)) and np.asarray(x).ctypes.data
-def device_ones(n):
-    x = interop.empty(n, "float32")
-    interop.copyto(x, np.ones(n, "float32"))
-    return x
-def queue(x):
-    y = device_ones(x.shape[0])
-    lib.add(y, y, x, x.shape[0])
-"""
-        return alone.run(start + code, tmp_path, LD_LIBRARY_PATH=str(folder))
-
-    return play
-
 
 # ---- device memory ----
 
@@ -139,6 +80,88 @@ log()
 pool.trim()
 assert log() == ["cuMemPoolTrimTo"]
 """)
+
+
+# ---- another allocator ----
+
+
+def test_a_function_gives_the_memory(play):
+    """And what it gave is dropped once the work that used it is done."""
+    said = play("""
+import gc, time
+
+class Memory:
+    dropped = 0
+    def __init__(self, count):
+        self.array = interop.empty(count, "uint8", memory="managed")
+        self.__cuda_array_interface__ = self.array.__cuda_array_interface__
+    def __del__(self):
+        Memory.dropped += 1
+
+asked = []
+def allocate(count, device, stream):
+    asked.append((count, device, stream))
+    return Memory(count)
+
+interop.set_allocator(allocate)
+x = interop.empty((10, 100), "float32")
+assert (x.memory, x.device, x.shape, x.dtype) == ("managed", "cuda:0", (10, 100), "float32")
+assert asked == [(4000, 0, x.stream)]
+interop.copyto(x, np.full((10, 100), 3, "float32"))
+assert (np.asarray(x) == 3).all()
+capsule = memoryview(interop.asarray(np.ones(3)))
+class Led:
+    __cuda_array_interface__ = x.__cuda_array_interface__
+c = lib.add.returning(c="a")(Led(), Led(), n=1000)
+assert [count for count, _, _ in asked] == [4000, 4000]
+assert (np.asarray(c) == 6).all()
+del c
+x[3:].synchronize()
+view = x[5]
+del x
+gc.collect()
+assert Memory.dropped <= 1
+del view
+end = time.monotonic() + 30
+while Memory.dropped < 2 and time.monotonic() < end:
+    time.sleep(0.01)
+assert Memory.dropped == 2
+interop.set_allocator(None)
+assert interop.empty(3, "float32").memory == "device"
+assert len(asked) == 2
+""")
+    assert said == ""
+
+
+def test_what_an_allocator_gives_is_checked(play):
+    said = play("""
+def give(made):
+    interop.set_allocator(lambda count, device, stream: made(count))
+    try:
+        interop.empty(1000, "float32")
+    except Exception as error:
+        print(type(error).__name__, error)
+
+def managed(count):
+    return interop.empty(count, "uint8", memory="managed")
+
+give(lambda count: managed(count - 1))
+give(lambda count: managed(2 * count)[::2])
+give(lambda count: managed(count + 1)[1:])
+give(lambda count: np.empty(count, "uint8"))
+give(lambda count: None)
+give(lambda count: 1 / 0)
+interop.set_allocator(None)
+interop.empty(1000, "float32")
+""")
+    start = "ValueError interop.set_allocator: the allocator was asked for 4000 bytes on cuda:0, and gives "
+    end = "; accepted: a compact, writable array of as many bytes there, at a multiple of 64"
+    lines = said.splitlines()
+    given = ("an array of shape (3999,)", "an array of shape (4000,)", "another address")
+    assert lines[:3] == [start + what + end for what in given]
+    assert "the memory is in host memory" in lines[3]
+    assert lines[4].startswith("TypeError interop.set_allocator: the memory is NoneType")
+    assert lines[5] == "ZeroDivisionError division by zero"
 
 
 # ---- managed and pinned memory ----
@@ -357,74 +380,6 @@ for bad in (lambda: interop.empty(3, "int8").prefetch(), lambda: x.advise("often
     assert second == (
         "interop.Array.advise: advice is 'often'; accepted: 'read_mostly', 'preferred_location', 'accessed_by'"
     )
-
-
-# ---- copies ----
-
-
-def test_pinned_memory_is_copied_without_waiting(play):
-    said = play("""
-x = interop.empty(1000, "float32", memory="pinned")
-np.asarray(x)[:] = 3
-y = interop.empty(1000, "float32")
-z = interop.empty(1000, "float32", memory="pinned")
-log()
-interop.copyto(y, x)
-interop.copyto(z, y)
-print([line for line in log() if "Synchronize" in line or "Memcpy" in line])
-assert (np.asarray(z) == 3).all()
-""")
-    assert eval(said) == ["cuMemcpyAsync 4000"] * 2
-
-
-def test_other_host_memory_is_ready_on_return(play):
-    said = play("""
-x = device_ones(1000)
-y = np.zeros(1000, "float32")
-log()
-interop.copyto(y, x)
-print([line for line in log() if "Synchronize" in line or "Memcpy" in line])
-assert (y == 1).all()
-pinned = interop.empty(1000, "float32", memory="pinned")
-view = np.asarray(pinned)  # of which NumPy knows nothing
-view[:] = 0
-log()
-interop.copyto(view, x)
-print([line for line in log() if "Synchronize" in line or "Memcpy" in line])
-assert (view == 1).all()
-""")
-    first, second = said.splitlines()
-    assert eval(first) == eval(second) == ["cuMemcpyAsync 4000", "cuStreamSynchronize"]
-
-
-def test_rows_are_copied_by_the_engines(play):
-    said = play("""
-values = np.arange(64 * 100, dtype="float32").reshape(64, 100)
-x = interop.empty((64, 50), "float32")
-log()
-interop.copyto(x, values[:, 25:75])
-back = np.zeros((64, 200), "float32")
-interop.copyto(back[:, 100:150], x)
-print([line for line in log() if "Memcpy" in line])
-assert (back[:, 100:150] == values[:, 25:75]).all() and (back[:, :100] == 0).all()
-""")
-    assert eval(said) == ["cuMemcpy2DAsync 200 64"] * 2
-
-
-def test_to_another_memory(play):
-    play("""
-x = interop.asarray(np.arange(6, dtype="float32").reshape(2, 3))
-assert x.to(memory="host") is x and x.to() is x
-d = x.to(memory="device")
-assert (d.memory, d.device, d.shape, d.tolist()) == ("device", "cuda:0", (2, 3), x.tolist())
-assert d.to(device=0) is d and d.to(memory="device", device="cuda:0") is d
-assert x.to(device="cuda").memory == "device"
-for memory in ("managed", "pinned", "host"):
-    y = d.to(memory=memory)
-    assert y.memory == memory and y.device == ("cuda:0" if memory == "managed" else "cpu")
-    assert np.asarray(y).tolist() == x.tolist()
-    assert y.to(memory="device").tolist() == x.tolist()
-""")
 
 
 # ---- arguments ----

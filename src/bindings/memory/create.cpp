@@ -5,6 +5,7 @@
 #include "bindings/bindings.h"
 #include "bindings/memory/arguments.h"
 #include "exchange/array/array.h"
+#include "exchange/array/plugged.h"
 #include "exchange/closing.h"
 #include "exchange/stream.h"
 
@@ -178,6 +179,9 @@ void bind_memory(nb::module_& m) {
       "A new Array whose elements have any values.");
   m.def(
       "has_gpu", [] { return cuda::has_gpu(); }, "Is there a driver with a GPU? CudaError for one that does not work.");
+  m.def("set_allocator", &exchange::plug_allocator, nb::arg("allocator").none(),
+        nb::sig("def set_allocator(allocator: typing.Callable[[int, int, int], typing.Any] | None) -> None"),
+        "What gives device memory from now on: (bytes, device, stream handle) -> an array; None: interop's own pool.");
   m.def("prefetch", &prefetch, nb::arg("array"), nb::arg("device"), nb::arg("stream").none(),
         nb::sig("def prefetch(array: Array, device: int, stream: int | None) -> None"),
         "Moves managed memory to a device, or (-1) to the host.");

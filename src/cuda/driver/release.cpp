@@ -60,15 +60,18 @@ bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream
   return true;
 }
 
+void make_stream(const DriverApi& api, ReleaseQueue& queue) {
+  if (queue.stream) return;
+  queue.event = new_event(api);
+  check(api.cuStreamCreate(&queue.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
+}
+
 /// Makes queue.stream wait for our own streams and the legacy stream; false if a capture prevents that. These streams
 /// cannot have been destroyed; the driver crashes on one that was. (An event of the whole context, cuCtxRecordEvent,
 /// would cover all streams, but would invalidate every capture in the process: seen on driver 580 in each capture
 /// mode.) The queue is locked and the primary context is current.
 bool wait_for_known_streams(const DriverApi& api, ReleaseQueue& queue) {
-  if (!queue.stream) {
-    queue.event = new_event(api);
-    check(api.cuStreamCreate(&queue.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
-  }
+  make_stream(api, queue);
   if (!wait_unless_captured(api, queue.stream, CU_STREAM_LEGACY, queue.event)) return false;
   unsigned long long context_id = 0;
   check(api.cuCtxGetId(nullptr, &context_id), "releasing device memory");
@@ -133,6 +136,21 @@ bool release(void* pointer, int device, const std::vector<cudaStream_t>& readers
 bool give_block(Block* block, const std::vector<cudaStream_t>& readers,
                 std::shared_ptr<const Event> last_use) noexcept {
   return release_and_drain(*driver_or_null(), device_of(block), {nullptr, block, readers, std::move(last_use)});
+}
+
+void release_behind(const Event& event, int device) noexcept {
+  const DriverApi* api = driver_or_null();
+  if (!api || device < 0 || device >= kMaxDevices) return;
+  try {
+    ReleaseQueue& queue = release_queue(device);
+    std::lock_guard<std::mutex> lock(queue.mutex);
+    RelaxedCapture relaxed(*api);
+    PrimaryContext current(*api, device);
+    make_stream(*api, queue);
+    event.make_wait(queue.stream);
+  } catch (...) {
+    // A driver that has shut down, or a broken context: the memory goes with them.
+  }
 }
 
 bool release_unless_captured(void* pointer, int device, cudaStream_t stream) noexcept {

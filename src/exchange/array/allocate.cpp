@@ -3,8 +3,10 @@
 
 #include <cstdlib>
 #include <new>
+#include <optional>
 
 #include "exchange/array/array.h"
+#include "exchange/array/plugged.h"
 #include "exchange/reaper.h"
 
 namespace interop::exchange {
@@ -82,6 +84,15 @@ Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStrea
   if (device.device_type != kDLCUDA) array.device.device_id = 0;  // what DLPack says of managed and pinned memory
   if (bytes == 0) return array;
   if (device.device_type == kDLCUDA) {
+    if (const std::optional<Array> plugged = plugged_memory(bytes, array.gpu, stream)) {
+      array.memory = plugged->memory;
+      array.work = plugged->work;
+      array.data = plugged->data;
+      array.is_view = true;
+      array.capacity = 0;
+      keep_for_graph(array.memory, array.gpu, stream);
+      return array;
+    }
     array.memory = device_memory(bytes, array.gpu, stream, array.work);
     array.work->is_fresh = array.work->is_of_one_stream = stream == cuda::own_stream();
   } else {

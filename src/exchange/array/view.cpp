@@ -20,6 +20,7 @@ std::shared_ptr<void> keep_alive(std::vector<Held> owners, int gpu, std::shared_
     const std::unique_ptr<std::vector<Held>> box(static_cast<std::vector<Held>*>(pointer));
     if (shown) forget_shown(shown);
     if (work) {
+      if (work->last_use) cuda::release_behind(*work->last_use, gpu);
       work->readers.hold(std::move(*box), gpu);
     } else if (interpreter_is_gone() || !PyGILState_Check()) {
       give_back_later(std::move(*box));

@@ -103,6 +103,15 @@ typedef struct InteropApi {
   PyObject* (*hand_over)(InteropCall* call);
   /* Sets the Python error of a kind. */
   void (*set_error)(InteropError kind, const char* message);
+
+  /* Memory that is of no call: `type` is kDLCPU, kDLCUDAHost (pinned) or kDLCUDAManaged; the host's where this machine
+   * has no GPU. At a multiple of 64 bytes, also for 0 bytes. */
+  void* (*allocate)(size_t bytes, int32_t type);
+  /* Gives it back, behind what is queued by now on the default stream, blocking streams and interop's own. Any thread,
+   * with or without the GIL. */
+  void (*deallocate)(void* memory);
+  /* Of which type it is; kDLCPU for memory that is not of `allocate`. */
+  int32_t (*memory_type)(const void* memory);
 } InteropApi;
 
 #ifdef __cplusplus

@@ -120,6 +120,9 @@ void* allocate(std::size_t bytes, cudaStream_t stream);
 /// until then. Any thread, any current context, never throws, never waits on the host.
 bool release(void* pointer, int device, const std::vector<cudaStream_t>& readers = {},
              std::shared_ptr<const Event> last_use = nullptr) noexcept;
+/// What is given back from now on, and `Event::of_known_streams`, waits for `event`, too. Any thread, any current
+/// context, never throws, never waits on the host.
+void release_behind(const Event& event, int device) noexcept;
 /// Gives memory of `allocate` back once `stream`, the only one that used it, has done what it has queued by now.
 /// Cheaper; any thread, any current context, never throws, never waits on the host.
 void release(void* pointer, int device, cudaStream_t stream) noexcept;
