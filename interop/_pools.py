@@ -65,6 +65,12 @@ class MemoryPool:
         """Give back what no array uses, down to `keep` reserved bytes; the host may wait for the device."""
         self._pool.trim(keep)
 
+    def limit(self, most: int) -> None:
+        """Refuse managed memory beyond this many bytes with a CudaError; at most, and by default, what the GPU has."""
+        if self.memory != "managed":
+            raise ValueError(f"interop.MemoryPool.limit: the pool is of {self.memory} memory; accepted: managed memory")
+        self._pool.set_limit(most)
+
 
 @named("interop.memory_pool")
 def memory_pool(memory: Literal["device", "managed", "pinned"] = "device", *, device: Device = None) -> MemoryPool:

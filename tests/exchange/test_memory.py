@@ -302,6 +302,25 @@ except interop.CudaError as error:
 np.asarray(x)[:] = 1
 del x
 x = interop.empty(40 << 20, "uint8", memory="managed")
+del x
+pool = interop.memory_pool("managed")
+pool.trim()
+pool.limit(1 << 20)
+try:
+    interop.empty(2 << 20, "uint8", memory="managed")
+except interop.CudaError as error:
+    assert "may have 1048576 bytes of it, and 0 are taken" in str(error)
+else:
+    raise AssertionError
+interop.empty(1 << 20, "uint8", memory="managed")
+pool.limit(2**64 - 1)
+x = interop.empty(40 << 20, "uint8", memory="managed")
+try:
+    interop.memory_pool("pinned").limit(5)
+except ValueError as error:
+    assert str(error).endswith("accepted: managed memory")
+else:
+    raise AssertionError
 """)
     assert said == (
         "interop.empty: allocating 41943040 bytes of managed memory: cuda:0 may have 67108864 bytes of it, and "
