@@ -39,7 +39,19 @@ if _core.build_info().get("version") != __version__:
 from interop._autotune import autotune
 from interop._compiled import CompiledFunction
 from interop._convert import asarray, convert
+from interop._copying import copy, copyto
 from interop._core import Array, CudaError
+from interop._creation import (
+    arange,
+    empty,
+    empty_like,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
 from interop._elementwise import (
     abs,  # noqa: A004 - the array API's name
     add,
@@ -66,6 +78,7 @@ from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
 from interop._operator import Operator, operator
 from interop._paths import get_cmake_dir, get_include
+from interop._pools import MemoryPool, memory_pool, set_allocator
 from interop._register import register
 from interop._variables import Globals, Variable
 
@@ -83,20 +96,28 @@ __all__ = [  # not "jax": a star import would load JAX
     "Globals",
     "Kernel",
     "Library",
+    "MemoryPool",
     "Opaque",
     "Operator",
     "Variable",
     "__version__",
     "abs",
     "add",
+    "arange",
     "asarray",
     "autotune",
     "convert",
+    "copy",
+    "copyto",
     "divide",
     "elementwise",
+    "empty",
+    "empty_like",
     "equal",
     "explain",
     "floor_divide",
+    "full",
+    "full_like",
     "get_cmake_dir",
     "get_include",
     "greater",
@@ -107,15 +128,21 @@ __all__ = [  # not "jax": a star import would load JAX
     "load",
     "matmul",
     "maximum",
+    "memory_pool",
     "minimum",
     "multiply",
     "negative",
     "not_equal",
+    "ones",
+    "ones_like",
     "operator",
     "pow",
     "register",
     "remainder",
+    "set_allocator",
     "subtract",
+    "zeros",
+    "zeros_like",
 ]
 
 

@@ -75,7 +75,9 @@ def asarray(x: Any, /) -> Array:
     --------
     >>> import numpy as np, interop
     >>> interop.asarray(np.ones((2, 3), "float32").T)
-    interop.Array(shape=(3, 2), dtype=float32, device=cpu)
+    interop.Array([[1., 1.],
+                   [1., 1.],
+                   [1., 1.]], dtype=float32, device=cpu)
     """
     raise NotImplementedError  # a declaration
 

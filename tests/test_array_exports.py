@@ -69,7 +69,7 @@ def test_pinned_memory_is_host_memory_to_who_asks_for_that():
     x = VALUES.copy()
     array = interop.asarray(Fake(x, device_type=PINNED))
     assert array.__dlpack_device__() == (PINNED, 0)
-    assert array.device == "pinned host memory"
+    assert (array.device, array.memory) == ("cpu", "pinned")
     for keywords, device in (({}, PINNED), ({"dl_device": (PINNED, 0)}, PINNED), ({"dl_device": (CPU, 0)}, CPU)):
         capsule = array.__dlpack__(**keywords)
         tensor = read_capsule(capsule).tensor

@@ -119,6 +119,7 @@ BOTTOM = {"_arguments", "_core", "_streams", "_version"}
 LAYERS = [
     "bottom",
     "_libraries",
+    "_memory",
     "_operations",
     "_cuda",
     "_functions",
@@ -230,7 +231,7 @@ def test_the_package_imports_little():
         "_operator",
         "_paths",
     )
-    names += ("_autotune", "_compiled", "_core", "_register", "_variables", "_version")
+    names += ("_autotune", "_copying", "_core", "_creation", "_pools", "_register", "_variables", "_version")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 

@@ -27,18 +27,10 @@ from interop._operations.table import FUNCTIONS as OF_ELEMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(OF_ELEMENTS)
-FUNCTIONS = [
-    "asarray",
-    "convert",
-    "elementwise",
-    "explain",
-    "kernel",
-    "load",
-    "matmul",
-    "operator",
-    "register",
-    *ELEMENTWISE,
-]
+MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
+MEMORY += ["set_allocator", "zeros", "zeros_like"]
+FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "operator", "register"]
+FUNCTIONS += [*MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Array",
     "CompiledFunction",
@@ -50,6 +42,7 @@ CLASSES = [
     "Globals",
     "Kernel",
     "Library",
+    "MemoryPool",
     "Opaque",
     "Operator",
     "Variable",
@@ -179,8 +172,15 @@ def test_members_of_array_have_docstrings():
         "strides",
         "dtype",
         "device",
+        "memory",
         "ndim",
         "stream",
+        "T",
+        "astype",
+        "item",
+        "reshape",
+        "synchronize",
+        "to",
         "__len__",
         "__dlpack__",
         "__dlpack_device__",

@@ -94,7 +94,8 @@ class Library(Target):
 
 
 def describe(array: Array) -> str:
-    return f"x is {array.dtype} of shape {array.shape}, strides {array.strides}, on {array.device}"
+    where = f"on {array.device}" if array.memory in ("device", "host") else f"in {array.memory} memory"
+    return f"x is {array.dtype} of shape {array.shape}, strides {array.strides}, {where}"
 
 
 def import_into(library: str, array: Array, importer: Callable[[], Any]) -> Any:

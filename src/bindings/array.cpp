@@ -17,43 +17,11 @@ namespace {
 
 const exchange::Lookup kNumpyArray("numpy", "array");
 
-// ---- what an interop.Array is not ----
-// It has no values of its own, so nothing may be read out of it by the way: by its length, its buffer or its identity.
-// Python itself refuses items and `in`. It is hashed by its identity, since no comparison says that two are equal.
-
-[[noreturn]] void refuse(const char* what, const char* remedy) {
-  throw TypeError(std::string("interop.Array: ") + what + "; accepted: " + remedy);
-}
-
-constexpr const char* kByValue = "interop.convert(x, \"numpy\"), whose values are looked at";
-
 PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
   PyErr_SetString(PyExc_TypeError,
-                  "interop.Array: it is not made directly; accepted: interop.asarray(x), or the result of a call");
+                  "interop.Array: it is not made directly; accepted: interop.empty(shape, dtype) and "
+                  "its like, interop.asarray(x), or the result of a call");
   return nullptr;
-}
-
-void refuse_operators(nb::class_<Array>& type) {
-  const auto compared = [&](const char* name, const char* signature, const char* instead) {
-    type.def(
-        name, [instead](const Array&, nb::handle) { refuse("operators compare no elements", instead); },
-        nb::arg("other").none(), nb::sig(signature), "TypeError: operators compare no elements.");
-  };
-  compared("__eq__", "def __eq__(self, other: object, /) -> typing.NoReturn", "interop.equal(x, y), or `is`");
-  compared("__ne__", "def __ne__(self, other: object, /) -> typing.NoReturn", "interop.not_equal(x, y), or `is not`");
-  compared("__lt__", "def __lt__(self, other: object, /) -> typing.NoReturn", "interop.less(x, y)");
-  compared("__le__", "def __le__(self, other: object, /) -> typing.NoReturn", "interop.less_equal(x, y)");
-  compared("__gt__", "def __gt__(self, other: object, /) -> typing.NoReturn", "interop.greater(x, y)");
-  compared("__ge__", "def __ge__(self, other: object, /) -> typing.NoReturn", "interop.greater_equal(x, y)");
-  type.def(
-          "__bool__", [](const Array&) { refuse("an array has no truth value", kByValue); },
-          nb::sig("def __bool__(self) -> typing.NoReturn"), "TypeError: an array has no truth value.")
-      .def(
-          "__int__", [](const Array&) { refuse("an array is no number", kByValue); },
-          nb::sig("def __int__(self) -> typing.NoReturn"), "TypeError: an array is no number.")
-      .def(
-          "__float__", [](const Array&) { refuse("an array is no number", kByValue); },
-          nb::sig("def __float__(self) -> typing.NoReturn"), "TypeError: an array is no number.");
 }
 
 PyType_Slot kSlots[] = {
@@ -65,15 +33,17 @@ PyType_Slot kSlots[] = {
     {0, nullptr},
 };
 
-constexpr const char* kDoc = R"(A typed view of memory: the array of no other library, or of any.
+constexpr const char* kDoc = R"(An array on memory of interop's own, or a typed view of another library's memory.
 
-`interop.asarray` makes one on another array's memory. Calls whose first array belongs to no known array library (a raw
-DLPack capsule, an object that has only ``__cuda_array_interface__``) return one. Every DLPack and CUDA array interface
-consumer reads it, without a copy, and where the host can read it it has a buffer, so that ``numpy.asarray`` takes it. On
-a GPU every export waits, by events, for the work that wrote the array. It cannot be made directly, copied by `copy` or
-pickled. Operators, items, truth and conversions to numbers are refused, each with a TypeError: `interop.add`,
-`interop.equal` and their like compute, and another library's view shows values. It may stand in a set or be a key, by its
-identity.
+`interop.empty` and its like make one; so does `interop.asarray`, on another array's memory, and a call whose first array
+belongs to no known array library (a raw DLPack capsule, an object that has only ``__cuda_array_interface__``). Every
+DLPack and CUDA array interface consumer reads it, without a copy, and where the host can read it it has a buffer, so that
+``numpy.asarray`` takes it. On a GPU every export waits, by events, for the work that wrote the array.
+
+Indexing by ints, slices, Ellipsis and None, `reshape`, `transpose`, `T` and `mT` give views. Operators are interop's own
+operations. ``x[key] = y`` is `interop.copyto`. What needs a value (`item`, `tolist`, `bool`, `int`, `float`, printing)
+waits for it, and copies it from device memory. It may stand in a set or be a key, by its identity. It cannot be made
+directly, copied by `copy` or pickled.
 )";
 
 constexpr const char* kDlpackDoc = R"(Export the memory as a DLPack capsule.
@@ -83,19 +53,27 @@ waits, by events, for the work that wrote the array. For host memory it is None,
 memory is ready for the host, too, where `stream` is None. The capsule is versioned where `max_version` is (1, 0) or later.
 
 `dl_device` is None, the array's own device, ``(1, 0)`` for host memory, or ``(2, id)`` for pinned or managed memory that
-this GPU can read. Host memory of a device array is a copy, ready on return; else the memory is shared. With `copy` True
+this GPU can read. Managed memory is plain memory of its GPU, ``(2, id)``, unless ``(13, 0)`` is asked for. Host memory of a device array is a copy, ready on return; else the memory is shared. With `copy` True
 it is always a copy, made on `stream`, with the layout of the array, gaps included. BufferError where `copy` is False
 and a copy would be needed, for another device, and for a read-only array in an unversioned capsule.
 )";
 
-std::string repr(const Array& array) {
-  return "interop.Array(shape=" + shape_text(array.tensor()) + ", dtype=" + dtype_name(array.dtype) +
-         ", device=" + device_text(array.device) + ")";
+const char* memory_name(const Array& array) {
+  switch (array.device.device_type) {
+    case kDLCUDAHost:
+      return "pinned";
+    case kDLCUDAManaged:
+      return "managed";
+    case kDLCUDA:
+      return array.host_readable() ? "managed" : "device";
+    default:
+      return "host";
+  }
 }
 
 nb::object stream(const Array& array) {
-  if (!array.stream) return nb::none();
-  return nb::int_(reinterpret_cast<uintptr_t>(array.stream));
+  if (!array.work || !array.work->stream) return nb::none();
+  return nb::int_(reinterpret_cast<uintptr_t>(array.work->stream));
 }
 
 Py_ssize_t length(const Array& array) {
@@ -138,8 +116,14 @@ void bind_array(nb::module_& m) {
       .def_prop_ro(
           "dtype", [](const Array& a) { return dtype_name(a.dtype); }, "The dtype's name, such as 'float32'.")
       .def_prop_ro(
-          "device", [](const Array& a) { return device_text(a.device); },
-          "Where the memory is, such as ``'cpu'`` or ``'cuda:0'``.")
+          "device",
+          [](const Array& a) {
+            const bool is_gpus = a.device.device_type == kDLCUDA || a.device.device_type == kDLCUDAManaged;
+            return is_gpus ? device_text({kDLCUDA, a.gpu}) : std::string("cpu");
+          },
+          "Where the work on it goes: ``'cpu'``, also of pinned memory, or ``'cuda:0'``, also of managed memory.")
+      .def_prop_ro("memory", &memory_name, nb::sig("def memory(self) -> str"),
+                   "The memory that it lies in: ``'device'``, ``'managed'``, ``'pinned'`` or ``'host'``.")
       .def_prop_ro(
           "ndim", [](const Array& a) { return a.shape.size(); }, "The number of dimensions.")
       .def_prop_ro("stream", &stream, nb::sig("def stream(self) -> int | None"),
@@ -151,7 +135,10 @@ void bind_array(nb::module_& m) {
            kDlpackDoc)
       .def(
           "__dlpack_device__",
-          [](const Array& a) { return nb::make_tuple(static_cast<int>(a.device.device_type), a.device.device_id); },
+          [](const Array& a) {
+            const DLDevice device = a.exported_device();
+            return nb::make_tuple(static_cast<int>(device.device_type), device.device_id);
+          },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"), "The DLPack device type and id.")
       .def_prop_ro(
           "__cuda_array_interface__", [](const Array& a) { return exchange::export_cai(a, nullptr); },
@@ -165,12 +152,14 @@ void bind_array(nb::module_& m) {
           nb::sig("def __jax_array__(self) -> typing.Any"),
           "What jax.numpy.asarray(x) makes of it: host memory as it takes NumPy's, device memory shared.")
       .def("__len__", &length, "The size of the first dimension.")
-      .def("__repr__", &repr)
       .def_prop_ro_static(
           "__dlpack_c_exchange_api__", [](nb::handle) { return exchange::own_exchange_api(); },
           nb::sig("def __dlpack_c_exchange_api__(cls: object, /) -> typing.Any"),
           "The C functions of DLPack 1.3, in a capsule.");
-  refuse_operators(type);
+  add_operators(type);
+  add_resize(type);
+  add_values(type);
+  add_views(type);
 }
 
 }  // namespace interop::bindings

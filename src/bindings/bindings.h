@@ -8,10 +8,22 @@ namespace interop::bindings {
 /// The seconds that one launch of `a + b` into `out` takes on the host, with everything before it done.
 double time_launch_of_add(nanobind::handle a, nanobind::handle b, nanobind::handle out);
 
+/// `interop.copyto`: the elements of `src`, an array or a scalar, into `dst`; `stream` is None or what names one.
+void copy_into(nanobind::handle dst, nanobind::handle src, nanobind::handle stream);
+/// A NumPy array of an Array's values: on its own memory where the host reads that, else of a copy.
+nanobind::object host_values(nanobind::handle array);
+
+/// What reads the values of an Array, or computes with them; and its views. They add to the type.
+void add_operators(nanobind::object type);
+void add_resize(nanobind::object type);
+void add_values(nanobind::object type);
+void add_views(nanobind::object type);
+
 void bind_arguments(nanobind::module_& m);
 void bind_array(nanobind::module_& m);
 void bind_by_operation(nanobind::module_& m);
 void bind_convert(nanobind::module_& m);
+void bind_copyto(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
 void bind_expression(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
@@ -19,6 +31,7 @@ void bind_kernel(nanobind::module_& m);
 void bind_load(nanobind::module_& m);
 void bind_loaded_kernel(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
+void bind_memory(nanobind::module_& m);
 void bind_operators(nanobind::module_& m);
 void bind_register(nanobind::module_& m);
 void bind_timing(nanobind::module_& m);

@@ -2,6 +2,7 @@
 #include <interop/cuda/driver.h>
 #include <interop/cuda/elementwise.h>
 #include <interop/cuda/matmul.h>
+#include <interop/cuda/memory.h>
 #include <interop/error.h>
 
 namespace interop::cuda {
@@ -45,12 +46,27 @@ bool Event::done() const { unavailable(); }
 void Event::synchronize() const { unavailable(); }
 
 void* allocate(std::size_t, cudaStream_t) { unavailable(); }
-bool release(void*, int, const std::vector<cudaStream_t>&) noexcept { return true; }
+bool release(void*, int, const std::vector<cudaStream_t>&, std::shared_ptr<const Event>) noexcept { return true; }
+void release_behind(const Event&, int) noexcept {}
 void release(void*, int, cudaStream_t) noexcept {}
+bool release_unless_captured(void*, int, cudaStream_t) noexcept { return true; }
 
 void copy_to_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 void copy_to_host(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
 void copy_on_device(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
+
+bool has_gpu() { return false; }
+int default_device() { unavailable(); }
+TakenBlock take_block(MemoryKind, std::size_t, cudaStream_t) { unavailable(); }
+bool give_block(Block*, const std::vector<cudaStream_t>&, std::shared_ptr<const Event>) noexcept { return true; }
+void prefetch(const void*, std::size_t, int, cudaStream_t) { unavailable(); }
+void advise(const void*, std::size_t, Advice, bool, int) { unavailable(); }
+void copy(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
+void copy_rows(const Rows&, const Rows&, std::size_t, std::size_t, std::size_t, cudaStream_t) { unavailable(); }
+PoolState pool_state(MemoryKind, int) { unavailable(); }
+void set_release_threshold(MemoryKind, int, uint64_t) { unavailable(); }
+void trim_pool(MemoryKind, int, uint64_t) { unavailable(); }
+void set_managed_limit(int, uint64_t) { unavailable(); }
 
 StagingBlock* take_staging_block(cudaStream_t) noexcept { return nullptr; }
 void give_staging_block(StagingBlock*) noexcept {}

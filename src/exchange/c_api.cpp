@@ -1,13 +1,17 @@
 /// The table of <interop/c_api.h>: each function runs a method of `exchange::Call`, and turns C++ errors into Python
 /// errors.
 #include <interop/api.h>
+#include <interop/cuda/memory.h>
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
+#include "exchange/array/array.h"
 #include "exchange/call.h"
 #include "exchange/closing.h"
 #include "exchange/explain.h"
@@ -172,6 +176,68 @@ int define(PyObject* module, const char* name, const char* parameters, InteropFu
   });
 }
 
+// ---- memory of no call ----
+
+struct Allocation {
+  std::shared_ptr<void> memory;
+  DLDeviceType type;
+};
+
+/// Every block that is out, by its address.
+struct Allocations {
+  std::mutex mutex;
+  std::unordered_map<const void*, Allocation> blocks;
+};
+
+// Never destroyed: containers may give memory back after static destruction.
+Allocations& allocations() {
+  static auto* const all = new Allocations;
+  return *all;
+}
+
+void* allocate(size_t bytes, int32_t type) {
+  return as_c<void*>(nullptr, [&]() -> void* {
+    const auto memory_type = static_cast<DLDeviceType>(type);
+    if (memory_type != kDLCPU && memory_type != kDLCUDAHost && memory_type != kDLCUDAManaged) {
+      throw ValueError("interop: allocate: type is " + std::to_string(type) +
+                       "; accepted: 1, 3 or 13, DLPack's types " + "of host, pinned and managed memory");
+    }
+    Shape shape;
+    shape.ndim = 1;
+    shape.sizes[0] = static_cast<int64_t>(std::max(bytes, size_t{1}));
+    Array array;
+    if (memory_type == kDLCPU || !cuda::has_gpu()) {
+      array = new_array(shape, {kDLUInt, 8, 1}, {kDLCPU, 0}, nullptr);
+    } else {
+      enter_foreign("interop.allocate", "CUDA");
+      const cuda::DeviceGuard guard(cuda::default_device());
+      const cudaStream_t stream = cuda::own_stream();
+      array = new_array(shape, {kDLUInt, 8, 1}, {memory_type, 0}, stream);
+      array.make_host_wait();  // the caller may write at once
+    }
+    const std::lock_guard<std::mutex> lock(allocations().mutex);
+    allocations().blocks[array.data] = {array.memory, array.device.device_type};
+    return array.data;
+  });
+}
+
+void deallocate(void* memory) {
+  Allocation back;
+  Allocations& all = allocations();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.blocks.find(memory);
+  if (found == all.blocks.end()) return;
+  back = std::move(found->second);
+  all.blocks.erase(found);
+}
+
+int32_t memory_type(const void* memory) {
+  Allocations& all = allocations();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.blocks.find(memory);
+  return found == all.blocks.end() ? kDLCPU : found->second.type;
+}
+
 }  // namespace
 }  // namespace exchange
 
@@ -179,6 +245,7 @@ const InteropApi core_api{INTEROP_API_VERSION,     sizeof(InteropApi),      &exc
                           &exchange::release_call, &exchange::check,        &exchange::is_conjugated,
                           &exchange::output,       &exchange::workspace,    &exchange::numpy,
                           &exchange::numpy_output, &exchange::explain_call, &exchange::hand_over,
-                          &exchange::set_error,    &exchange::define};
+                          &exchange::set_error,    &exchange::define,       &exchange::allocate,
+                          &exchange::deallocate,   &exchange::memory_type};
 
 }  // namespace interop

@@ -69,7 +69,8 @@ std::string explain_wait(const Call& call, int i) {
   if (theirs) return "";
   if (nb::isinstance<Array>(operand.object)) {
     const Array& array = nb::cast<const Array&>(operand.object);
-    return array.last_use ? name + ": the call waits for its last use, on " + handle_text(array.stream) : "";
+    if (!array.work || !array.work->last_use) return "";
+    return name + ": the call waits for its last use, on " + handle_text(array.work->stream);
   }
   // Exported for the call: the producer has been told the stream.
   const bool told = operand.hold && std::strstr(protocol_of(operand), "__dlpack__") != nullptr;

@@ -23,6 +23,7 @@ def test_distribution_has_stub_marker_and_headers(package):
         "_core.pyi",
         "py.typed",
         "include/dlpack/dlpack.h",
+        "include/interop/array.h",
         "include/interop/call.h",
         "include/interop/function.h",
         "cmake/interopConfig.cmake",

@@ -91,7 +91,7 @@ SENT = ["cuMemcpyHtoDAsync {bytes} pageable"] * 2
 SENT_BY_HOST = ["cuMemcpyHtoDAsync {bytes} pinned"] * 2
 FETCHED = ["cuMemcpyDtoHAsync {bytes} pageable", "cuStreamSynchronize"]
 FETCHED_BY_HOST = ["cuMemcpyDtoHAsync {bytes} pinned", "cuStreamSynchronize"]
-ALLOCATED = ["cuMemAllocAsync {bytes}"]
+ALLOCATED = ["cuMemAllocFromPoolAsync {bytes}"]
 
 
 @pytest.mark.parametrize(

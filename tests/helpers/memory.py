@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import interop
 from helpers.device import synchronize
 
 BIG = 4096
@@ -46,4 +47,5 @@ def release_pools(library: Any) -> None:
         library.module.get_default_memory_pool().free_all_blocks()
     elif library.name == "numba":
         library.module.current_context().memory_manager.deallocations.clear()
+    interop.memory_pool().trim()
     synchronize()

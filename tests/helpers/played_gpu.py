@@ -42,3 +42,13 @@ def fail(name: str, status: int = 700, after: int = 0) -> None:
 
 def pinned_bytes() -> int:
     return driver.stand_in_bytes(1)
+
+
+def ask_early(early: bool = True) -> None:
+    """Let an event be asked for while the work before it is not done."""
+    driver.stand_in_ask_early(int(early))
+
+
+def bytes_of(memory: str) -> int:
+    """Return how many bytes of this kind the driver has given out."""
+    return driver.stand_in_bytes(("device", "pinned", "managed").index(memory))

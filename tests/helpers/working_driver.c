@@ -11,7 +11,8 @@
 
 typedef unsigned long long Pointer;
 
-enum { NOT_INITIALIZED = 3, INVALID_VALUE = 1, NOT_FOUND = 999, MOST = 4096 };
+enum { NOT_INITIALIZED = 3, INVALID_VALUE = 1, NOT_FOUND = 999, NOT_READY = 600, MOST = 4096 };
+enum { DEVICE, PINNED, MANAGED }; /* kinds of memory */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char log_text[1 << 16];
@@ -61,7 +62,7 @@ static int status_of(const char* name) {
 static struct Block {
   char* start;
   size_t bytes;
-  int pinned;
+  int kind;
 } blocks[MOST];
 static int block_count;
 
@@ -71,11 +72,11 @@ static int find(const void* pointer) {
   }
   return -1;
 }
-static char* add_block(size_t bytes, int pinned) {
+static char* add_block(size_t bytes, int kind) {
   char* start = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   memset(start, 0xA5, bytes);
   pthread_mutex_lock(&lock);
-  blocks[block_count++] = (struct Block){start, bytes, pinned};
+  blocks[block_count++] = (struct Block){start, bytes, kind};
   pthread_mutex_unlock(&lock);
   return start;
 }
@@ -93,15 +94,15 @@ static int drop_block(const void* pointer) {
 static int is_pinned(const void* pointer) {
   pthread_mutex_lock(&lock);
   const int i = find(pointer);
-  const int pinned = i >= 0 && blocks[i].pinned;
+  const int pinned = i >= 0 && blocks[i].kind == PINNED;
   pthread_mutex_unlock(&lock);
   return pinned;
 }
 /* For the test: bytes that are allocated now. */
-size_t stand_in_bytes(int pinned) {
+size_t stand_in_bytes(int kind) {
   size_t sum = 0;
   pthread_mutex_lock(&lock);
-  for (int i = 0; i < block_count; ++i) sum += blocks[i].pinned == pinned ? blocks[i].bytes : 0;
+  for (int i = 0; i < block_count; ++i) sum += blocks[i].kind == kind ? blocks[i].bytes : 0;
   pthread_mutex_unlock(&lock);
   return sum;
 }
@@ -115,19 +116,41 @@ struct Task {
 struct Stream {
   struct Task tasks[256];
   int first, last;
+  unsigned long long queued, done; /* ever */
   pthread_mutex_t lock;
 };
 static struct Stream legacy = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static struct Stream* stream_of(void* handle) { return (size_t)handle <= 2 ? &legacy : handle; }
 
-static void drain(struct Stream* stream) {
+/* A point in a stream. */
+struct Event {
+  struct Stream* stream;
+  unsigned long long position;
+};
+static int has_passed(const struct Event* event) {
+  return !event->stream || __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position;
+}
+/* What comes before the point is run. A task that waits for another stream may find that this one waits for it, further
+ * back, and is the one that runs: that point has passed. */
+static void drain_to(const struct Event* event) {
+  struct Stream* stream = event->stream;
+  if (has_passed(event)) return;
   pthread_mutex_lock(&stream->lock);
-  while (stream->first < stream->last) {
+  while (!has_passed(event)) {
     struct Task* task = &stream->tasks[stream->first++];
     task->run(task->arguments);
+    __atomic_add_fetch(&stream->done, 1, __ATOMIC_RELEASE);
   }
-  stream->first = stream->last = 0;
+  if (stream->first == stream->last) stream->first = stream->last = 0;
   pthread_mutex_unlock(&stream->lock);
+}
+static struct Event now(struct Stream* stream) {
+  const struct Event event = {stream, __atomic_load_n(&stream->queued, __ATOMIC_ACQUIRE)};
+  return event;
+}
+static void drain(struct Stream* stream) {
+  const struct Event event = now(stream);
+  drain_to(&event);
 }
 /* For the test's C functions, too: runs `run` of a copy of the arguments, in the order of the stream. */
 void stand_in_queue(void* handle, void (*run)(void*), const void* arguments, size_t bytes) {
@@ -137,6 +160,7 @@ void stand_in_queue(void* handle, void (*run)(void*), const void* arguments, siz
   struct Task* task = &stream->tasks[stream->last++];
   task->run = run;
   memcpy(task->arguments, arguments, bytes);
+  __atomic_add_fetch(&stream->queued, 1, __ATOMIC_RELEASE);
   pthread_mutex_unlock(&stream->lock);
 }
 
@@ -148,6 +172,18 @@ struct Copy {
 static void run_copy(void* arguments) {
   const struct Copy* copy = arguments;
   memcpy(copy->to, copy->from, copy->bytes);
+}
+static int queue_any_copy(const char* name, void* to, const void* from, size_t bytes, void* stream) {
+  char text[64];
+  snprintf(text, sizeof text, "%s %zu", name, bytes);
+  note(text);
+  const struct Copy copy = {to, from, bytes};
+  pthread_mutex_lock(&lock);
+  const int is_pageable = find(to) < 0 || find(from) < 0;
+  pthread_mutex_unlock(&lock);
+  stand_in_queue(stream, run_copy, &copy, sizeof copy);
+  if (is_pageable) drain(stream_of(stream));
+  return status_of(name);
 }
 static int queue_copy(const char* name, void* to, const void* from, const void* host, size_t bytes, void* stream) {
   char text[96];
@@ -237,12 +273,12 @@ int cuStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id,
   return status_of("cuStreamGetCaptureInfo");
 }
 int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
-  (void)name;
   pthread_mutex_lock(&lock);
   const int i = find((void*)pointer);
+  const int is_managed = i >= 0 && blocks[i].kind == MANAGED;
   pthread_mutex_unlock(&lock);
   if (i < 0) return INVALID_VALUE;
-  *(int*)value = 0;
+  *(int*)value = name == 8 ? is_managed : 0;
   return 0;
 }
 int cuStreamCreate(void** stream, unsigned flags) {
@@ -260,7 +296,7 @@ int cuStreamSynchronize(void* stream) {
 }
 int cuEventCreate(void** event, unsigned flags) {
   (void)flags;
-  *event = calloc(1, sizeof(void*));
+  *event = calloc(1, sizeof(struct Event));
   return 0;
 }
 int cuEventDestroy_v2(void* event) {
@@ -269,24 +305,29 @@ int cuEventDestroy_v2(void* event) {
 }
 int cuEventRecord(void* event, void* stream) {
   note("cuEventRecord");
-  *(void**)event = stream_of(stream);
+  *(struct Event*)event = now(stream_of(stream));
   return 0;
 }
-static void run_wait(void* arguments) { drain(*(struct Stream**)arguments); }
+static void run_wait(void* arguments) { drain_to(arguments); }
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
   (void)flags;
   note("cuStreamWaitEvent");
-  if (*(void**)event != stream_of(stream)) stand_in_queue(stream, run_wait, event, sizeof(void*));
+  const struct Event* const point = event;
+  if (point->stream != stream_of(stream)) stand_in_queue(stream, run_wait, point, sizeof *point);
   return 0;
 }
 int cuEventSynchronize(void* event) {
   note("cuEventSynchronize");
-  if (*(void**)event) drain(*(void**)event);
+  drain_to(event);
   return 0;
 }
+/* For the test: an event is asked for while the work before it is not done. */
+static int asks_early;
+void stand_in_ask_early(int early) { asks_early = early; }
 int cuEventQuery(void* event) {
   note("cuEventQuery");
-  if (*(void**)event) drain(*(void**)event);
+  if (asks_early && !has_passed(event)) return NOT_READY;
+  drain_to(event);
   return 0;
 }
 int cuMemAllocAsync(Pointer* pointer, size_t bytes, void* stream) {
@@ -295,7 +336,37 @@ int cuMemAllocAsync(Pointer* pointer, size_t bytes, void* stream) {
   snprintf(text, sizeof text, "cuMemAllocAsync %zu", bytes);
   note(text);
   const int status = status_of("cuMemAllocAsync");
-  if (status == 0) *pointer = (Pointer)add_block(bytes, 0);
+  if (status == 0) *pointer = (Pointer)add_block(bytes, DEVICE);
+  return status;
+}
+static unsigned long long threshold;
+int cuMemPoolCreate(void** pool, const void* properties) {
+  (void)properties;
+  *pool = &threshold;
+  return status_of("cuMemPoolCreate");
+}
+int cuMemPoolSetAttribute(void* pool, int name, void* value) {
+  (void)pool, (void)name;
+  threshold = *(unsigned long long*)value;
+  return 0;
+}
+int cuMemPoolGetAttribute(void* pool, int name, void* value) {
+  (void)pool;
+  *(unsigned long long*)value = name == 4 ? threshold : stand_in_bytes(DEVICE);
+  return 0;
+}
+int cuMemPoolTrimTo(void* pool, size_t keep) {
+  (void)pool, (void)keep;
+  note("cuMemPoolTrimTo");
+  return 0;
+}
+int cuMemAllocFromPoolAsync(Pointer* pointer, size_t bytes, void* pool, void* stream) {
+  (void)pool, (void)stream;
+  char text[64];
+  snprintf(text, sizeof text, "cuMemAllocFromPoolAsync %zu", bytes);
+  note(text);
+  const int status = status_of("cuMemAllocFromPoolAsync");
+  if (status == 0) *pointer = (Pointer)add_block(bytes, DEVICE);
   return status;
 }
 int cuMemFreeAsync(Pointer pointer, void* stream) {
@@ -309,8 +380,26 @@ int cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
   snprintf(text, sizeof text, "cuMemHostAlloc %zu", bytes);
   note(text);
   const int status = status_of("cuMemHostAlloc");
-  if (status == 0) *pointer = add_block(bytes, 1);
+  if (status == 0) *pointer = add_block(bytes, PINNED);
   return status;
+}
+int cuMemAllocManaged(Pointer* pointer, size_t bytes, unsigned flags) {
+  (void)flags;
+  char text[64];
+  snprintf(text, sizeof text, "cuMemAllocManaged %zu", bytes);
+  note(text);
+  const int status = status_of("cuMemAllocManaged");
+  if (status == 0) *pointer = (Pointer)add_block(bytes, MANAGED);
+  return status;
+}
+int cuMemFree_v2(Pointer pointer) {
+  note("cuMemFree");
+  return drop_block((void*)pointer);
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int device) {
+  (void)device;
+  *bytes = (size_t)64 << 20;
+  return 0;
 }
 int cuMemFreeHost(void* pointer) {
   note("cuMemFreeHost");
@@ -321,4 +410,46 @@ int cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, void* strea
 }
 int cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, void* stream) {
   return queue_copy("cuMemcpyDtoHAsync", to, (void*)from, to, bytes, stream);
+}
+int cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, void* stream) {
+  return queue_any_copy("cuMemcpyAsync", (void*)to, (void*)from, bytes, stream);
+}
+struct Copy2D {
+  size_t from_x, from_y;
+  int from_type;
+  const void* from_host;
+  Pointer from_device;
+  void* from_array;
+  size_t from_pitch, to_x, to_y;
+  int to_type;
+  void* to_host;
+  Pointer to_device;
+  void* to_array;
+  size_t to_pitch, width, height;
+};
+int cuMemcpy2DAsync_v2(const struct Copy2D* copy, void* stream) {
+  char text[64];
+  snprintf(text, sizeof text, "cuMemcpy2DAsync %zu %zu", copy->width, copy->height);
+  note(text);
+  for (size_t i = 0; i < copy->height; ++i) {
+    const struct Copy row = {(char*)copy->to_device + i * copy->to_pitch,
+                             (const char*)copy->from_device + i * copy->from_pitch, copy->width};
+    stand_in_queue(stream, run_copy, &row, sizeof row);
+  }
+  drain(stream_of(stream)); /* of pageable memory, as far as the tests go */
+  return 0;
+}
+int cuMemPrefetchAsync(Pointer pointer, size_t bytes, int device, void* stream) {
+  (void)pointer, (void)stream;
+  char text[64];
+  snprintf(text, sizeof text, "cuMemPrefetchAsync %zu %d", bytes, device);
+  note(text);
+  return 0;
+}
+int cuMemAdvise(Pointer pointer, size_t bytes, int advice, int device) {
+  (void)pointer;
+  char text[64];
+  snprintf(text, sizeof text, "cuMemAdvise %zu %d %d", bytes, advice, device);
+  note(text);
+  return 0;
 }

@@ -1,7 +1,7 @@
 /// The CUDA driver, opened at run time: its functions, its errors, its devices.
 ///
 /// The table of functions is filled on the first success, and leaked on purpose: it serves until the process ends.
-#include <interop/cuda/driver.h>
+#include <interop/cuda/memory.h>
 #include <interop/error.h>
 
 #include <dlfcn.h>
@@ -28,6 +28,11 @@ std::string version_text(int version) {
 
 // ---- opening the driver ----
 
+/// There is no driver at all, or no GPU: nothing that is broken.
+struct NoGpu : CudaError {
+  using CudaError::CudaError;
+};
+
 template <typename Function>
 void find(void* library, const char* symbol, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, symbol));
@@ -45,10 +50,12 @@ void resolve(void* library, const char* symbol, Function& function) {
 const DriverApi* open_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    const char* why = dlerror();
-    throw CudaError(std::string("interop: no NVIDIA driver: libcuda.so.1 does not load (") +
-                    (why ? why : "no reason given") + "); install the NVIDIA driver for CUDA " +
-                    version_text(CUDA_VERSION) + " or newer");
+    const char* const said = dlerror();
+    const std::string why = said ? said : "no reason given";
+    const std::string message = "interop: no NVIDIA driver: libcuda.so.1 does not load (" + why +
+                                "); install the NVIDIA driver for CUDA " + version_text(CUDA_VERSION) + " or newer";
+    if (why.rfind("libcuda.so.1: cannot open", 0) == 0) throw NoGpu(message);  // else it is there, and broken
+    throw CudaError(message);
   }
   auto api = std::make_unique<DriverApi>();
   // These two first: the version explains better than a missing symbol.
@@ -68,6 +75,8 @@ const DriverApi* open_driver() {
 #undef X
 #undef STRING_OF
   resolve(library, "cuStreamGetCaptureInfo_v2", api->cuStreamGetCaptureInfo_v2);
+  resolve(library, "cuMemPrefetchAsync", api->cuMemPrefetchAsync_v1);
+  resolve(library, "cuMemAdvise", api->cuMemAdvise_v1);
   find(library, "cuLibraryGetKernelCount", api->cuLibraryGetKernelCount);
   find(library, "cuLibraryEnumerateKernels", api->cuLibraryEnumerateKernels);
   find(library, "cuKernelGetName", api->cuKernelGetName);
@@ -77,8 +86,7 @@ const DriverApi* open_driver() {
   int count = 0;
   if (status == CUDA_SUCCESS) api->cuDeviceGetCount(&count);
   if (status == CUDA_ERROR_NO_DEVICE || (status == CUDA_SUCCESS && count == 0)) {
-    throw CudaError(
-        "interop: no CUDA device: CUDA_ERROR_NO_DEVICE (no GPU, or CUDA_VISIBLE_DEVICES hides all of them)");
+    throw NoGpu("interop: no CUDA device: CUDA_ERROR_NO_DEVICE (no GPU, or CUDA_VISIBLE_DEVICES hides all of them)");
   }
   if (status != CUDA_SUCCESS) {
     const char* name = "unknown error";
@@ -112,6 +120,23 @@ const DriverApi& driver() {
 }
 
 const DriverApi* driver_or_null() noexcept { return g_driver.load(std::memory_order_acquire); }
+
+bool has_gpu() {
+  static std::atomic<bool> is_known{false};  // that there is none: looking for it takes its time
+  if (is_known.load(std::memory_order_relaxed)) return false;
+  try {
+    driver();
+    return true;
+  } catch (const NoGpu&) {
+    is_known.store(true, std::memory_order_relaxed);
+    return false;
+  }
+}
+
+int default_device() {
+  int device = 0;
+  return driver().cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : 0;
+}
 
 bool is_earlier_error(CUresult status) {
   switch (status) {

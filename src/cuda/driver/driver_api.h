@@ -20,8 +20,11 @@ struct DriverApi {
   X(cuThreadExchangeStreamCaptureMode) X(cuStreamGetId)                                                          \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuEventElapsedTime) X(cuMemsetD8Async)                                                                       \
-  X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemHostAlloc)                                                         \
-  X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)                                                 \
+  X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemHostAlloc) X(cuMemFreeHost)                                        \
+  X(cuMemPoolCreate) X(cuMemPoolSetAttribute) X(cuMemPoolGetAttribute) X(cuMemPoolTrimTo)                        \
+  X(cuMemAllocFromPoolAsync) X(cuMemAllocManaged) X(cuMemFree)                                                   \
+  X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemcpyAsync)                                \
+  X(cuMemcpy2DAsync) X(cuMemcpy3DAsync)                                                                          \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
   X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuLibraryGetManaged)                         \
   X(cuModuleLoadDataEx) X(cuModuleUnload)                                                                        \
@@ -35,6 +38,9 @@ struct DriverApi {
   // Version 2 by name, since every driver that we accept has it and version 3 (CUDA 12.3) adds nothing we read.
   CUresult (*cuStreamGetCaptureInfo_v2)(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
                                         std::size_t*);
+  // Version 1 by name, since CUDA 13 has no other name for it; version 2 adds the nodes of the host's memory.
+  CUresult (*cuMemPrefetchAsync_v1)(CUdeviceptr, std::size_t, CUdevice, CUstream);
+  CUresult (*cuMemAdvise_v1)(CUdeviceptr, std::size_t, CUmem_advise, CUdevice);
   // Null in a driver before CUDA 12.4. By name, since the headers may be older, too.
   CUresult (*cuLibraryGetKernelCount)(unsigned*, CUlibrary);
   CUresult (*cuLibraryEnumerateKernels)(CUkernel*, unsigned, CUlibrary);

@@ -1,15 +1,14 @@
-/// Device memory: what a pointer points to, allocation, release, copies.
+/// Device memory: what a pointer points to, allocation, copies.
 ///
 /// A cache, leaked on purpose so that no CUDA call runs while the process ends:
-///   release queues        one per device: a stream for frees, an event, and memory that waits for a capture to end
-#include <interop/cuda/driver.h>
+///   memory pools          one per device
+#include <interop/cuda/memory.h>
 #include <interop/error.h>
 
-#include <array>
 #include <atomic>
 #include <mutex>
-#include <utility>
 
+#include "cuda/driver/release.h"
 #include "cuda/driver/streams.h"
 
 namespace interop::cuda {
@@ -35,123 +34,56 @@ bool is_managed(const void* pointer) {
   return managed != 0;
 }
 
-// ---- release queues ----
+// ---- the pool of a device ----
 
 namespace {
 
-/// The primary context of a device, current while this lives, whatever was before.
-class PrimaryContext {
- public:
-  PrimaryContext(const DriverApi& api, int device) : api_(api) {
-    check(api.cuCtxPushCurrent(primary_context(api, device)), "making the primary context current");
+std::atomic<CUmemoryPool> g_pools[kMaxDevices];
+
+CUmemoryPool create_pool(const DriverApi& api, int device) {
+  RelaxedCapture relaxed(api);
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;  // so that another process can be given memory
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  CUmemoryPool pool = nullptr;
+  if (api.cuMemPoolCreate(&pool, &properties) != CUDA_SUCCESS) {  // not every system shares
+    properties.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    check(api.cuMemPoolCreate(&pool, &properties), "making a memory pool");
   }
-  ~PrimaryContext() {
-    CUcontext popped;
-    api_.cuCtxPopCurrent(&popped);
-  }
-  PrimaryContext(const PrimaryContext&) = delete;
-  PrimaryContext& operator=(const PrimaryContext&) = delete;
-
- private:
-  const DriverApi& api_;
-};
-
-/// A block of memory that came back, and the foreign streams that may still read it.
-struct Returned {
-  void* pointer;
-  std::vector<CUstream> readers;
-};
-
-/// Memory of one device on its way back to the pool.
-struct ReleaseQueue {
-  std::mutex mutex;
-  CUstream stream = nullptr;      // frees are queued here, behind all that they wait for
-  CUevent event = nullptr;        // marks a point in the legacy stream
-  std::vector<Returned> pending;  // a capture was in the way
-  std::atomic<bool> has_pending{false};
-};
-
-ReleaseQueue& release_queue(int device) {
-  static auto* const queues = new std::array<ReleaseQueue, kMaxDevices>;
-  return (*queues)[device];
-}
-
-/// Makes `waiter` wait for what is queued on `stream`; false if a capture prevents that. The capture is queried first:
-/// a refused record would invalidate it.
-bool wait_unless_captured(const DriverApi& api, CUstream waiter, CUstream stream, CUevent event) {
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult status = api.cuStreamGetCaptureInfo_v2(stream, &capture, nullptr, nullptr, nullptr, nullptr);
-  if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || capture != CU_STREAM_CAPTURE_STATUS_NONE) return false;
-  check(status, "asking a stream for its capture");
-  check(api.cuEventRecord(event, stream), "recording an event");
-  check(api.cuStreamWaitEvent(waiter, event, CU_EVENT_WAIT_DEFAULT), "making a stream wait for an event");
-  return true;
-}
-
-/// Makes queue.stream wait for our own streams and the legacy stream; false if a capture prevents that. These streams
-/// cannot have been destroyed; the driver crashes on one that was. (An event of the whole context, cuCtxRecordEvent,
-/// would cover all streams, but would invalidate every capture in the process: seen on driver 580 in each capture
-/// mode.) The queue is locked and the primary context is current.
-bool wait_for_known_streams(const DriverApi& api, ReleaseQueue& queue) {
-  if (!queue.stream) {
-    queue.event = new_event(api);
-    check(api.cuStreamCreate(&queue.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
-  }
-  if (!wait_unless_captured(api, queue.stream, CU_STREAM_LEGACY, queue.event)) return false;
-  unsigned long long context_id = 0;
-  check(api.cuCtxGetId(nullptr, &context_id), "releasing device memory");
-  OwnStreams& own = own_streams();
-  std::lock_guard<std::mutex> lock(own.mutex);
-  for (const OwnStream& entry : own.entries) {
-    if (entry.context_id != context_id) continue;
-    if (!wait_unless_captured(api, queue.stream, entry.stream, entry.event)) return false;
-  }
-  return true;
-}
-
-/// Frees queue.pending behind those streams and its readers. The queue is locked and the primary context is current.
-void drain(const DriverApi& api, ReleaseQueue& queue) {
-  if (!wait_for_known_streams(api, queue)) return;
-  for (; !queue.pending.empty(); queue.pending.pop_back()) {  // what is refused (not ours, context broken) is dropped
-    const Returned& back = queue.pending.back();
-    for (CUstream reader : back.readers) {
-      if (!wait_unless_captured(api, queue.stream, reader, queue.event)) return;
-    }
-    api.cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(back.pointer), queue.stream);
-  }
-}
-
-/// Takes `back` (if it has a pointer) and frees all that can be freed now; true if that was all. Never throws.
-bool release_and_drain(const DriverApi& api, int device, Returned back) noexcept {
-  try {
-    ReleaseQueue& queue = release_queue(device);
-    std::lock_guard<std::mutex> lock(queue.mutex);
-    if (back.pointer) queue.pending.push_back(std::move(back));
-    RelaxedCapture relaxed(api);
-    PrimaryContext current(api, device);
-    drain(api, queue);
-    queue.has_pending.store(!queue.pending.empty(), std::memory_order_relaxed);
-    return queue.pending.empty();
-  } catch (...) {
-    return true;  // a driver that has shut down (CUDA_ERROR_DEINITIALIZED) or a broken context: the memory goes with
-                  // them
-  }
+  // Memory is kept, as other libraries' pools keep it: mapping it anew costs more than all else of an allocation.
+  cuuint64_t all = ~cuuint64_t{0};
+  check(api.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all), "making a memory pool");
+  return pool;
 }
 
 }  // namespace
+
+CUmemoryPool device_pool(const DriverApi& api, int device) {
+  if (device < 0 || device >= kMaxDevices) check(CUDA_ERROR_INVALID_DEVICE, "selecting a device");
+  const CUmemoryPool pool = g_pools[device].load(std::memory_order_acquire);
+  if (pool) return pool;
+  static std::mutex* const mutex = new std::mutex;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  if (const CUmemoryPool made = g_pools[device].load(std::memory_order_acquire)) return made;
+  const CUmemoryPool made = create_pool(api, device);
+  g_pools[device].store(made, std::memory_order_release);
+  return made;
+}
 
 // ---- memory ----
 
 void* allocate(std::size_t bytes, cudaStream_t stream) {
   const DriverApi& api = driver();
   const int device = current_device("allocating device memory");
-  if (release_queue(device).has_pending.load(std::memory_order_relaxed)) release_and_drain(api, device, {});
+  release_pending(api, device);
+  const CUmemoryPool pool = device_pool(api, device);
   RelaxedCapture relaxed(api);
   // Memory allocated inside a capture would exist only while the graph runs, so it is allocated on our own stream.
   const bool capturing = is_capturing(stream);
   if (capturing) stream = own_stream();
   CUdeviceptr pointer = 0;
-  const CUresult status = api.cuMemAllocAsync(&pointer, bytes, stream);
+  const CUresult status = api.cuMemAllocFromPoolAsync(&pointer, bytes, pool, stream);
   if (status == CUDA_ERROR_OUT_OF_MEMORY) {
     throw CudaError("interop: allocating " + std::to_string(bytes) +
                     " bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY");
@@ -159,37 +91,6 @@ void* allocate(std::size_t bytes, cudaStream_t stream) {
   check(status, "allocating device memory");
   if (capturing) check(api.cuStreamSynchronize(stream), "allocating device memory");
   return reinterpret_cast<void*>(pointer);
-}
-
-bool release(void* pointer, int device, const std::vector<cudaStream_t>& readers) noexcept {
-  const DriverApi* api = driver_or_null();
-  if (!api || !pointer || device < 0 || device >= kMaxDevices) return true;
-  return release_and_drain(*api, device, {pointer, readers});
-}
-
-void release(void* pointer, int device, cudaStream_t stream) noexcept {
-  const DriverApi* api = driver_or_null();
-  if (!api || !pointer || device < 0 || device >= kMaxDevices) return;
-  try {
-    RelaxedCapture relaxed(*api);
-    PrimaryContext current(*api, device);
-    api->cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(pointer), stream);
-  } catch (...) {
-    // A driver that has shut down, or a broken context: the memory goes with them.
-  }
-}
-
-Event Event::of_known_streams(int device, const std::vector<cudaStream_t>& readers) {
-  const DriverApi& api = driver();
-  ReleaseQueue& queue = release_queue(device);
-  std::lock_guard<std::mutex> lock(queue.mutex);
-  RelaxedCapture relaxed(api);
-  PrimaryContext current(api, device);
-  if (!wait_for_known_streams(api, queue)) return Event();
-  for (CUstream reader : readers) {
-    if (!wait_unless_captured(api, queue.stream, reader, queue.event)) return Event();
-  }
-  return Event(queue.stream);
 }
 
 void copy_to_device(void* device, const void* host, std::size_t bytes, cudaStream_t stream) {
@@ -208,6 +109,49 @@ void copy_on_device(void* to, const void* from, std::size_t bytes, cudaStream_t 
   check(
       driver().cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream),
       "copying on the device");
+}
+
+void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  const DriverApi& api = driver();
+  RelaxedCapture relaxed(api);
+  check(api.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+        "copying memory");
+}
+
+void copy_rows(const Rows& to, const Rows& from, std::size_t row_bytes, std::size_t rows, std::size_t planes,
+               cudaStream_t stream) {
+  const DriverApi& api = driver();
+  RelaxedCapture relaxed(api);
+  const auto type = [](const Rows& side) { return side.on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; };
+  if (planes == 1) {
+    CUDA_MEMCPY2D copy{};
+    copy.srcMemoryType = type(from);
+    copy.srcHost = from.data;
+    copy.srcDevice = reinterpret_cast<CUdeviceptr>(from.data);
+    copy.srcPitch = from.pitch;
+    copy.dstMemoryType = type(to);
+    copy.dstHost = to.data;
+    copy.dstDevice = reinterpret_cast<CUdeviceptr>(to.data);
+    copy.dstPitch = to.pitch;
+    copy.WidthInBytes = row_bytes;
+    copy.Height = rows;
+    return check(api.cuMemcpy2DAsync(&copy, stream), "copying rows of memory");
+  }
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = type(from);
+  copy.srcHost = from.data;
+  copy.srcDevice = reinterpret_cast<CUdeviceptr>(from.data);
+  copy.srcPitch = from.pitch;
+  copy.srcHeight = from.plane / from.pitch;
+  copy.dstMemoryType = type(to);
+  copy.dstHost = to.data;
+  copy.dstDevice = reinterpret_cast<CUdeviceptr>(to.data);
+  copy.dstPitch = to.pitch;
+  copy.dstHeight = to.plane / to.pitch;
+  copy.WidthInBytes = row_bytes;
+  copy.Height = rows;
+  copy.Depth = planes;
+  check(api.cuMemcpy3DAsync(&copy, stream), "copying planes of memory");
 }
 
 }  // namespace interop::cuda

@@ -2,15 +2,11 @@
 #include "exchange/array/array.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "exchange/closing.h"
-#include "exchange/reaper.h"
 
 namespace interop::exchange {
 namespace {
-
-constexpr size_t kHostAlignment = 64;
 
 // ---- the route ----
 
@@ -41,7 +37,7 @@ class ArrayRoute final : public Route {
     if (stream) {
       array.check_address();
       array.make_wait_for_uses(stream);
-      operand.uses = array.uses;
+      operand.uses = array.work ? array.work->uses : 0;
     } else {
       array.make_host_wait();
     }
@@ -51,6 +47,13 @@ class ArrayRoute final : public Route {
   }
   bool own_stream() const override { return true; }
 };
+
+/// The memory is there once the stream that it was allocated on has come to that: as if it had been used there.
+void note_allocation(Work& work) {
+  if (!work.is_fresh) return;
+  work.is_fresh = false;
+  if (!cuda::is_capturing(work.stream)) work.last_use = std::make_shared<const cuda::Event>(work.stream);
+}
 
 }  // namespace
 
@@ -64,6 +67,10 @@ DLTensor Array::tensor() const {
           0};
 }
 
+DLDevice Array::exported_device() const {
+  return device.device_type == kDLCUDAManaged && gpu >= 0 ? DLDevice{kDLCUDA, gpu} : device;
+}
+
 bool Array::host_readable() const {
   return device.device_type != kDLCUDA || (data && byte_count(*this) > 0 && cuda::is_managed(data));
 }
@@ -75,9 +82,9 @@ cudaStream_t Array::producer_stream() const {
 }
 
 void Array::check_address() const {
-  if (!owner_route || !data) return;
+  if (!owner_route || !owner_data) return;
   enter_foreign("interop.Array", owner_route->library());
-  owner_route->check_kept(owner, data);
+  owner_route->check_kept(owner, owner_data);
 }
 
 void Array::make_wait(cudaStream_t waiter) const {
@@ -92,28 +99,32 @@ void Array::make_wait(cudaStream_t waiter) const {
 }
 
 void Array::make_wait_for_uses(cudaStream_t waiter) const {
-  if (gpu < 0 || (!last_use && lent.empty())) return;
+  if (!work) return;
+  if (work->is_fresh && waiter == work->stream) return;  // one of ours: no other stream ever has its handle
   const cuda::DeviceGuard guard(gpu);
-  for (cudaStream_t theirs : lent) cuda::wait_stream(waiter, theirs);
-  if (!last_use) return;
+  note_allocation(*work);
+  for (cudaStream_t theirs : work->lent) cuda::wait_stream(waiter, theirs);
+  const std::shared_ptr<const cuda::Event>& use = work->last_use;
+  if (!use) return;
   if (cuda::is_capturing(waiter)) {
     // What was queued outside the capture cannot become part of it; on its own stream it comes before every replay.
-    if (waiter == stream || last_use->done()) return;
+    if (waiter == work->stream || use->done()) return;
     throw ValueError(
         "interop: an interop.Array is still in use by work that was queued before the capture into a CUDA "
         "graph; synchronise before the capture");
   }
   // Also where `waiter` has the handle of `stream`: a destroyed stream's handle may be a new stream's.
-  last_use->make_wait(waiter);
+  use->make_wait(waiter);
 }
 
 void Array::make_host_wait() const {
   check_address();
-  if (gpu < 0) return;
+  if (!work) return;
   enter_foreign("interop.Array", "CUDA");
   const cuda::DeviceGuard guard(gpu);
+  note_allocation(*work);
   const cudaStream_t producers = producer_stream();
-  std::vector<cudaStream_t> streams = lent;
+  std::vector<cudaStream_t> streams = work->lent;
   if (producers) streams.push_back(producers);
   for (cudaStream_t theirs : streams) {
     if (cuda::is_capturing(theirs)) {
@@ -122,76 +133,46 @@ void Array::make_host_wait() const {
           "graph; read it after the capture");
     }
   }
-  const std::shared_ptr<const cuda::Event> use = last_use;  // another thread may note a later one meanwhile
+  const std::shared_ptr<const cuda::Event> use = work->last_use;  // another thread may note a later one meanwhile
   const nb::gil_scoped_release no_gil;
   for (cudaStream_t theirs : streams) cuda::synchronize(theirs);
   if (use) use->synchronize();
 }
 
 void Array::used_on(cudaStream_t used, unsigned waited_for) {
-  if (gpu < 0) return;
-  const bool is_behind_all = uses++ == waited_for;
+  if (!work) return;
+  Work& w = *work;
+  const bool is_behind_all = w.uses++ == waited_for;
   const bool captures = cuda::is_capturing(used);
-  if (!is_behind_all && captures && last_use) return;  // the other thread's use, of which no capture can become part
-  if (!is_behind_all && last_use && stream != used) last_use->make_wait(used);
-  stream = used;
+  if (!is_behind_all && captures && w.last_use) return;  // the other thread's use, of which no capture can become part
+  if (!is_behind_all && w.last_use && w.stream != used) w.last_use->make_wait(used);
+  w.is_of_one_stream = w.is_of_one_stream && used == w.stream && !captures;
+  w.is_fresh = false;
+  w.stream = used;
   // In a capture nothing runs yet: its replays are ordered by whoever launches them.
-  last_use = captures ? nullptr : std::make_shared<const cuda::Event>(used);
+  w.last_use = captures ? nullptr : std::make_shared<const cuda::Event>(used);
 }
 
 void Array::lend() {
   check_address();
-  if (gpu < 0) return;
+  if (!work) return;
   const cuda::DeviceGuard guard(gpu);
   const cudaStream_t own = cuda::own_stream();
   make_wait(own);
+  std::vector<cudaStream_t>& lent = work->lent;
   if (std::find(lent.begin(), lent.end(), own) == lent.end()) lent.push_back(own);
+  work->is_of_one_stream = false;
 }
 
-std::shared_ptr<void> host_memory(size_t bytes) {
-  void* pointer = std::aligned_alloc(kHostAlignment, (bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment);
-  if (!pointer) throw std::bad_alloc();
-  return std::shared_ptr<void>(pointer, &std::free);
-}
-
-std::shared_ptr<void> device_memory(size_t bytes, int gpu, cudaStream_t stream, std::shared_ptr<Readers> readers) {
-  const auto give_back = [gpu, readers = std::move(readers)](void* pointer) { readers->release(pointer, gpu); };
-  std::shared_ptr<void> memory(cuda::allocate(bytes, stream), give_back);
-  if (cuda::is_capturing(stream)) {  // replays write to it, whatever becomes of the array
-    std::vector<Held> held(1);
-    held[0].release = Release(new std::shared_ptr<void>(memory),
-                              [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
-    hold_for(stream, gpu, std::move(held));
-  }
-  return memory;
+void Array::shown_to(cudaStream_t reader) const {
+  if (!work) return;
+  work->is_of_one_stream = false;
+  work->readers.note(reader, gpu);
 }
 
 size_t byte_count(const Array& array) {
   return static_cast<size_t>(element_count(array.shape.data(), static_cast<int>(array.shape.size())) *
                              item_bytes(array.dtype));
-}
-
-Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream) {
-  Array array;
-  array.device = device;
-  array.dtype = dtype;
-  array.shape.assign(shape.sizes, shape.sizes + shape.ndim);
-  array.strides.resize(shape.ndim);
-  compact_strides(shape.sizes, shape.ndim, array.strides.data());
-  if (!array.on_host()) {
-    array.gpu = device.device_id;
-    array.stream = stream;
-  }
-  const size_t bytes = byte_count(array);
-  if (bytes == 0) return array;
-  if (array.on_host()) {
-    array.memory = host_memory(bytes);
-  } else {
-    array.readers = std::make_shared<Readers>();
-    array.memory = device_memory(bytes, array.gpu, stream, array.readers);
-  }
-  array.data = array.memory.get();
-  return array;
 }
 
 const Route& array_route() {

@@ -12,12 +12,28 @@
 
 namespace interop::exchange {
 
+/// What is known of the work on one block of memory that a GPU may use: shared by all arrays on it.
+struct Work {
+  Readers readers;                ///< the streams that the memory outlives
+  cudaStream_t stream = nullptr;  ///< where it was last used, or allocated; null if no stream ever did
+  /// The event that is passed when that use, and all before it, are done; null if there was none. It is shared, as a
+  /// thread that waits for it without the GIL keeps it.
+  std::shared_ptr<const cuda::Event> last_use;
+  unsigned uses = 0;               ///< how many have been noted
+  std::vector<cudaStream_t> lent;  ///< of interop's own, one for each thread that asked; they live for ever
+  /// It was allocated on `stream`, one of interop's own, and nothing has used it.
+  bool is_fresh = false;
+  /// All that has used it was on the stream that it was allocated on, one of interop's own: it is freed there.
+  bool is_of_one_stream = false;
+};
+
 /// The value behind `interop.Array`. `memory` owns the bytes, or keeps their owner alive; every export shares it, so
 /// exports outlive the array.
 ///
 /// Work on the memory may come from four sides, and whoever uses the array next waits for all of them: the last use
-/// that interop knows of (`last_use`); for a view of another library's array, what that library does now (`bound`, or
-/// the current stream of `producer`); consumers of the C exchange API, which work on the streams that it names
+/// that interop knows of (`Work::last_use`); for a view of another library's array, what that library does now
+/// (`bound`, or the current stream of `producer`); consumers of the C exchange API, which work on the streams that it
+/// names
 /// (`lent`).
 ///
 /// Several threads may use one array. The GIL orders them, except while work is launched or waited for.
@@ -29,26 +45,28 @@ struct Array {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  ///< in elements
   bool read_only = false;
-  int gpu = -1;                   ///< the CUDA device that may work on the memory; -1 for plain host memory
-  cudaStream_t stream = nullptr;  ///< where it was last used; null if no stream ever did
-  /// The event that is passed when that use, and all before it, are done; null if there was none. It is shared, as a
-  /// thread that waits for it without the GIL keeps it.
-  std::shared_ptr<const cuda::Event> last_use;
-  unsigned uses = 0;                ///< how many have been noted
+  int gpu = -1;                     ///< the CUDA device that may work on the memory; -1 for plain host memory
+  std::shared_ptr<Work> work;       ///< null for plain host memory
   const Route* producer = nullptr;  ///< of a view: whose current stream is to be waited for
   cudaStream_t bound = nullptr;     ///< of a view: the stream that the producer's array itself names
-  std::vector<cudaStream_t> lent;   ///< of interop's own, one for each thread that asked; they live for ever
   nb::handle owner;                 ///< of a view of a tensor: what keeps its memory, as long as `memory` is
   const Route* owner_route = nullptr;
-  std::shared_ptr<Readers> readers;  ///< the streams that `memory` outlives; null for plain host memory
+  const void* owner_data = nullptr;  ///< where that had the memory when the view was made
   bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp
+  size_t capacity = 0;               ///< the bytes of `memory`, where it is of interop's own
   int buffers = 0;                   ///< exported by the buffer protocol and not yet released; counted with the GIL
 
   DLTensor tensor() const;
+  /// The device that exports name where nobody asks for another: managed memory is plain memory of its GPU, since an
+  /// exporter does not know who reads, and torch and JAX know no managed memory.
+  DLDevice exported_device() const;
   bool on_host() const { return device.device_type == kDLCPU; }
   /// Is it host, pinned or managed memory (whatever its producer calls it)? The host may read it once `make_host_wait`
   /// has returned.
   bool host_readable() const;
+
+  /// Is there work, or an allocation, that is to be waited for?
+  bool is_worked_on() const { return work && (work->last_use || work->is_fresh || !work->lent.empty()); }
 
   /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
   cudaStream_t producer_stream() const;
@@ -65,16 +83,21 @@ struct Array {
   void used_on(cudaStream_t used, unsigned waited_for);
   /// Lets a consumer work on interop's own stream of this thread and device, without further synchronisation.
   void lend();
+  /// Notes that a consumer on `reader` gets the memory, and may work on it as long as it has it.
+  void shown_to(cudaStream_t reader) const;
 };
 
-/// A new array: 64-byte aligned host memory, or device memory of the current device ordered on `stream`.
-/// Written by the caller before anybody else sees it.
+/// The layout of a new array: compact and row-major, with no memory yet.
+Array compact_array(const Shape& shape, DLDataType dtype, DLDevice device);
+/// A new array: 64-byte aligned host memory, or memory of the current device ordered on `stream`: its own (kDLCUDA),
+/// managed or pinned. Written by the caller before anybody else sees it. May wait, where new managed or pinned memory
+/// is made; the GIL is released meanwhile.
 Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream);
 /// `bytes` > 0 of host memory, 64-byte aligned, so that JAX takes it without a copy.
 std::shared_ptr<void> host_memory(size_t bytes);
-/// `bytes` > 0 of memory of the current device, which is `gpu`, ordered on `stream`; freed behind the streams in
-/// `readers`. If `stream` is being captured, the graph keeps the memory, too.
-std::shared_ptr<void> device_memory(size_t bytes, int gpu, cudaStream_t stream, std::shared_ptr<Readers> readers);
+/// `bytes` > 0 of memory of the current device, which is `gpu`, ordered on `stream`; freed behind the streams that
+/// `work` knows. If `stream` is being captured, the graph keeps the memory, too.
+std::shared_ptr<void> device_memory(size_t bytes, int gpu, cudaStream_t stream, std::shared_ptr<Work> work);
 /// The bytes of the elements themselves, without gaps between them.
 size_t byte_count(const Array& array);
 

@@ -139,10 +139,11 @@ void order_export(const Array& array, DLDevice device, nb::handle stream) {
     return;
   }
   const int64_t handle = read_stream(stream);
+  if (array.work) array.work->is_of_one_stream = false;
   if (handle == kNoSynchronisation) return;
   const cudaStream_t reader = stream_from_handle(handle);
   array.make_wait(reader);
-  if (array.readers) array.readers->note(reader, array.gpu);
+  array.shown_to(reader);
   // A consumer that names no stream may be about to read on the host, as NumPy is.
   if (stream.is_none() && array.host_readable()) array.make_host_wait();
 }
@@ -189,11 +190,11 @@ Array copy_for(const Array& array, DLDevice device, nb::handle stream) {
   const bool unordered = handle == kNoSynchronisation;
   const cudaStream_t where = unordered ? cuda::own_stream() : stream_from_handle(handle);
   array.make_wait(where);
-  copy.readers = std::make_shared<Readers>();
-  place(device_memory(bytes, copy.gpu, where, copy.readers));
+  copy.work = std::make_shared<Work>();
+  place(device_memory(bytes, copy.gpu, where, copy.work));
   if (!unordered) {
-    copy.readers->note(where, copy.gpu);
-    if (array.readers) array.readers->note(where, array.gpu);  // the copy may still be read when the array is gone
+    copy.shown_to(where);
+    array.shown_to(where);  // the copy may still be read when the array is gone
   }
   const nb::gil_scoped_release no_gil;
   cuda::copy_on_device(copy.memory.get(), source, bytes, where);
@@ -211,7 +212,7 @@ bool read_copy(const char* function, nb::handle copy) {
 
 nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                          nb::handle copy, bool to_immutable) {
-  const DLDevice device = dl_device.is_none() ? array.device : read_device(dl_device);
+  const DLDevice device = dl_device.is_none() ? array.exported_device() : read_device(dl_device);
   const bool copies = read_copy(kDlpack, copy);
   const bool shared = is_memory_of(array, device) && !copies;
   const bool can_copy = is_host(device) || (device.device_type == kDLCUDA && is_memory_of(array, device));
@@ -248,7 +249,9 @@ nb::object export_dlpack(const Array& array, nb::handle stream, nb::handle max_v
   return new_capsule(new_export<DLManagedTensor>(exported, device), "dltensor", &destroy_legacy);
 }
 
-DLManagedTensorVersioned* export_managed(const Array& array) { return new_versioned(array, array.device, 0); }
+DLManagedTensorVersioned* export_managed(const Array& array) {
+  return new_versioned(array, array.exported_device(), 0);
+}
 
 nb::dict export_cai(const Array& array, cudaStream_t stream) {
   array.check_address();
@@ -277,7 +280,7 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
     interface["strides"] = shape_tuple(bytes.data(), ndim);
   }
   const cudaStream_t theirs = array.producer_stream();
-  if (!stream && (array.last_use || !array.lent.empty() || theirs)) {
+  if (!stream && (array.is_worked_on() || theirs)) {
     // The stream must outlive the array. The array's own stream may be the user's, and destroyed by then; our own is
     // not. In a capture there is no other.
     const cuda::DeviceGuard guard(gpu);
@@ -286,7 +289,7 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
   interface["stream"] = nb::none();
   if (stream) {
     array.make_wait(stream);
-    if (array.readers) array.readers->note(stream, gpu);
+    array.shown_to(stream);
     interface["stream"] = reinterpret_cast<uintptr_t>(stream);
   }
   return interface;

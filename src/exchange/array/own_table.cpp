@@ -114,8 +114,8 @@ int managed_to_py(DLManagedTensorVersioned* managed, void** out) {
     Array array = take_view(operand);
     if (array.gpu >= 0) {  // by the rules of the API, work on it goes on our stream of this thread
       const cuda::DeviceGuard guard(array.gpu);
-      array.stream = cuda::own_stream();
-      array.lent = {array.stream};
+      array.work->stream = cuda::own_stream();
+      array.work->lent = {array.work->stream};
     }
     *out = nb::cast(std::move(array)).release().ptr();
   });
@@ -126,6 +126,7 @@ int dltensor_from_py(void* object, DLTensor* out) {
     Array& array = array_of(object);
     array.lend();
     *out = array.tensor();
+    out->device = array.exported_device();
     if (byte_count(array) == 0) out->data = nullptr;
   });
 }

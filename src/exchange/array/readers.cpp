@@ -50,11 +50,18 @@ void Readers::note(cudaStream_t stream, int device) {
   if (object.is_valid()) kept_.push_back(std::move(object));
 }
 
-void Readers::release(void* memory, int device) noexcept {
-  const bool freed = cuda::release(memory, device, streams_);
+void Readers::release(void* memory, int device, std::shared_ptr<const cuda::Event> last_use) noexcept {
+  let_go(cuda::release(memory, device, streams_, std::move(last_use)));
+}
+
+void Readers::release(cuda::Block* block, std::shared_ptr<const cuda::Event> last_use) noexcept {
+  let_go(cuda::give_block(block, streams_, std::move(last_use)));
+}
+
+void Readers::let_go(bool is_freed) noexcept {
   std::vector<Held> held;
   for (nb::object& object : kept_) {
-    if (freed) {
+    if (is_freed) {
       held.emplace_back();
       held.back().object = std::move(object);
     } else {

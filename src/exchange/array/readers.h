@@ -1,8 +1,9 @@
 /// The streams that may still read memory of ours when its last owner releases it.
 #pragma once
 
-#include <interop/cuda/driver.h>
+#include <interop/cuda/memory.h>
 
+#include <memory>
 #include <vector>
 
 #include "exchange/python.h"
@@ -22,14 +23,17 @@ class Readers {
   void note(cudaStream_t stream, int device);
   /// The noted streams; valid while this object lives. The caller holds the GIL.
   const std::vector<cudaStream_t>& streams() const { return streams_; }
-  /// Frees `memory` of `device` behind the noted streams, when its last owner releases it. Any thread, with or without
-  /// the GIL; never throws.
-  void release(void* memory, int device) noexcept;
+  /// Frees `memory` of `device` behind the noted streams and its last use, when its last owner releases it. Any thread,
+  /// with or without the GIL; never throws.
+  void release(void* memory, int device, std::shared_ptr<const cuda::Event> last_use) noexcept;
+  /// The same of a block: gives it back.
+  void release(cuda::Block* block, std::shared_ptr<const cuda::Event> last_use) noexcept;
   /// Gives the owners of foreign memory on `device` back behind the noted streams, like `release`.
   void hold(std::vector<Held> owners, int device);
 
  private:
   bool has(cudaStream_t stream) const;
+  void let_go(bool is_freed) noexcept;
 
   std::vector<cudaStream_t> streams_;
   std::vector<nb::object> kept_;

@@ -14,14 +14,14 @@ namespace {
 
 /// Owns the owners. The last view or export lets them go, wherever that happens: a thread without the GIL does not wait
 /// for it, and memory that a GPU may still be using is held until it is not. `shown`: a note of `note_shown`, or 0.
-std::shared_ptr<void> keep_alive(std::vector<Held> owners, int gpu, std::shared_ptr<Readers> readers,
-                                 uint64_t shown = 0) {
+std::shared_ptr<void> keep_alive(std::vector<Held> owners, int gpu, std::shared_ptr<Work> work, uint64_t shown = 0) {
   auto* kept = new std::vector<Held>(std::move(owners));
-  return std::shared_ptr<void>(kept, [gpu, readers = std::move(readers), shown](void* pointer) {
+  return std::shared_ptr<void>(kept, [gpu, work = std::move(work), shown](void* pointer) {
     const std::unique_ptr<std::vector<Held>> box(static_cast<std::vector<Held>*>(pointer));
     if (shown) forget_shown(shown);
-    if (readers) {
-      readers->hold(std::move(*box), gpu);
+    if (work) {
+      if (work->last_use) cuda::release_behind(*work->last_use, gpu);
+      work->readers.hold(std::move(*box), gpu);
     } else if (interpreter_is_gone() || !PyGILState_Check()) {
       give_back_later(std::move(*box));
     }
@@ -93,12 +93,12 @@ Array take_view(Operand& operand) {
     array.gpu = find_gpu(array.data);
     device.device_id = 0;  // what DLPack says of pinned and managed memory
   }
-  if (array.gpu >= 0) array.readers = std::make_shared<Readers>();
+  if (array.gpu >= 0) array.work = std::make_shared<Work>();
   array.is_view = true;
   if (!operand.route) {  // a tensor that came without an array
     std::vector<Held> owners(1);
     owners[0].release = std::move(operand.release);
-    array.memory = keep_alive(std::move(owners), array.gpu, array.readers);
+    array.memory = keep_alive(std::move(owners), array.gpu, array.work);
     return array;
   }
   const Route& route = *operand.source_route();
@@ -108,9 +108,10 @@ Array take_view(Operand& operand) {
   if (route.counts_writes()) {
     array.owner = owner;
     array.owner_route = &route;
+    array.owner_data = array.data;
     note = note_shown(route, owner, operand.tensor);
   }
-  array.memory = keep_alive(std::move(owners), array.gpu, array.readers, note);
+  array.memory = keep_alive(std::move(owners), array.gpu, array.work, note);
   return array;
 }
 
@@ -204,12 +205,12 @@ int visit_owners(PyObject* self, visitproc visit, void* arg) {
 void finish_reading(PyObject* self) {
   const nb::error_scope kept;
   const Array& array = nb::cast<const Array&>(nb::handle(self));
-  if (!array.is_view || !array.readers) return;
+  if (!array.is_view || !array.work) return;
   try {
     std::vector<Held> held(1);
     held[0].release = Release(new std::shared_ptr<void>(array.memory),
                               [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
-    hold_behind_known_streams(array.gpu, std::move(held), array.readers->streams());
+    hold_behind_known_streams(array.gpu, std::move(held), array.work->readers.streams());
   } catch (...) {
     set_python_error();
     PyErr_WriteUnraisable(self);

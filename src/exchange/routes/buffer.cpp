@@ -131,7 +131,7 @@ nb::object numpy_array(nb::handle object) {
   const Array& array = nb::cast<const Array&>(object);
   if (!array.host_readable()) {
     throw TypeError("interop.Array: NumPy cannot read memory on " + device_text(array.device) +
-                    "; copy it to the host first, with the library it came from");
+                    "; accepted: x.to(memory='host'), which copies it");
   }
   const nb::handle dtype = numpy_dtype(array.dtype);
   if (array.shape.size() > kFewDims) check_numpy_ndim("interop.Array", static_cast<int>(array.shape.size()));

@@ -118,6 +118,15 @@ typedef struct InteropApi {
    * that it does on a GPU is to queue work on the stream, the same for the same arguments. 0, or -1. */
   int (*define)(PyObject* module, const char* name, const char* parameters, InteropFunction function,
                 int32_t graph_safe);
+
+  /* Memory that is of no call: `type` is kDLCPU, kDLCUDAHost (pinned) or kDLCUDAManaged; the host's where this machine
+   * has no GPU. At a multiple of 64 bytes, also for 0 bytes. */
+  void* (*allocate)(size_t bytes, int32_t type);
+  /* Gives it back, behind what is queued by now on the default stream, blocking streams and interop's own. Any thread,
+   * with or without the GIL. */
+  void (*deallocate)(void* memory);
+  /* Of which type it is; kDLCPU for memory that is not of `allocate`. */
+  int32_t (*memory_type)(const void* memory);
 } InteropApi;
 
 #ifdef __cplusplus

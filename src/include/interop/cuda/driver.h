@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -109,17 +110,24 @@ class Event {
 
 // ---- memory ----
 
-/// Stream-ordered device memory of the current device's default pool, 256-byte aligned. `bytes` > 0. While `stream` is
-/// being captured the memory is not part of the graph: the caller keeps it as long as the graph lives.
+/// Stream-ordered device memory of interop's own pool of the current device (<interop/cuda/memory.h>), 256-byte
+/// aligned. `bytes` > 0. While `stream` is being captured the memory is not part of the graph: the caller keeps it as
+/// long as the graph lives.
 void* allocate(std::size_t bytes, cudaStream_t stream);
 /// Gives memory of `allocate` back once our own streams, the legacy stream, all blocking streams and `readers` have
-/// done what they have queued by now. Every one of `readers` must exist: the driver crashes on a destroyed stream.
-/// False if a capture prevents that: a later call then frees the memory, and needs `readers` until then. Any thread,
-/// any current context, never throws, never waits on the host.
-bool release(void* pointer, int device, const std::vector<cudaStream_t>& readers = {}) noexcept;
+/// done what they have queued by now, and `last_use` has passed. Every one of `readers` must exist: the driver crashes
+/// on a destroyed stream. False if a capture prevents that: a later call then frees the memory, and needs `readers`
+/// until then. Any thread, any current context, never throws, never waits on the host.
+bool release(void* pointer, int device, const std::vector<cudaStream_t>& readers = {},
+             std::shared_ptr<const Event> last_use = nullptr) noexcept;
+/// What is given back from now on, and `Event::of_known_streams`, waits for `event`, too. Any thread, any current
+/// context, never throws, never waits on the host.
+void release_behind(const Event& event, int device) noexcept;
 /// Gives memory of `allocate` back once `stream`, the only one that used it, has done what it has queued by now.
 /// Cheaper; any thread, any current context, never throws, never waits on the host.
 void release(void* pointer, int device, cudaStream_t stream) noexcept;
+/// The same; false, and nothing is done, where `stream` is being captured.
+bool release_unless_captured(void* pointer, int device, cudaStream_t stream) noexcept;
 
 /// Copies queued on `stream`; the host side may be pageable.
 void copy_to_device(void* device, const void* host, std::size_t bytes, cudaStream_t stream);

@@ -1,0 +1,327 @@
+"""New arrays, in memory that the host, the GPU or both see."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from inspect import cleandoc
+from typing import Any, TypeVar
+
+from interop import _core
+from interop._arguments import missing, named, refuse_call_of
+from interop._core import Array
+from interop._memory.moving import like
+from interop._memory.places import Device, Memory
+from interop._streams import StreamLike
+
+__all__ = [
+    "arange",
+    "empty",
+    "empty_like",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "zeros",
+    "zeros_like",
+]
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+ShapeLike = int | tuple[int, ...] | list[int]
+
+# ---- what all their docstrings say ----
+
+_PARAMETERS = {
+    "shape": """shape : int or sequence of ints
+    The sizes of the dimensions.""",
+    "value": """value : scalar, or array that broadcasts to the shape
+    What the elements are.""",
+    "start": """start : number
+    The first element; where `stop` is None, the end, and the first is 0.""",
+    "stop": """stop : number, optional
+    The end, which is no element.""",
+    "step": """step : number, optional
+    The difference of neighbours.""",
+    "x": """x : array of any library
+    As for `interop.asarray`. Where nothing else is given, the new array has its dtype, memory and device.""",
+    "dtype": """dtype : name, NumPy's or torch's dtype, or a type{optional}
+    Bool, integers, floats and complex numbers, bfloat16 and float8{default}.""",
+    "memory": """memory : "device", "managed", "pinned" or "host", optional
+    On the GPU alone ("device"); for the host and the GPU, in pages that move between them ("managed"), or in
+    page-locked memory of the host that the GPU reaches ("pinned"); on the host alone.""",
+    "device": """device : int, "cuda" or "cuda:<index>", optional
+    The GPU; that of the current context by default, or the first.""",
+    "stream": """stream : int handle or stream object, optional
+    Where the memory is first used; by default a stream of interop's own for this thread and device.""",
+}
+
+_REST = """
+Returns
+-------
+interop.Array
+    Compact and row-major, at a multiple of 64 bytes at least. Every library of `interop.convert` takes it as it is.
+
+Raises
+------
+TypeError
+    {shape_or_x}, or `dtype` is no dtype.
+ValueError
+    A size is negative, or there are more elements than any memory has; `memory` or `device` has no such value;
+    `device` or `stream` is given for host memory.
+MemoryError, CudaError
+    There is no memory; CUDA fails; `device` is given, and there is no GPU.
+
+Notes
+-----
+On a machine with no GPU every memory is the host's, as the array's `memory` says, unless `device` is given. Device
+memory comes from a pool of interop's own, in the order of the stream. Managed and pinned memory is kept for the next
+array of its size, which gets it once the work that used it is done. See `interop.memory_pool`.
+
+Examples
+--------
+"""
+
+
+def _of(name: str, parameters: str, default: str = "") -> Callable[[FunctionT], FunctionT]:
+    """Write the docstring: `parameters` are named in order, `default` says what `dtype` is where it is left out."""
+
+    def document(function: FunctionT) -> FunctionT:
+        summary, examples = cleandoc(function.__doc__ or "").split("\n\n", 1)
+        texts = [_PARAMETERS[each] for each in parameters.split()]
+        listed = "\n".join(texts).format(optional=", optional" if default else "", default=default)
+        rest = _REST.format(shape_or_x="`x` is no array" if "x" in parameters.split() else "`shape` has no ints")
+        function.__doc__ = f"{summary}\n\nParameters\n----------\n{listed}\n{rest}{examples}\n"
+        return named(name)(function)
+
+    return document
+
+
+# ---- of a shape ----
+
+
+def _often(declared: FunctionT) -> FunctionT:
+    """Make `empty` of its declaration: an array is soon made, so calls that do not fit are found here."""
+
+    @functools.wraps(declared)
+    def empty(
+        shape: Any = missing,
+        dtype: Any = missing,
+        *more: Any,
+        memory: Memory = "device",
+        device: Device = None,
+        stream: StreamLike | None = None,
+        **unknown: Any,
+    ) -> Array:
+        if more or unknown or dtype is missing or shape is missing:
+            given = {"shape": shape, "dtype": dtype}
+            by_name = {name: value for name, value in given.items() if value is not missing and not more}
+            refuse_call_of("interop.empty", (shape, dtype, *more) if more else (), by_name | unknown)
+        return _core.empty(shape, dtype, memory, device, stream, "interop.empty")
+
+    return empty  # type: ignore[return-value]
+
+
+@_often
+@_of("interop.empty", "shape dtype memory device stream")
+def empty(
+    shape: ShapeLike,
+    dtype: Any,
+    *,
+    memory: Memory = "device",
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array whose elements have any values.
+
+    >>> import interop
+    >>> x = interop.empty((2, 3), "float32", memory="host")
+    >>> x[...] = 1.5
+    >>> x + 1
+    interop.Array([[2.5, 2.5, 2.5],
+                   [2.5, 2.5, 2.5]], dtype=float32, device=cpu)
+    """
+    raise NotImplementedError  # a declaration
+
+
+@_of("interop.zeros", "shape dtype memory device stream")
+def zeros(
+    shape: ShapeLike,
+    dtype: Any,
+    *,
+    memory: Memory = "device",
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array of zeros.
+
+    >>> import interop
+    >>> interop.zeros(3, "int32", memory="host")
+    interop.Array([0, 0, 0], dtype=int32, device=cpu)
+    """
+    return _filled("interop.zeros", shape, dtype, False, memory, device, stream)
+
+
+@_of("interop.ones", "shape dtype memory device stream")
+def ones(
+    shape: ShapeLike,
+    dtype: Any,
+    *,
+    memory: Memory = "device",
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array of ones.
+
+    >>> import interop
+    >>> interop.ones((1, 2), "float32", memory="host")
+    interop.Array([[1., 1.]], dtype=float32, device=cpu)
+    """
+    return _filled("interop.ones", shape, dtype, True, memory, device, stream)
+
+
+@_of("interop.full", "shape value dtype memory device stream", "; by default that which NumPy gives `value`")
+def full(
+    shape: ShapeLike,
+    value: Any,
+    dtype: Any = None,
+    *,
+    memory: Memory = "device",
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array with one value in all places, or an array that is broadcast.
+
+    >>> import interop
+    >>> interop.full(3, 0.5, "float16", memory="host")
+    interop.Array([0.5, 0.5, 0.5], dtype=float16, device=cpu)
+    """
+    if dtype is None:
+        import numpy as np
+
+        is_scalar = isinstance(value, bool | int | float | complex | np.generic)
+        dtype = np.asarray(value).dtype if is_scalar else _core.asarray(value, "interop.full", None, "value").dtype
+    return _filled("interop.full", shape, dtype, value, memory, device, stream)
+
+
+@_of("interop.arange", "start stop step dtype memory device stream", "; NumPy's by default")
+def arange(
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
+    dtype: Any = None,
+    *,
+    memory: Memory = "device",
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array of evenly spaced numbers, by `numpy.arange` on the host.
+
+    >>> import interop
+    >>> interop.arange(4, dtype="float32", memory="host")
+    interop.Array([0., 1., 2., 3.], dtype=float32, device=cpu)
+    """
+    import numpy as np
+
+    from interop._libraries.base import numpy_dtype
+    from interop._memory.arguments import dtype_name
+
+    name = None if dtype is None else numpy_dtype(dtype_name("interop.arange", dtype))
+    begin, end = (0, start) if stop is None else (start, stop)
+    values = np.arange(begin, end, step, dtype=name)
+    return _filled("interop.arange", values.shape, values.dtype, values, memory, device, stream)
+
+
+def _filled(
+    function: str, shape: Any, dtype: Any, value: Any, memory: str, device: Device, stream: StreamLike | None
+) -> Array:
+    array = _core.empty(shape, dtype, memory, device, stream, function)
+    _core.copyto(array, value, stream if array.memory in ("device", "managed") else None)
+    return array
+
+
+# ---- like another array ----
+
+
+@_of("interop.empty_like", "x dtype memory device stream", "; that of `x` by default")
+def empty_like(
+    x: Any,
+    /,
+    *,
+    dtype: Any = None,
+    memory: Memory | None = None,
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array of the shape of another, whose elements have any values.
+
+    >>> import interop, numpy as np
+    >>> interop.empty_like(np.ones((2, 3), "float32")).shape
+    (2, 3)
+    """
+    return like("interop.empty_like", x, dtype, memory, device, stream)
+
+
+@_of("interop.zeros_like", "x dtype memory device stream", "; that of `x` by default")
+def zeros_like(
+    x: Any,
+    /,
+    *,
+    dtype: Any = None,
+    memory: Memory | None = None,
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array of zeros with the shape of another.
+
+    >>> import interop, numpy as np
+    >>> interop.zeros_like(np.ones(2, "float32"))
+    interop.Array([0., 0.], dtype=float32, device=cpu)
+    """
+    return _filled_like("interop.zeros_like", x, False, dtype, memory, device, stream)
+
+
+@_of("interop.ones_like", "x dtype memory device stream", "; that of `x` by default")
+def ones_like(
+    x: Any,
+    /,
+    *,
+    dtype: Any = None,
+    memory: Memory | None = None,
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array of ones with the shape of another.
+
+    >>> import interop, numpy as np
+    >>> interop.ones_like(np.zeros(2, "float32"))
+    interop.Array([1., 1.], dtype=float32, device=cpu)
+    """
+    return _filled_like("interop.ones_like", x, True, dtype, memory, device, stream)
+
+
+@_of("interop.full_like", "x value dtype memory device stream", "; that of `x` by default")
+def full_like(
+    x: Any,
+    value: Any,
+    /,
+    *,
+    dtype: Any = None,
+    memory: Memory | None = None,
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make an array with one value in all places, or an array that is broadcast, with the shape of another.
+
+    >>> import interop, numpy as np
+    >>> interop.full_like(np.zeros(2, "float32"), 7)
+    interop.Array([7., 7.], dtype=float32, device=cpu)
+    """
+    return _filled_like("interop.full_like", x, value, dtype, memory, device, stream)
+
+
+def _filled_like(
+    function: str, x: Any, value: Any, dtype: Any, memory: str | None, device: Device, stream: StreamLike | None
+) -> Array:
+    array = like(function, x, dtype, memory, device, stream)
+    _core.copyto(array, value, stream if array.memory in ("device", "managed") else None)
+    return array

@@ -1,0 +1,216 @@
+"""New arrays: on the host here, where every memory is the host's; on a GPU: tests/gpu/test_memory.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import alone, machine
+
+import interop
+
+DTYPES = ["bool", "int8", "uint64", "float16", "bfloat16", "float32", "float64", "complex64", "float8_e5m2"]
+MEMORIES = ["device", "managed", "pinned", "host"]
+
+
+def numpy_dtype(name):
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+@pytest.fixture(params=MEMORIES)
+def memory(request):
+    return request.param
+
+
+def values_of(x):
+    return np.asarray(x.to(memory="host"))
+
+
+def check(x, expected, memory):
+    assert type(x) is interop.Array
+    on_host = memory == "host" or not machine.gpu_count()
+    assert x.memory == ("host" if on_host else memory)
+    assert x.device == ("cpu" if on_host or memory == "pinned" else "cuda:0")
+    got = values_of(x)
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    np.testing.assert_array_equal(got.view("u1") if got.ndim else got, expected.view("u1") if got.ndim else expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (2, 3, 4)], ids=str)
+def test_filled_arrays(memory, dtype, shape):
+    wanted = numpy_dtype(dtype)
+    empty = interop.empty(shape, dtype, memory=memory)
+    assert (empty.shape, empty.dtype) == (shape, dtype)
+    check(interop.zeros(shape, dtype, memory=memory), np.zeros(shape, wanted), memory)
+    check(interop.ones(shape, wanted, memory=memory), np.ones(shape, wanted), memory)
+    check(interop.full(shape, 1, dtype, memory=memory), np.full(shape, 1, wanted), memory)
+
+
+def test_memory_is_aligned():
+    kept = [interop.empty(size, "uint8", memory="host") for size in range(1, 40)]
+    assert all(np.asarray(x).ctypes.data % 64 == 0 for x in kept)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("float32", "float32"), (np.float32, "float32"), (np.dtype("int8"), "int8"), (float, "float64"), (bool, "bool"),
+     (int, "int64"), (complex, "complex128"), ("f4", "float32"), (ml_dtypes.bfloat16, "bfloat16")],
+)  # fmt: skip
+def test_dtypes_by_any_name(dtype, name):
+    assert interop.empty(3, dtype, memory="host").dtype == name
+
+
+def test_dtypes_of_torch(torch):
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64):
+        assert f"torch.{interop.empty(3, dtype).dtype}" == str(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["text", "S4", ">f4", object, None, 5, "datetime64[s]", [("a", "f4")]], ids=str)
+def test_what_is_no_dtype(dtype):
+    with pytest.raises(TypeError, match=r"^interop\.empty: dtype is .*; accepted: "):
+        interop.empty(3, dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "words"),
+    [
+        (-1, ValueError, "shape is -1; accepted: no negative sizes"),
+        ((2, -3), ValueError, r"shape is \(2, -3\); accepted: no negative sizes"),
+        (2**70, ValueError, "more elements than any memory"),
+        ((2**40, 2**40), ValueError, "more elements than any memory"),
+        (1.5, TypeError, "shape is 1.5; accepted: an int, or a sequence of ints"),
+        ((1, "x"), TypeError, r"shape is \(1, 'x'\); accepted"),
+        (None, TypeError, "shape is None"),
+        ((1,) * 65, ValueError, "shape has 65 dimensions; accepted: up to 64"),
+    ],
+    ids=str,
+)
+def test_what_is_no_shape(shape, error, words):
+    with pytest.raises(error, match=rf"^interop\.zeros: .*{words}"):
+        interop.zeros(shape, "float32")
+
+
+def test_shapes_of_all_kinds():
+    for shape in (3, (3,), [3], np.int64(3), np.array([3]), range(3, 4)):
+        assert interop.empty(shape, "int8", memory="host").shape == (3,)
+
+
+def test_other_arguments():
+    with pytest.raises(ValueError, match=r"^interop\.ones: memory is 'gpu'; accepted: 'device', 'managed', 'pinned'"):
+        interop.ones(3, "int8", memory="gpu")
+    with pytest.raises(TypeError, match=r"^interop\.empty: missing 1 required positional argument: 'dtype'"):
+        interop.empty(3)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'mem'; did you mean 'memory'"):
+        interop.empty(3, "int8", mem="host")
+    with pytest.raises(MemoryError):
+        interop.empty(1 << 60, "int8", memory="host")
+    with pytest.raises(OverflowError, match="300"):
+        interop.full(3, 300, "int8", memory="host")
+    for value, dtype in ((0.5, "int32"), (1j, "float32"), (2, "bool")):
+        with pytest.raises(TypeError, match="accepted: a scalar of that kind"):
+            interop.full(3, value, dtype, memory="host")
+
+
+def test_full_takes_the_dtype_of_its_value(memory):
+    for value in (True, 3, 2.5, 1j, np.float32(2), np.arange(3, dtype="int8")):
+        check(interop.full((2, 3), value, memory=memory), np.full((2, 3), value), memory)
+
+
+@pytest.mark.parametrize("arguments", [(5,), (2, 7), (0, 1, 0.25), (5, 0, -2), (0,), (3, 3)])
+def test_arange_is_numpys(memory, arguments):
+    check(interop.arange(*arguments, memory=memory), np.arange(*arguments), memory)
+    check(interop.arange(*arguments, dtype="float32", memory=memory), np.arange(*arguments, dtype="f4"), memory)
+
+
+def test_arange_with_a_step_alone():
+    assert interop.arange(6, step=2, memory="host").tolist() == [0, 2, 4]
+
+
+def test_like_another_array(torch):
+    for x in (np.ones((2, 3), "float32"), torch.ones(2, 3), interop.ones((2, 3), "float32", memory="host")):
+        assert interop.empty_like(x).shape == (2, 3)
+        check(interop.zeros_like(x), np.zeros((2, 3), "float32"), "host")
+        check(interop.ones_like(x, dtype="int8"), np.ones((2, 3), "int8"), "host")
+        check(interop.full_like(x, 4), np.full((2, 3), 4, "float32"), "host")
+        check(interop.copy(x), np.ones((2, 3), "float32"), "host")
+    with pytest.raises(TypeError, match=r"^interop\.zeros_like: x is list"):
+        interop.zeros_like([1, 2])
+
+
+def test_results_are_taken_by_every_library(host_jax, torch):
+    """Without a copy: JAX alone asks for an alignment."""
+    x = interop.arange(6, dtype="float32", memory="host").reshape(2, 3)
+    address = np.asarray(x).ctypes.data
+    assert torch.from_dlpack(x).data_ptr() == address
+    assert interop.convert(x, "jax").unsafe_buffer_pointer() == address
+    assert np.from_dlpack(x).ctypes.data == address
+
+
+def test_on_a_machine_with_no_gpu_all_memory_is_the_hosts():
+    if machine.gpu_count():
+        pytest.skip("this machine has a GPU")
+    for memory in MEMORIES:
+        x = interop.zeros(3, "float32", memory=memory)
+        assert (x.memory, x.device, x.stream) == ("host", "cpu", None)
+        assert x.to(memory=memory) is x
+        x.prefetch()
+        x.advise("read_mostly")
+        x.synchronize()
+    for call in (
+        lambda: interop.empty(3, "int8", device=0),
+        lambda: x.to(device="cuda"),
+        interop.memory_pool,
+        lambda: interop.memory_pool("pinned", device=0),
+    ):
+        with pytest.raises(interop.CudaError):
+            call()
+    with pytest.raises(ValueError, match=r"^interop\.empty: stream is given, and this machine has no GPU"):
+        interop.empty(3, "int8", stream=1)
+
+
+def test_a_driver_that_is_broken_is_an_error(tmp_path):
+    """It is there, so the memory that was asked for was to be had."""
+    (tmp_path / "libcuda.so.1").write_bytes(b"")
+    if interop._core.build_info()["cuda"] == 0:
+        pytest.skip("this build is for host arrays only")
+    alone.run(
+        """
+        try:
+            interop.empty(3, "int8")
+        except interop.CudaError as error:
+            assert "does not load" in str(error)
+        else:
+            raise AssertionError
+        assert interop.empty(3, "int8", memory="host").memory == "host"
+        """,
+        tmp_path,
+        LD_LIBRARY_PATH=str(tmp_path),
+    )
+
+
+def test_importing_starts_no_cuda():
+    code = "import interop; assert interop.zeros(3, 'int8', memory='host').tolist() == [0, 0, 0]"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_it_is_written_to_while_others_are_made():
+    """Memory that was freed is not that of an array in use."""
+    kept = [interop.full(1000, k, "int32", memory="pinned") for k in range(50)]
+    for _ in range(100):
+        interop.full(1000, -1, "int32", memory="pinned")
+    for k, x in enumerate(kept):
+        assert (values_of(x) == k).all()
+
+
+@pytest.mark.parametrize(
+    ("allocator", "error"), [("tensorflow", ValueError), (5, TypeError), (("torch",), TypeError)], ids=str
+)
+def test_what_is_no_allocator(allocator, error):
+    with pytest.raises(error, match=r"^interop\.set_allocator: allocator is .*'torch', 'cupy', 'rmm', a function"):
+        interop.set_allocator(allocator)
+    interop.set_allocator(None)
