@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from interop import _core
 from interop._arguments import named, shown
@@ -127,11 +127,25 @@ def _of_torch() -> Callable[[int, int, int], Any]:
 def _of_cupy() -> Callable[[int, int, int], Any]:
     import cupy
 
+    def current(device: int, stream: int) -> Any:
+        if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14, which deprecates the other
+            return cupy.cuda.Stream.from_external(_Stream(stream))
+        return cupy.cuda.ExternalStream(stream, device)
+
     def allocate(count: int, device: int, stream: int) -> Any:
-        with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream, device):
+        with cupy.cuda.Device(device), current(device, stream):
             return cupy.empty(count, "uint8")
 
     return allocate
+
+
+class _Stream(NamedTuple):
+    """A stream by its handle, in the form that libraries agree on."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
 
 
 def _of_rmm() -> Callable[[int, int, int], Any]:
