@@ -121,9 +121,9 @@ void bind_array(nb::module_& m) {
             const bool is_gpus = a.device.device_type == kDLCUDA || a.device.device_type == kDLCUDAManaged;
             return is_gpus ? device_text({kDLCUDA, a.gpu}) : std::string("cpu");
           },
-          "Where the work on it goes: ``'cpu'``, also of pinned memory, or ``'cuda:0'``, also of managed memory.")
+          "Where the work on it goes, ``'cpu'``, also of pinned memory, or ``'cuda:0'``, also of managed memory.")
       .def_prop_ro("memory", &memory_name, nb::sig("def memory(self) -> str"),
-                   "The memory that it lies in: ``'device'``, ``'managed'``, ``'pinned'`` or ``'host'``.")
+                   "The memory that it lies in, ``'device'``, ``'managed'``, ``'pinned'`` or ``'host'``.")
       .def_prop_ro(
           "ndim", [](const Array& a) { return a.shape.size(); }, "The number of dimensions.")
       .def_prop_ro("stream", &stream, nb::sig("def stream(self) -> int | None"),
