@@ -113,6 +113,15 @@ def test_values(op, example, any_library, request, shape):
     np.testing.assert_allclose(made, expected, rtol=1e-5, atol=2e-6 * shape[-1])
 
 
+def test_what_does_not_fit_is_named(op, example):
+    args = example.arguments()
+    with pytest.raises(ValueError, match=rf"^{op.name}: "):
+        op(*args[:-1], np.ones((), "float32"))
+    if not op.name.endswith("scale_bias_relu"):  # an expression takes every dtype
+        with pytest.raises(TypeError, match=r"::\w+: [xg] is float64.*; accepted: float32"):
+            op(*(x.astype("float64") for x in args))
+
+
 def test_the_reference_has_the_gradients_that_it_says(example):
     args, g = example.arguments(), example.cotangent()
     expected = examples.slopes(lambda *args: float((example.value(*args) * g).sum()), args)
@@ -201,6 +210,16 @@ def test_jax_jit_is_one_program(op, name, example, jax, of_jax):
     assert "conditional" not in text
     is_expression = name == "scale_bias_relu" and args[0].device.platform == "cpu"
     assert text.count('custom_call_target="interop_function') == (0 if is_expression else 1)
+
+
+@needs_handlers
+@pytest.mark.skipif(not _core.build_info()["jax_ffi"], reason="this build has no kernels for JAX")
+def test_jax_programs_for_a_gpu_call_the_kernel(op, name, example, host_jax):
+    """On every machine: the kernel is compiled where the program is loaded."""
+    traced = host_jax.jit(op).trace(*map(host_jax.numpy.asarray, example.arguments()))
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert re.findall(r'function = "(\w+)-', text) == [name]
+    assert "launch = dense<[6, 1, 1, 256, " in text  # a block for each row
 
 
 @needs_handlers
