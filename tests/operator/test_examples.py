@@ -14,11 +14,14 @@ from helpers.examples import EXAMPLES
 from helpers.traces import host_copies, traced
 
 from interop import _core
+from interop._cuda import nvrtc as compiler
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 needs_handlers = pytest.mark.skipif(
     not _core.build_info()["jax_functions"], reason="this build has no handlers for JAX"
 )
+
+OWN = ["row_sum", "spread", "scale_bias_relu", "softmax", "softmax_back"]
 
 #: Sums of at most 6 x 5 float32 products, which exp, computed to a few units of the last place, may precede.
 TOLERANCE = {"rtol": 1e-5, "atol": 2e-6}
@@ -111,6 +114,15 @@ def test_values(op, example, any_library, request, shape):
     assert made.dtype == "float32"
     assert made.shape == expected.shape
     np.testing.assert_allclose(made, expected, rtol=1e-5, atol=2e-6 * shape[-1])
+
+
+@pytest.mark.usefixtures("nvrtc")
+def test_the_kernels_compile(page):
+    """For a GPU that need not be there."""
+    image, names = compiler.compile_source("rows", page.KERNELS, list(page.kernels), {}, "sm_90")
+    assert image.startswith(b"\x7fELF")
+    assert len(names) == len(OWN)
+    assert [*page.kernels] == OWN
 
 
 def test_what_does_not_fit_is_named(op, example):
@@ -311,8 +323,6 @@ def test_dask(op, example, place):
 
 
 # ---- all of them in a step of training: what the device does ----
-
-OWN = ["row_sum", "spread", "scale_bias_relu", "softmax", "softmax_back"]
 
 
 def kernels(device):
