@@ -49,7 +49,7 @@ class CompiledFunction(ArrayFunction):
 
         declared, parameters = parameters_of("", label, declared, refuse)
         super().__init__(label, parameters, ("pointer", "view"), ("stream", "execution"), shapes)
-        self._made_of = (place, label, declared, address, graph_safe)
+        self._made_of, self._tail = (place, label, declared, address, graph_safe), ({},)
         self._in_graphs = graph_safe
         self.__name__ = self.__qualname__ = place[1]
         self.__doc__ = f"{label}({declared})"

@@ -44,7 +44,7 @@ def operator(
     ----------
     name : str
         With a package: ``"package::row_sum"``. Defined again, it takes the place of the operator of that name.
-    call : Kernel, Function, Expression or callable
+    call : Kernel, Function, CompiledFunction, Expression or callable
         What computes it. The parameters of a kernel, C function or expression are matched by name with the inputs; one
         with the name of a letter is given that size. What a kernel or C function writes are the results, by their
         names, else in order, and the call makes them. A Python function takes the inputs by position, and returns an

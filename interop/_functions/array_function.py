@@ -25,6 +25,7 @@ class ArrayFunction:
     _identity: Identity
     _calls: Any  # the compiled half
     _tail: tuple[Any, ...]  # what a plain call of it is given behind the arguments and the rules
+    _in_graphs = False  # does it say that XLA may record it into a CUDA graph?
     _content: str | None = None  # the key of `identity.content_key`, once it is known
 
     def __init__(

@@ -111,7 +111,7 @@ def of_array_function(label: str, function: ArrayFunction, signature: Signature,
         return made, takes.arguments(inputs)
 
     is_kernel = "grid" in function._keywords  # which is launched on the stream of the call
-    in_graphs = is_kernel or any(p.kind == "stream" for p in function._parameters)
+    in_graphs = is_kernel or function._in_graphs or any(p.kind == "stream" for p in function._parameters)
     keywords = tuple(name for name in KEYWORDS if name in made._keywords)
     accepted = tuple(parameters[signature.inputs[place].name].dtype for place in signature.arrays)
     dtypes = tuple(parameters[name].dtype for name in results)

@@ -125,6 +125,31 @@ def test_repr_explain_and_pickle(module, row_sum):
     assert scale(np.ones(2), 2, 2).tolist() == [2, 2]
 
 
+def test_operators_of_it(module, host_library):
+    op = interop.operator("modules::row_sum", module.row_sum, "x[rows, n] -> [rows]", gradient=lambda g, x, y: None)
+    for _ in range(2):  # the second time as it is kept
+        sums = op(host_library.make(X))
+        assert host_library.is_ours(sums)
+        np.testing.assert_array_equal(host_library.to_numpy(sums), X.sum(1))
+    scale = interop.operator("modules::scale", module.scale, "x[n], by -> [n]")
+    assert scale(np.ones(2), 3).tolist() == [3, 3]
+    assert (scale._description.in_graphs, op._description.in_graphs) == (True, False)  # as the module says
+
+
+def test_operators_of_it_in_torch(module):
+    torch = pytest.importorskip("torch")
+    op = interop.operator(
+        "modules::row_sum_of_torch",
+        module.row_sum,
+        "x[rows, n] -> [rows]",
+        gradient=lambda g, x, y: (g[:, None] + 0 * x,),
+    )
+    x = torch.from_numpy(X).requires_grad_()
+    for f in (op, torch.compile(op, backend="aot_eager", fullgraph=True)):
+        (by_x,) = torch.autograd.grad((f(x) ** 2).sum(), x)
+        np.testing.assert_array_equal(by_x, 2 * X.sum(1, keepdims=True) * np.ones(4))
+
+
 # ---- inside compilers ----
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 
 import pytest
 from helpers.torch_products import needing_grad, tensors
+from helpers.traces import host_copies, traced
 
 import interop
 
@@ -104,26 +104,6 @@ def test_a_gradient_that_is_lost_changes_the_losses(place):
 OF_TORCH = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::dot"}
 
 
-def traced(function, place):
-    """Return how often each name is in the trace of a call: what the host did, and what the device did."""
-    kinds = [torch.profiler.ProfilerActivity.CPU]
-    if place == "cuda":
-        kinds.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=kinds) as profile:
-        function()
-        if place == "cuda":
-            torch.cuda.synchronize()
-    host, device = Counter(), Counter()
-    for event in profile.events():
-        (host if event.device_type == torch.autograd.DeviceType.CPU else device)[event.name] += 1
-    return host, device
-
-
-def host_copies(device):
-    """Return the copies between device and host, which the profiler calls as in "Memcpy DtoH (Device -> Pageable)"."""
-    return [name for name in device if name.startswith(("Memcpy DtoH", "Memcpy HtoD"))]
-
-
 def step(function, place):
     """Return a training step that has run before: kernels are compiled, and cuBLAS is loaded."""
     weights, (x, target) = parameters(place), batches(place)[0]
@@ -143,13 +123,13 @@ def step(function, place):
 @pytest.mark.parametrize("compiler", [None, "aot_eager", "inductor"])
 def test_the_products_of_a_step_are_ours(place, compiler):
     """Two forward and three back, since the inputs need no gradient; torch multiplies no matrices."""
-    host, _ = traced(step(compiled(ours, compiler), place), place)
+    host, _ = traced(torch, step(compiled(ours, compiler), place), place)
     if compiler is None:  # one step of autograd for each, and its two products are one call
         assert (host["Product"], host["ProductBackward"]) == (2, 2)
     else:
         assert host["interop::matmul"] + host["interop::matmul_with_aux"] == 2 + 3
     assert not OF_TORCH & set(host)
-    host, _ = traced(step(theirs, place), place)
+    host, _ = traced(torch, step(theirs, place), place)
     assert OF_TORCH & set(host)  # so they are called, where they are
 
 
@@ -165,7 +145,7 @@ def test_a_step_on_a_gpu_is_our_kernels_and_no_host_copy(options):
     function = functools.partial(ours, backend="tiled")
     if options:
         function = torch.compile(function, fullgraph=True, **options)
-    _, device = traced(step(function, "cuda"), "cuda")
+    _, device = traced(torch, step(function, "cuda"), "cuda")
     ours_of_device = {name: count for name, count in device.items() if "interop" in name}
     elements = {name for name in ours_of_device if "elementwise" in name or "expression" in name}
     assert sum(count for name, count in ours_of_device.items() if name not in elements) >= 2 + 3
@@ -177,5 +157,5 @@ def test_a_step_on_a_gpu_is_our_kernels_and_no_host_copy(options):
 @pytest.mark.usefixtures("cuda_device")
 @pytest.mark.parametrize("copy", [lambda: torch.ones(3, device="cuda").cpu(), lambda: torch.ones(3).cuda()])
 def test_a_host_copy_is_seen_in_a_trace(copy):
-    _, device = traced(copy, "cuda")
+    _, device = traced(torch, copy, "cuda")
     assert len(host_copies(device)) == 1

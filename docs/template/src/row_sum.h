@@ -1,17 +1,14 @@
-/// y[r] = sum of x[r, c] over c. Strides are in elements, and may be anything.
+/// y[r] = sum of x[r, c] over c. Strides may be anything.
 #pragma once
 
-#include <cstdint>
+#include <interop/view.cuh>
 
 typedef struct CUstream_st* cudaStream_t;
 
-struct Matrix {
-  const float* data;
-  int64_t rows, columns;
-  int64_t row_stride, column_stride;
-};
+using Matrix = interop::View<const float, 2>;
+using Vector = interop::View<float, 1>;
 
-void row_sum_on_host(const Matrix& x, float* y, int64_t y_stride);
+void row_sum_on_host(const Matrix& x, const Vector& y);
 
 /// Queues the work on `stream` and returns at once. Throws interop::CudaError if the launch fails.
-void row_sum_on_gpu(const Matrix& x, float* y, int64_t y_stride, cudaStream_t stream);
+void row_sum_on_gpu(const Matrix& x, const Vector& y, cudaStream_t stream);

@@ -1,9 +1,9 @@
 #include "row_sum.h"
 
-void row_sum_on_host(const Matrix& x, float* y, int64_t y_stride) {
-  for (int64_t r = 0; r < x.rows; ++r) {
+void row_sum_on_host(const Matrix& x, const Vector& y) {
+  for (long long r = 0; r < x.size(0); ++r) {
     float sum = 0;
-    for (int64_t c = 0; c < x.columns; ++c) sum += x.data[r * x.row_stride + c * x.column_stride];
-    y[r * y_stride] = sum;
+    for (long long c = 0; c < x.size(1); ++c) sum += x(r, c);
+    y(r) = sum;
   }
 }

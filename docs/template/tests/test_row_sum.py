@@ -27,13 +27,6 @@ def test_views_are_read_where_they_are():
     np.testing.assert_array_equal(row_sum(X[:0]), np.empty(0))
 
 
-def test_out_is_written():
-    out = np.zeros(6, "float32")
-    view = out[::2]
-    assert row_sum(X, out=view) is view
-    np.testing.assert_array_equal(out, [6, 0, 22, 0, 38, 0])
-
-
 def test_torch_gives_torch():
     torch = pytest.importorskip("torch")
     result = row_sum(torch.from_numpy(X))
@@ -41,22 +34,35 @@ def test_torch_gives_torch():
     assert result.tolist() == [6, 22, 38]
 
 
+def test_torch_differentiates_it_again():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(X).clone().requires_grad_()
+    (by_x,) = torch.autograd.grad((row_sum(x) ** 3).sum(), x, create_graph=True)
+    (again,) = torch.autograd.grad(by_x.sum(), x)
+    sums = X.sum(1, keepdims=True) * np.ones(4)
+    np.testing.assert_allclose(by_x.detach(), 3 * sums**2)
+    np.testing.assert_allclose(again, 4 * 6 * sums)
+
+
+def test_jax_compiles_and_differentiates_it():
+    jax = pytest.importorskip("jax")
+    with jax.default_device(jax.devices("cpu")[0]):
+        value, by_x = jax.jit(jax.value_and_grad(lambda x: (row_sum(x) ** 2).sum()))(jax.numpy.asarray(X))
+    assert value == (X.sum(1) ** 2).sum()
+    np.testing.assert_allclose(by_x, 2 * X.sum(1, keepdims=True) * np.ones(4))
+
+
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
-        (X.astype("float64"), TypeError, r"row_sum.row_sum: x is float64 of shape \(3, 4\).*accepted: a float32 array"),
-        (X[0], ValueError, r"x is float32 of shape \(4,\).*accepted: a float32 array of shape \(\*, \*\)"),
-        ([1.0], TypeError, "row_sum.row_sum: x is list"),
+        (X.astype("float64"), TypeError, "row_sum::row_sum: x is float64; accepted: float32"),
+        (X[0], ValueError, r"row_sum::row_sum: x has 1 dimensions, shape \(4,\); accepted: 2"),
+        ([1.0], TypeError, "row_sum::row_sum: x is list"),
     ],
 )
 def test_what_does_not_fit_is_named(x, error, message):
     with pytest.raises(error, match=message):
         row_sum(x)
-
-
-def test_out_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"row_sum.row_sum: out has shape \(4,\); accepted: .* \(3,\)"):
-        row_sum(X, out=np.empty(4, "float32"))
 
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])

@@ -1,24 +1,19 @@
-"""Sums of rows, for the arrays of any library."""
+"""Sums of rows, for the arrays of any library, in torch's and JAX's transforms, too."""
 
+import interop
 from row_sum import _core
 
 __all__ = ["row_sum"]
 
+_spread = interop.elementwise("where(x == x, g, g)")  # g, of the shape of x
 
-def row_sum(x, /, *, out=None, stream=None):
-    """Sum each row of a matrix.
-
-    Parameters
-    ----------
-    x : array, shape (rows, columns), float32
-        Of any library, with any strides; read in place.
-    out : array, shape (rows,), float32, optional
-        Written in place; allocated by the library of `x` if omitted.
-    stream : int handle or stream object, optional
-        Where the work is queued; the current stream of the library of `x` by default.
-
-    Returns
-    -------
-    array of the library of `x`, shape (rows,)
-    """
-    return _core.row_sum(x, out, stream)
+#: The sum of each row of a float32 matrix `x`, with any strides, which is read in place; the result is made by the
+#: library of `x`. `stream` is where the work is queued; the current stream of that library by default.
+row_sum = interop.operator(
+    "row_sum::row_sum",
+    _core.row_sum,
+    "x[rows, n] -> sums[rows]",
+    gradient=lambda g, x, sums: _spread(x=x, g=g[:, None]),
+    tangent=lambda tangents, inputs, outputs: row_sum(tangents[0]),
+    cut="rows",
+)
