@@ -6,7 +6,6 @@ import gc
 import importlib.util
 import os
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -33,11 +32,7 @@ def folders():
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
     folder = tmp_path_factory.mktemp("vectors")
-    found = importlib.util.find_spec("nanobind")  # of the build, if that was here
-    if found is None:
-        install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, "nanobind==3.1.0"]
-        subprocess.run(install, check=True)
-    nanobind = Path(found.origin).parent if found else folder / "nanobind"
+    nanobind = Path(importlib.util.find_spec("nanobind").origin).parent
     library = folder / "vectors.so"
     includes = [nanobind / "include", nanobind / "ext/robin_map/include", sysconfig.get_path("include"), *folders()]
     system = [option for folder in includes[:3] for option in ("-isystem", str(folder))]
