@@ -129,6 +129,8 @@ def operator(
         raise ValueError(f"{label}: batching is {shown(batching)}; accepted: None, 'loop'")
     called = _call_of(label, call, parsed, rules)
     options.check_sizes(label, rules, parsed, called.letters)
+    dtypes = options.dtypes_of(label, dtype, parsed, called.accepted, called.made)
+    cuts = options.cut_of(label, cut, parsed, rules)
     made_of = (name, call, parsed.text, gradient, tangent, dtype, dict(sizes or {}), cut, batching)
     description = Description(
         name,
@@ -137,9 +139,9 @@ def operator(
         key_of(*made_of),
         gradient=gradient,
         tangent=tangent,
-        dtypes=options.dtypes_of(label, dtype, parsed, called.accepted, called.made),
+        dtypes=dtypes,
         sizes=rules,
-        cut=options.cut_of(label, cut, parsed, rules),
+        cut=cuts,
         batching=batching,
     )
     return Operator(registry.register(description), made_of)
