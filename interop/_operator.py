@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from interop import _core
 from interop._arguments import named, shown, type_name
 from interop._expression import Expression
 from interop._functions.array_function import ArrayFunction
@@ -176,11 +175,8 @@ class Operator:
 
     def __init__(self, description: Description, made_of: tuple[Any, ...]) -> None:
         self._description, self._made_of = description, made_of
+        self._calls = description.make_calls()
         names = [operand.name for operand in description.signature.inputs]
-        arrays, is_exact = description.signature.arrays, description.is_exact
-        self._calls = _core.OperatorCalls(
-            description.label, names, arrays, not is_exact, description.prepare, description.check_results
-        )
         self.__name__ = self.__qualname__ = description.name.partition("::")[2]
         self.__signature__ = signature_of(names)
         doc = inspect.getdoc(made_of[1]) if inspect.isroutine(made_of[1]) else getattr(made_of[1], "__doc__", None)

@@ -230,7 +230,7 @@ def test_the_package_imports_little():
         "_operator",
         "_paths",
     )
-    names += ("_autotune", "_compiled", "_core", "_register", "_variables", "_version")
+    names += ("_autotune", "_core", "_register", "_variables", "_version")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 
