@@ -89,6 +89,21 @@ def _view(array=X):
     return interop.asarray(array)
 
 
+OPERATOR = ("odd::one", lambda x: x, "x[n] -> [n]")
+
+
+def _operator(name):
+    """What makes an operator with a value in place of one argument."""
+    place = list(inspect.signature(interop.operator).parameters).index(name)
+
+    def call(value):
+        if place < len(OPERATOR):
+            return interop.operator(*OPERATOR[:place], value, *OPERATOR[place + 1 :])
+        return interop.operator(*OPERATOR, **{name: value})
+
+    return call
+
+
 #: (the function's whole name, the parameter's, what calls it with a value, exceptions beside TypeError and ValueError)
 PARAMETERS = [
     *((f"interop.{op}", "x" if op in UNARY else "ab"[k], _operand(op, k), (OverflowError,))
@@ -115,6 +130,7 @@ PARAMETERS = [
     ("interop.explain", "function", interop.explain, ()),
     ("interop.add", "out", lambda value: interop.explain(interop.add, X, X, out=value), ()),
     ("interop.matmul", "alpha", lambda value: interop.explain(interop.matmul, X, X, alpha=value), (OverflowError,)),
+    *(("interop.operator", name, _operator(name), ()) for name in inspect.signature(interop.operator).parameters),
     ("interop.register", "kind", interop.register, ()),
     *(("interop.register", name, lambda value, name=name: interop.register(Raises, **{name: value, "writable": 2}), ())
       for name in ("name", "export", "current_stream", "empty")),
@@ -165,7 +181,7 @@ def test_odd_values_are_taken_rightly_or_refused_by_name(parameter, odd):
     assert message.startswith(function), message
     assert re.search(rf"\b{name}\b|{ALSO.get((function, name), name)}", message), message
     assert len(message) < 600, message
-    assert "\n" not in message or name == "expression", message
+    assert "\n" not in message or name in ("expression", "signature"), message
 
 
 def test_the_table_has_every_parameter():
@@ -195,6 +211,7 @@ FITTING = {
     "kernel": ("", ""),
     "load": ("",),
     "matmul": (X, X),
+    "operator": OPERATOR,
     "register": (Float,),
     "autotune": (None,),
     **{op: (X,) if op in UNARY else (X, X) for op in OPERATIONS},
