@@ -15,28 +15,32 @@ __all__ = ["advise", "astype", "beside", "like", "prefetch", "to"]
 _ADVICE = ("read_mostly", "preferred_location", "accessed_by")
 
 
-def index_of(device: Device, array: Array) -> int:
+def index_of(device: Device, array: Array, function: str) -> int:
     """Return the index of a device, or of that of an array on one."""
     if device is None:
         return int(array.device.removeprefix("cuda:"))
-    return _core.Pool("device", device, "interop.Array").device
+    return _core.Pool("device", device, function).device
 
 
-def beside(array: Array, dtype: str, function: str, memory: str | None = None) -> Array:
-    """Make a new array of the shape of another, in the same memory of the same device."""
+def beside(
+    array: Array,
+    dtype: Any,
+    function: str,
+    memory: str | None = None,
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make a new array of the shape of another; what is not given is as there."""
     memory = array.memory if memory is None else memory
-    device = array.device if array.device != "cpu" and memory != "host" else None
-    return _core.empty(array.shape, dtype, memory, device, None, function)
+    if device is None and array.device != "cpu" and memory != "host":
+        device = array.device
+    return _core.empty(array.shape, dtype, memory, device, stream, function)
 
 
 def like(function: str, x: Any, dtype: Any, memory: str | None, device: Device, stream: StreamLike | None) -> Array:
     """Make a new array of the shape of one of any library; what is not given is as there."""
     array = _core.asarray(x, function)
-    dtype = array.dtype if dtype is None else dtype
-    if device is None and stream is None:
-        return beside(array, dtype, function, memory)
-    memory = array.memory if memory is None else memory
-    return _core.empty(array.shape, dtype, memory, array.device if device is None else device, stream, function)
+    return beside(array, array.dtype if dtype is None else dtype, function, memory, device, stream)
 
 
 def to(array: Array, memory: str | None, device: Device, stream: StreamLike | None) -> Array:
@@ -48,17 +52,17 @@ def to(array: Array, memory: str | None, device: Device, stream: StreamLike | No
         raise ValueError(
             f"{function}: memory is {shown(memory)}; accepted: None, 'device', 'managed', 'pinned' or 'host'"
         )
+    if memory == "host" and device is not None:
+        raise ValueError(f"{function}: device is {shown(device)}, and memory is 'host'; accepted: None")
     is_there = memory == array.memory or (device is None and not _core.has_gpu() and array.memory == "host")
-    if is_there and (device is None or memory == "pinned" or index_of(device, array) == index_of(None, array)):
+    if is_there and (
+        device is None or memory == "pinned" or array.device == f"cuda:{index_of(device, array, function)}"
+    ):
         if stream is not None:
             _core.asarray(array, function, _core.stream_handle(stream, function))  # for its effect: the stream waits
         return array
-    if memory == "host" and device is not None:
-        raise ValueError(f"{function}: device is {shown(device)}, and memory is 'host'; accepted: None")
-    if device is None and array.device != "cpu" and memory != "host":
-        device = array.device
-    copied = _core.empty(array.shape, array.dtype, memory, device, None, function)
-    _core.copyto(copied, array, stream)
+    copied = beside(array, array.dtype, function, memory, device)
+    _core.copyto(copied, array, stream, function, "the copy", "the array")
     return copied
 
 
@@ -66,17 +70,14 @@ def astype(array: Array, dtype: Any) -> Array:
     """Return a copy in another dtype."""
     import numpy as np
 
-    from interop._memory.arguments import dtype_name
-
     function = "interop.Array.astype"
-    name = dtype_name(function, dtype)
-    converted = beside(array, name, function)
+    converted = beside(array, dtype, function)
     if array.memory == "host":
         np.copyto(np.asarray(converted), np.asarray(array), casting="unsafe")
-    elif name == "bool" and array.dtype != "bool":
+    elif converted.dtype == "bool" and array.dtype != "bool":
         _core.elementwise("not_equal", array, 0, {"out": converted})
     else:
-        _core.copyto(converted, array, None)
+        _core.copyto(converted, array, None, function, "the copy", "the array")
     return converted
 
 
@@ -91,7 +92,7 @@ def prefetch(array: Array, device: Device, stream: StreamLike | None) -> None:
     _managed(array, function)
     if array.memory == "managed":
         handle = None if stream is None else _core.stream_handle(stream, function)
-        _core.prefetch(array, -1 if device == "host" else index_of(device, array), handle)
+        _core.prefetch(array, -1 if device == "host" else index_of(device, array, function), handle)
 
 
 def advise(array: Array, advice: str, device: Device, value: bool) -> None:
@@ -101,4 +102,4 @@ def advise(array: Array, advice: str, device: Device, value: bool) -> None:
         raise ValueError(f"{function}: advice is {shown(advice)}; accepted: {', '.join(map(repr, _ADVICE))}")
     _managed(array, function)
     if array.memory == "managed":
-        _core.advise(array, _ADVICE.index(advice), value, -1 if device == "host" else index_of(device, array))
+        _core.advise(array, _ADVICE.index(advice), value, -1 if device == "host" else index_of(device, array, function))

@@ -103,8 +103,9 @@ void add_values(nb::object object) {
       .def(
           "__setitem__",
           [](nb::handle self, nb::handle key, nb::handle value) {
-            as_method("interop.copyto", [&] {
-              copy_into(nb::cast(exchange::subview(nb::cast<const Array&>(self), key)), value, nb::none());
+            constexpr CopyNames kNames{"interop.Array.__setitem__", "the array", "value"};
+            as_method(kNames.function, [&] {
+              copy_into(kNames, nb::cast(exchange::subview(nb::cast<const Array&>(self), key)), value);
             });
           },
           nb::arg("key").none(), nb::arg("value").none(),
