@@ -164,6 +164,13 @@ def test_errors_of_copies_speak_of_the_function_that_copies():
         (lambda: x.to(stream=1), r"Array\.to: stream is given"),
         (lambda: x.to(memory="host", device=0), r"Array\.to: device is 0, and memory is 'host'; accepted: None"),
         (lambda: x.to(device="cpu"), r"Array\.to: device is 'cpu'; .*; the host's memory is memory='host'"),
+        (
+            lambda: x.to("device"),
+            r"Array\.to: takes 0 positional arguments but 1 was given; accepted: none",
+        ),
+        (lambda: x.to(memori="host"), r"Array\.to: got an unexpected keyword argument 'memori'; did you mean 'memory'"),
+        (lambda: x.astype(), r"Array\.astype: missing 1 required positional argument: 'dtype'"),
+        (lambda: x.advise("often"), r"Array\.advise: advice is 'often'; accepted: 'read_mostly'"),
         (lambda: x.astype("text"), r"Array\.astype: dtype is 'text'; accepted: a name"),
         (lambda: interop.zeros_like(x, device=0), r"zeros_like: device is 0, and memory is 'host'; accepted: None"),
         (lambda: interop.zeros_like(x, stream=1), r"zeros_like: stream is 1, and memory is 'host', which has none"),

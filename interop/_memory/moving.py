@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interop import _core
-from interop._arguments import shown
+from interop._arguments import named, shown
 from interop._core import Array
 from interop._memory.places import Device
 from interop._streams import StreamLike
@@ -43,7 +43,8 @@ def like(function: str, x: Any, dtype: Any, memory: str | None, device: Device, 
     return beside(array, array.dtype if dtype is None else dtype, function, memory, device, stream)
 
 
-def to(array: Array, memory: str | None, device: Device, stream: StreamLike | None) -> Array:
+@named("interop.Array.to", method=True)
+def to(array: Array, /, *, memory: str | None = None, device: Device = None, stream: StreamLike | None = None) -> Array:
     """Return the array, or a copy where another memory or device is asked for."""
     function = "interop.Array.to"
     if memory is None:
@@ -66,7 +67,8 @@ def to(array: Array, memory: str | None, device: Device, stream: StreamLike | No
     return copied
 
 
-def astype(array: Array, dtype: Any) -> Array:
+@named("interop.Array.astype", method=True)
+def astype(array: Array, /, dtype: Any) -> Array:
     """Return a copy in another dtype."""
     import numpy as np
 
@@ -86,7 +88,8 @@ def _managed(array: Array, function: str) -> None:
         raise TypeError(f"{function}: the array lies in {array.memory} memory; accepted: managed memory")
 
 
-def prefetch(array: Array, device: Device, stream: StreamLike | None) -> None:
+@named("interop.Array.prefetch", method=True)
+def prefetch(array: Array, /, device: Device = None, *, stream: StreamLike | None = None) -> None:
     """Move managed memory to a device or the host; of host memory, on a machine with no GPU, nothing is done."""
     function = "interop.Array.prefetch"
     _managed(array, function)
@@ -95,7 +98,8 @@ def prefetch(array: Array, device: Device, stream: StreamLike | None) -> None:
         _core.prefetch(array, -1 if device == "host" else index_of(device, array, function), handle)
 
 
-def advise(array: Array, advice: str, device: Device, value: bool) -> None:
+@named("interop.Array.advise", method=True)
+def advise(array: Array, /, advice: str, device: Device = None, *, value: bool = True) -> None:
     """Tell CUDA how managed memory will be used; of host memory, on a machine with no GPU, nothing is done."""
     function = "interop.Array.advise"
     if advice not in _ADVICE:
