@@ -64,10 +64,10 @@ interop.Array
 Raises
 ------
 TypeError
-    {shape_or_x}, or `dtype` is no dtype.
+    An argument is none of what is accepted{kind}.
 ValueError
     A size is negative, or there are more elements than any memory has; `memory` or `device` has no such value;
-    `device` or `stream` is given for host memory.
+    `device` or `stream` is given for host memory.{more}
 MemoryError, CudaError
     There is no memory; CUDA fails; `device` is given, and there is no GPU.
 
@@ -81,6 +81,15 @@ Examples
 --------
 """
 
+#: By a parameter that few functions have: what else is a TypeError, a ValueError and an OverflowError.
+_REFUSED = {
+    "value": (
+        ", or `value` is of another kind than `dtype`",
+        " `value` does not broadcast.\nOverflowError\n    The dtype cannot hold an integer.",
+    ),
+    "start": ("", " A number is not finite, or `step` is 0.\nOverflowError\n    An integer has more than 64 bits."),
+}
+
 
 def _of(name: str, parameters: str, default: str = "") -> Callable[[FunctionT], FunctionT]:
     """Write the docstring: `parameters` are named in order, `default` says what `dtype` is where it is left out."""
@@ -89,7 +98,8 @@ def _of(name: str, parameters: str, default: str = "") -> Callable[[FunctionT], 
         summary, examples = cleandoc(function.__doc__ or "").split("\n\n", 1)
         texts = [_PARAMETERS[each] for each in parameters.split()]
         listed = "\n".join(texts).format(optional=", optional" if default else "", default=default)
-        rest = _REST.format(shape_or_x="`x` is no array" if "x" in parameters.split() else "`shape` has no ints")
+        kind, more = next((_REFUSED[each] for each in parameters.split() if each in _REFUSED), ("", ""))
+        rest = _REST.format(kind=kind, more=more)
         function.__doc__ = f"{summary}\n\nParameters\n----------\n{listed}\n{rest}{examples}\n"
         return named(name)(function)
 
