@@ -1,8 +1,9 @@
-/* A driver whose device is the host: libcuda.so.1 for a process of its own, which `helpers.drivers.build_working` builds.
+/* A driver whose device is the host: libcuda.so.1 for a process of its own, which `helpers.drivers.build_working`
+ * builds.
  *
- * What is queued on a stream runs as late as CUDA allows: when somebody waits for it, or a copy of pageable memory does.
- * So memory that is used again too early, or read before it is there, shows in the values. Each call is written down,
- * with what matters of its arguments. */
+ * What is queued on a stream runs as late as CUDA allows: when somebody waits for it, or a copy of pageable memory
+ * does. So memory that is used again too early, or read before it is there, shows in the values. Each call is written
+ * down, with what matters of its arguments. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,7 +216,9 @@ int cuDeviceGetCount(int* count) {
   return 0;
 }
 int cuGetErrorName(int status, const char** name) {
-  *name = status == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : status == NOT_INITIALIZED ? "CUDA_ERROR_NOT_INITIALIZED" : "PLAYED";
+  *name = status == 2                 ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : status == NOT_INITIALIZED ? "CUDA_ERROR_NOT_INITIALIZED"
+                                      : "PLAYED";
   return 0;
 }
 int cuGetErrorString(int status, const char** text) {
@@ -266,7 +269,8 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
   (void)mode;
   return 0;
 }
-int cuStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id, void** graph, void** nodes, size_t* n) {
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id, void** graph, void** nodes,
+                              size_t* n) {
   (void)stream, (void)graph, (void)nodes, (void)n;
   *status = 0;
   if (id) *id = 0;
@@ -431,9 +435,11 @@ int cuMemcpy2DAsync_v2(const struct Copy2D* copy, void* stream) {
   char text[64];
   snprintf(text, sizeof text, "cuMemcpy2DAsync %zu %zu", copy->width, copy->height);
   note(text);
+  const int host = 1; /* CU_MEMORYTYPE_HOST */
+  char* const to = copy->to_type == host ? copy->to_host : (char*)copy->to_device;
+  const char* const from = copy->from_type == host ? copy->from_host : (const char*)copy->from_device;
   for (size_t i = 0; i < copy->height; ++i) {
-    const struct Copy row = {(char*)copy->to_device + i * copy->to_pitch,
-                             (const char*)copy->from_device + i * copy->from_pitch, copy->width};
+    const struct Copy row = {to + i * copy->to_pitch, from + i * copy->from_pitch, copy->width};
     stand_in_queue(stream, run_copy, &row, sizeof row);
   }
   drain(stream_of(stream)); /* of pageable memory, as far as the tests go */
