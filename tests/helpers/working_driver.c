@@ -1,9 +1,8 @@
-/* A driver whose device is the host: libcuda.so.1 for a process of its own, which `helpers.drivers.build_working`
- * builds.
+/* A driver whose device is the host: libcuda.so.1 for a process of its own, which `helpers.drivers.build_working` builds.
  *
- * What is queued on a stream runs as late as CUDA allows: when somebody waits for it, or a copy of pageable memory
- * does. So memory that is used again too early, or read before it is there, shows in the values. Each call is written
- * down, with what matters of its arguments. */
+ * What is queued on a stream runs as late as CUDA allows: when somebody waits for it, or a copy of pageable memory does.
+ * So memory that is used again too early, or read before it is there, shows in the values. Each call is written down,
+ * with what matters of its arguments. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,9 +215,7 @@ int cuDeviceGetCount(int* count) {
   return 0;
 }
 int cuGetErrorName(int status, const char** name) {
-  *name = status == 2                 ? "CUDA_ERROR_OUT_OF_MEMORY"
-          : status == NOT_INITIALIZED ? "CUDA_ERROR_NOT_INITIALIZED"
-                                      : "PLAYED";
+  *name = status == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : status == NOT_INITIALIZED ? "CUDA_ERROR_NOT_INITIALIZED" : "PLAYED";
   return 0;
 }
 int cuGetErrorString(int status, const char** text) {
@@ -269,8 +266,7 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
   (void)mode;
   return 0;
 }
-int cuStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id, void** graph, void** nodes,
-                              size_t* n) {
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id, void** graph, void** nodes, size_t* n) {
   (void)stream, (void)graph, (void)nodes, (void)n;
   *status = 0;
   if (id) *id = 0;
