@@ -21,6 +21,7 @@ from interop._commands.bench import (
     launches,
     matmul,
     measure,
+    memory,
     operators,
     overhead,
     plot,
@@ -265,6 +266,25 @@ def test_operators_prints_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tm
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 + 3 + 3
     assert all(float(row["host_us"]) > 0 for row in rows)
+
+
+@pytest.mark.gpu
+def test_memory_prints_a_row_for_each_way_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(measure, "BLOCKS", 2)
+    small = {"_CALLS": 3, "_SLOW_CALLS": 2, "_REPEATS": 2, "_BYTES": 1 << 20, "_ROWS": 64, "_MANAGED": 1 << 12}
+    for name, value in {**small, "warm_up": lambda _: None}.items():
+        monkeypatch.setattr(memory, name, value)
+    assert bench.run("memory", str(tmp_path / "rows.csv")) == 0
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert all(float(row["value"]) > 0 and float(row["ratio"]) > 0 for row in rows)
+    tables = {row["table"] for row in rows}
+    assert sum(table.startswith("copy on the device, ") for table in tables) == 5 * 6
+    assert sum(table.startswith("copy to the ") for table in tables) == 2 * 2 * 2
+    printed = capsys.readouterr().out
+    assert ("numcu.div" in {row["row"] for row in rows}) != ("numcu: skipped" in printed)
+    assert any(row["row"].endswith("from C++") for row in rows) != ("no nvcc" in printed)
+    assert "torch.divide" in {row["row"] for row in rows}
 
 
 @pytest.mark.gpu

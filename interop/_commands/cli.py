@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="measure against the array libraries (needs a GPU)")
     bench.add_argument(
         "what",
-        choices=["matmul", "elementwise", "overhead", "examples", "gradients", "operators"],
-        help="large products, sums, host time, or the examples of the pages beside how it was done before",
+        choices=["matmul", "elementwise", "overhead", "examples", "gradients", "operators", "memory"],
+        help="large products, sums, host time, the examples of the pages beside how it was done before, or memory",
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
     bench.add_argument(

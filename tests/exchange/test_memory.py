@@ -259,6 +259,19 @@ for memory in ("managed", "pinned"):
 """)
 
 
+def test_a_numpy_view_waits_for_work_that_reads(play):
+    """Else what the host writes would be read by work that was queued before."""
+    play("""
+one = device_ones(1000)
+for memory in ("managed", "pinned"):
+    x, z = (interop.empty(1000, "float32", memory=memory) for _ in range(2))
+    np.asarray(x)[:] = 1
+    lib.add(one, x, z, 1000)
+    np.asarray(x)[:] = 5
+    assert (np.asarray(z) == 2).all()
+""")
+
+
 def test_work_on_a_view_is_work_on_the_array(play):
     """They are one memory: who reads the one waits for the other."""
     play("""

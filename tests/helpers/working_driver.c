@@ -431,9 +431,11 @@ int cuMemcpy2DAsync_v2(const struct Copy2D* copy, void* stream) {
   char text[64];
   snprintf(text, sizeof text, "cuMemcpy2DAsync %zu %zu", copy->width, copy->height);
   note(text);
+  const int host = 1; /* CU_MEMORYTYPE_HOST */
+  char* const to = copy->to_type == host ? copy->to_host : (char*)copy->to_device;
+  const char* const from = copy->from_type == host ? copy->from_host : (const char*)copy->from_device;
   for (size_t i = 0; i < copy->height; ++i) {
-    const struct Copy row = {(char*)copy->to_device + i * copy->to_pitch,
-                             (const char*)copy->from_device + i * copy->from_pitch, copy->width};
+    const struct Copy row = {to + i * copy->to_pitch, from + i * copy->from_pitch, copy->width};
     stand_in_queue(stream, run_copy, &row, sizeof row);
   }
   drain(stream_of(stream)); /* of pageable memory, as far as the tests go */

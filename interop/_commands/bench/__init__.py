@@ -16,7 +16,7 @@ from typing import Any
 
 import interop
 from interop import _core
-from interop._commands.bench import elementwise, examples, gradients, matmul, operators, overhead, plot, table
+from interop._commands.bench import elementwise, examples, gradients, matmul, memory, operators, overhead, plot, table
 from interop._commands.bench.measure import Row, try_import
 
 __all__ = ["run"]
@@ -58,6 +58,7 @@ def run(
         "operators": operators.run,
         "matmul": functools.partial(matmul.run, only=only),
         "elementwise": elementwise.run,
+        "memory": memory.run,
     }
     rows = list(benchmarks[what](torch))
     for row in rows:

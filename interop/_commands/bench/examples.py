@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import numpy as np
 
 import interop
 from interop import _core
+from interop._commands.bench.compiled import compiled
 from interop._commands.bench.measure import Candidates, Row, host_times, try_import
 
 __all__ = ["run"]
@@ -111,7 +106,7 @@ _SECONDS = 2.0  # for each table of calls that wait for their result
 def run(torch: Any) -> Iterable[Row]:
     """Time the examples: of each the ratio to its first row, which is how it was done before."""
     cupy = try_import("cupy")
-    with _compiled() as path:
+    with compiled(_SOURCE) as path:
         if path:
             c = ctypes.CDLL(str(path))
             for function in (c.sum_by_copies, c.product_by_copies):
@@ -129,25 +124,6 @@ def run(torch: Any) -> Iterable[Row]:
                 yield from _sum_of_managed(cupy, c, lib)
             yield from _calculator(c, lib)
     yield from _protocols(torch, cupy)
-
-
-@contextlib.contextmanager
-def _compiled() -> Iterator[Path | None]:
-    """Give the shared library that nvcc makes of the source; None, and why, where there is no nvcc."""
-    in_wheels = (Path(folder, "nvidia/cu13/bin/nvcc") for folder in sys.path)
-    nvcc = shutil.which("nvcc") or next((path for path in in_wheels if path.is_file()), None)
-    if nvcc is None:
-        print("no nvcc: what needs a shared library is left out\n")
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "examples.cu"), Path(folder, "libexamples.so")
-        source.write_text(_SOURCE)
-        flags = ["-shared", "-O3", "-Xcompiler", "-fPIC", "-arch=native", "-cudart", "static"]
-        subprocess.run(
-            [nvcc, *flags, f"-L{Path(nvcc).resolve().parents[1] / 'lib'}", source, "-o", library], check=True
-        )
-        yield library
 
 
 def _table(title: str, times: dict[str, float]) -> Iterable[Row]:
