@@ -195,6 +195,7 @@ FITTING = {
     "kernel": ("", ""),
     "load": ("",),
     "matmul": (X, X),
+    "profile": (),
     "register": (Float,),
     "autotune": (None,),
     **{op: (X,) if op in UNARY else (X, X) for op in OPERATIONS},

@@ -97,13 +97,15 @@ void add_values(nb::object object) {
           },
           "Waits until all work on the memory is done: what a NumPy view that was taken before then shows.")
       .def(
-          "__repr__", [](nb::handle self) { return kText.get()(self); }, nb::sig("def __repr__(self) -> str"))
+          "__repr__",
+          [](nb::handle self) { return as_method("interop.Array.__repr__", [&] { return kText.get()(self); }); },
+          nb::sig("def __repr__(self) -> str"))
       .def("__iter__", &iterate, nb::sig("def __iter__(self) -> typing.Iterator[Array]"),
            "Views along the first dimension.")
       .def(
           "__setitem__",
           [](nb::handle self, nb::handle key, nb::handle value) {
-            as_method("interop.copyto", [&] {
+            as_method("interop.Array.__setitem__", [&] {
               copy_into(nb::cast(exchange::subview(nb::cast<const Array&>(self), key)), value, nb::none());
             });
           },
@@ -113,19 +115,24 @@ void add_values(nb::object object) {
       .def(
           "to",
           [](nb::handle self, nb::handle memory, nb::handle device, nb::handle stream) {
-            return kTo.get()(self, memory, device, stream);
+            return as_method("interop.Array.to", [&] { return kTo.get()(self, memory, device, stream); });
           },
           nb::kw_only(), nb::arg("memory") = nb::none(), nb::arg("device") = nb::none(), nb::arg("stream") = nb::none(),
           nb::sig("def to(self, *, memory: str | None = None, device: int | str | None = None, stream: typing.Any = "
                   "None) -> Array"),
           "The array itself if it lies there, else a copy in that memory, on that device, queued on `stream`.")
       .def(
-          "astype", [](nb::handle self, nb::handle dtype) { return kAstype.get()(self, dtype); },
+          "astype",
+          [](nb::handle self, nb::handle dtype) {
+            return as_method("interop.Array.astype", [&] { return kAstype.get()(self, dtype); });
+          },
           nb::arg("dtype").none(), nb::sig("def astype(self, dtype: typing.Any, /) -> Array"),
           "A copy in another dtype, in the same memory; TypeError for a conversion that the GPU's kernels lack.")
       .def(
           "prefetch",
-          [](nb::handle self, nb::handle device, nb::handle stream) { kPrefetch.get()(self, device, stream); },
+          [](nb::handle self, nb::handle device, nb::handle stream) {
+            as_method("interop.Array.prefetch", [&] { kPrefetch.get()(self, device, stream); });
+          },
           nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("stream") = nb::none(),
           nb::sig("def prefetch(self, device: int | str | None = None, *, stream: typing.Any = None) -> None"),
           "Moves managed memory to a device, or to the \"host\", before it is used there.")
