@@ -61,7 +61,7 @@ def copyto(dst: Any, src: Any, /, *, stream: StreamLike | None = None) -> None:
     interop.Array([[1., 0., 1.],
                    [2., 0., 2.]], dtype=float32, device=cpu)
     """
-    _core.copyto(dst, src, stream)
+    _core.copyto(dst, src, stream, "interop.copyto", "dst", "src")
 
 
 @named("interop.copy")
@@ -109,5 +109,5 @@ def copy(
                    [2, 5]], dtype=int64, device=cpu)
     """
     array = like("interop.copy", x, None, memory, device, None)
-    _core.copyto(array, x, stream)
+    _core.copyto(array, x, stream, "interop.copy", "the copy", "x")
     return array

@@ -8,7 +8,7 @@ from inspect import cleandoc
 from typing import Any, TypeVar
 
 from interop import _core
-from interop._arguments import missing, named, refuse_call_of
+from interop._arguments import missing, named, refuse_call_of, shown
 from interop._core import Array
 from interop._memory.moving import like
 from interop._memory.places import Device, Memory
@@ -64,10 +64,10 @@ interop.Array
 Raises
 ------
 TypeError
-    {shape_or_x}, or `dtype` is no dtype.
+    An argument is none of what is accepted{kind}.
 ValueError
     A size is negative, or there are more elements than any memory has; `memory` or `device` has no such value;
-    `device` or `stream` is given for host memory.
+    `device` or `stream` is given for host memory.{more}
 MemoryError, CudaError
     There is no memory; CUDA fails; `device` is given, and there is no GPU.
 
@@ -81,6 +81,15 @@ Examples
 --------
 """
 
+#: By a parameter that few functions have: what else is a TypeError, a ValueError and an OverflowError.
+_REFUSED = {
+    "value": (
+        ", or `value` is of another kind than `dtype`",
+        " `value` does not broadcast.\nOverflowError\n    The dtype cannot hold an integer.",
+    ),
+    "start": ("", " A number is not finite, or `step` is 0.\nOverflowError\n    An integer has more than 64 bits."),
+}
+
 
 def _of(name: str, parameters: str, default: str = "") -> Callable[[FunctionT], FunctionT]:
     """Write the docstring: `parameters` are named in order, `default` says what `dtype` is where it is left out."""
@@ -89,7 +98,8 @@ def _of(name: str, parameters: str, default: str = "") -> Callable[[FunctionT], 
         summary, examples = cleandoc(function.__doc__ or "").split("\n\n", 1)
         texts = [_PARAMETERS[each] for each in parameters.split()]
         listed = "\n".join(texts).format(optional=", optional" if default else "", default=default)
-        rest = _REST.format(shape_or_x="`x` is no array" if "x" in parameters.split() else "`shape` has no ints")
+        kind, more = next((_REFUSED[each] for each in parameters.split() if each in _REFUSED), ("", ""))
+        rest = _REST.format(kind=kind, more=more)
         function.__doc__ = f"{summary}\n\nParameters\n----------\n{listed}\n{rest}{examples}\n"
         return named(name)(function)
 
@@ -200,6 +210,8 @@ def full(
 
         is_scalar = isinstance(value, bool | int | float | complex | np.generic)
         dtype = np.asarray(value).dtype if is_scalar else _core.asarray(value, "interop.full", None, "value").dtype
+        if is_scalar and dtype.kind == "O":
+            raise OverflowError(f"interop.full: value is {shown(value)}; accepted: an integer of 64 bits, or a float")
     return _filled("interop.full", shape, dtype, value, memory, device, stream)
 
 
@@ -220,22 +232,45 @@ def arange(
     >>> interop.arange(4, dtype="float32", memory="host")
     interop.Array([0., 1., 2., 3.], dtype=float32, device=cpu)
     """
+    function = "interop.arange"
+    name = None if dtype is None else _core.empty(0, dtype, "host", None, None, function).dtype
+    values = _spaced(start, stop, step, name)
+    return _filled(function, values.shape, values.dtype, values, memory, device, stream)
+
+
+def _spaced(start: Any, stop: Any, step: Any, dtype: str | None) -> Any:
     import numpy as np
 
     from interop._libraries.base import numpy_dtype
-    from interop._memory.arguments import dtype_name
 
-    name = None if dtype is None else numpy_dtype(dtype_name("interop.arange", dtype))
+    given = {"start": start, **({} if stop is None else {"stop": stop}), "step": step}
+    for name, value in given.items():
+        said = f"interop.arange: {name} is {shown(value)}; accepted: "
+        if not isinstance(value, int | float | np.integer | np.floating | np.bool_):
+            raise TypeError(said + "a real number")
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise OverflowError(said + "an integer of 64 bits, or a float")
+        if not np.isfinite(value) or (name == "step" and value == 0):
+            raise ValueError(said + ("a finite number other than 0" if name == "step" else "a finite number"))
     begin, end = (0, start) if stop is None else (start, stop)
-    values = np.arange(begin, end, step, dtype=name)
-    return _filled("interop.arange", values.shape, values.dtype, values, memory, device, stream)
+    kinds = (TypeError, ValueError, OverflowError, MemoryError)
+    try:
+        return np.arange(begin, end, step, dtype=None if dtype is None else numpy_dtype(dtype))
+    except kinds as error:
+        call = ", ".join(f"{name} is {shown(value)}" for name, value in {**given, "dtype": dtype}.items())
+        kind = next(each for each in kinds if isinstance(error, each))
+        raise kind(f"interop.arange: {call}: {error}") from None
 
 
 def _filled(
     function: str, shape: Any, dtype: Any, value: Any, memory: str, device: Device, stream: StreamLike | None
 ) -> Array:
-    array = _core.empty(shape, dtype, memory, device, stream, function)
-    _core.copyto(array, value, stream if array.memory in ("device", "managed") else None)
+    return _fill(function, _core.empty(shape, dtype, memory, device, stream, function), value, stream)
+
+
+def _fill(function: str, array: Array, value: Any, stream: StreamLike | None) -> Array:
+    on = stream if array.memory in ("device", "managed") else None
+    _core.copyto(array, value, on, function, "the array", "value")
     return array
 
 
@@ -322,6 +357,4 @@ def full_like(
 def _filled_like(
     function: str, x: Any, value: Any, dtype: Any, memory: str | None, device: Device, stream: StreamLike | None
 ) -> Array:
-    array = like(function, x, dtype, memory, device, stream)
-    _core.copyto(array, value, stream if array.memory in ("device", "managed") else None)
-    return array
+    return _fill(function, like(function, x, dtype, memory, device, stream), value, stream)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from interop import _core
 from interop._arguments import named, shown, type_name
 from interop._expression import Expression
 from interop._functions.array_function import ArrayFunction
@@ -129,6 +128,8 @@ def operator(
         raise ValueError(f"{label}: batching is {shown(batching)}; accepted: None, 'loop'")
     called = _call_of(label, call, parsed, rules)
     options.check_sizes(label, rules, parsed, called.letters)
+    dtypes = options.dtypes_of(label, dtype, parsed, called.accepted, called.made)
+    cuts = options.cut_of(label, cut, parsed, rules)
     made_of = (name, call, parsed.text, gradient, tangent, dtype, dict(sizes or {}), cut, batching)
     description = Description(
         name,
@@ -137,9 +138,9 @@ def operator(
         key_of(*made_of),
         gradient=gradient,
         tangent=tangent,
-        dtypes=options.dtypes_of(label, dtype, parsed, called.accepted, called.made),
+        dtypes=dtypes,
         sizes=rules,
-        cut=options.cut_of(label, cut, parsed, rules),
+        cut=cuts,
         batching=batching,
     )
     return Operator(registry.register(description), made_of)
@@ -174,11 +175,8 @@ class Operator:
 
     def __init__(self, description: Description, made_of: tuple[Any, ...]) -> None:
         self._description, self._made_of = description, made_of
+        self._calls = description.make_calls()
         names = [operand.name for operand in description.signature.inputs]
-        arrays, is_exact = description.signature.arrays, description.is_exact
-        self._calls = _core.OperatorCalls(
-            description.label, names, arrays, not is_exact, description.prepare, description.check_results
-        )
         self.__name__ = self.__qualname__ = description.name.partition("::")[2]
         self.__signature__ = signature_of(names)
         doc = inspect.getdoc(made_of[1]) if inspect.isroutine(made_of[1]) else getattr(made_of[1], "__doc__", None)

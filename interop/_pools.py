@@ -59,17 +59,26 @@ class MemoryPool:
 
     @release_threshold.setter
     def release_threshold(self, most: int) -> None:
-        self._pool.set_release_threshold(most)
+        self._pool.set_release_threshold(_bytes("release_threshold", "the value", most))
 
     def trim(self, keep: int = 0) -> None:
         """Give back what no array uses, down to `keep` reserved bytes; the host may wait for the device."""
-        self._pool.trim(keep)
+        self._pool.trim(_bytes("trim", "keep", keep))
 
     def limit(self, most: int) -> None:
         """Refuse managed memory beyond this many bytes with a CudaError; at most, and by default, what the GPU has."""
         if self.memory != "managed":
             raise ValueError(f"interop.MemoryPool.limit: the pool is of {self.memory} memory; accepted: managed memory")
-        self._pool.set_limit(most)
+        self._pool.set_limit(_bytes("limit", "most", most))
+
+
+def _bytes(method: str, name: str, count: int) -> int:
+    said = f"interop.MemoryPool.{method}: {name} is {shown(count)}; accepted: a number of bytes"
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(said)
+    if not 0 <= count < 2**64:
+        raise ValueError(said + ", 0 to 2**64 - 1")
+    return count
 
 
 @named("interop.memory_pool")
@@ -195,7 +204,14 @@ def set_allocator(allocator: Literal["torch", "cupy", "rmm"] | Callable[[int, in
     if allocator is None or callable(allocator):
         _core.set_allocator(allocator)
     elif isinstance(allocator, str) and allocator in _POOLS:
-        _core.set_allocator(_POOLS[allocator]())
+        try:
+            _core.set_allocator(_POOLS[allocator]())
+        except ModuleNotFoundError as error:
+            if error.name != allocator:  # the library lacks something itself
+                raise
+            raise ModuleNotFoundError(
+                f"interop.set_allocator: allocator is {allocator!r}, which is not installed", name=error.name
+            ) from error
     else:
         kind = ValueError if isinstance(allocator, str) else TypeError
         raise kind(

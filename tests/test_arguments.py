@@ -89,6 +89,42 @@ def _view(array=X):
     return interop.asarray(array)
 
 
+#: What makes arrays, copies them, or describes a function, with arguments that are right.
+RIGHT = {
+    **dict.fromkeys(("empty", "zeros", "ones"), ((2,), "float32")),
+    "full": ((2,), 1.5),
+    **{f"{name}_like": (X,) for name in ("empty", "zeros", "ones")},
+    "full_like": (X, 1.5),
+    "arange": (2,),
+    "copy": (X,),
+    "copyto": (np.zeros((2, 2)), X),
+    "memory_pool": (),
+    "operator": ("odd::one", lambda x: x, "x[n] -> [n]"),
+}
+#: What the values of these parameters may raise beside TypeError and ValueError.
+MORE = {**dict.fromkeys(("value", "src", "start", "stop", "step"), (OverflowError,)), "device": (interop.CudaError,)}
+
+
+def _given(function, name):
+    """What calls it with a value in place of one argument."""
+    place = list(inspect.signature(getattr(interop, function)).parameters).index(name)
+
+    def call(value):
+        right = RIGHT[function]
+        if place < len(right):
+            return getattr(interop, function)(*right[:place], value, *right[place + 1 :])
+        return getattr(interop, function)(*right, **{name: value})
+
+    return call
+
+
+def _set_allocator(value):
+    try:
+        interop.set_allocator(value)
+    finally:
+        interop.set_allocator(None)
+
+
 #: (the function's whole name, the parameter's, what calls it with a value, exceptions beside TypeError and ValueError)
 PARAMETERS = [
     *((f"interop.{op}", "x" if op in UNARY else "ab"[k], _operand(op, k), (OverflowError,))
@@ -115,6 +151,9 @@ PARAMETERS = [
     ("interop.explain", "function", interop.explain, ()),
     ("interop.add", "out", lambda value: interop.explain(interop.add, X, X, out=value), ()),
     ("interop.matmul", "alpha", lambda value: interop.explain(interop.matmul, X, X, alpha=value), (OverflowError,)),
+    *((f"interop.{function}", name, _given(function, name), MORE.get(name, ()))
+      for function in RIGHT for name in inspect.signature(getattr(interop, function)).parameters),
+    ("interop.set_allocator", "allocator", _set_allocator, ()),
     ("interop.register", "kind", interop.register, ()),
     *(("interop.register", name, lambda value, name=name: interop.register(Raises, **{name: value, "writable": 2}), ())
       for name in ("name", "export", "current_stream", "empty")),
@@ -162,10 +201,10 @@ def test_odd_values_are_taken_rightly_or_refused_by_name(parameter, odd):
         return
     message = str(refused)
     assert type(refused) in (TypeError, ValueError, *more), repr(refused)
-    assert message.startswith(function), message
+    assert re.match(rf"{re.escape(function)}\b", message), message
     assert re.search(rf"\b{name}\b|{ALSO.get((function, name), name)}", message), message
     assert len(message) < 600, message
-    assert "\n" not in message or name == "expression", message
+    assert "\n" not in message or name in ("expression", "signature"), message
 
 
 def test_the_table_has_every_parameter():
@@ -198,6 +237,8 @@ FITTING = {
     "profile": (),
     "register": (Float,),
     "autotune": (None,),
+    "set_allocator": (None,),
+    **RIGHT,
     **{op: (X,) if op in UNARY else (X, X) for op in OPERATIONS},
 }
 

@@ -131,7 +131,7 @@ def test_writing_broadcasts_and_converts():
     assert x.tolist() == [[9, 0, 0], [9, 2, 3]]
     x[:] = x[::-1]  # they overlap
     assert x.tolist() == [[9, 2, 3], [9, 0, 0]]
-    with pytest.raises(ValueError, match=r"^interop\.copyto: src has shape \(2,\), which does not broadcast"):
+    with pytest.raises(ValueError, match=r"__setitem__: value has shape \(2,\), which does not broadcast"):
         x[0] = np.ones(2)
     frozen = interop.asarray(memoryview(b"abc"))
     with pytest.raises(TypeError, match="read-only"):
@@ -185,9 +185,9 @@ def test_any_reshape_is_numpys(data):
             array.reshape(target)
 
 
-@pytest.mark.parametrize("shape", [(-1, -1), (-2, 60), (7, -1), (2**40, 2**40), "ab", (1.5,), None])
+@pytest.mark.parametrize("shape", [(-1, -1), (-2, 60), (7, -1), (2**40, 2**40), "ab", (1.5,), None, 10**30])
 def test_shapes_that_are_none(shape):
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises((ValueError, TypeError), match=r"^interop\.Array\.reshape: shape is .*; accepted: "):
         interop.asarray(BASE).reshape(shape)
 
 

@@ -86,6 +86,8 @@ def test_what_is_no_dtype(dtype):
         (1.5, TypeError, "shape is 1.5; accepted: an int, or a sequence of ints"),
         ((1, "x"), TypeError, r"shape is \(1, 'x'\); accepted"),
         (None, TypeError, "shape is None"),
+        ({3}, TypeError, r"shape is \{3\}; accepted: an int, or a sequence of ints"),
+        (b"ab", TypeError, "shape is b'ab'; accepted: an int, or a sequence of ints"),
         ((1,) * 65, ValueError, "shape has 65 dimensions; accepted: up to 64"),
     ],
     ids=str,
@@ -107,7 +109,7 @@ def test_other_arguments():
         interop.empty(3)
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'mem'; did you mean 'memory'"):
         interop.empty(3, "int8", mem="host")
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError, match=r"^interop\.empty: the host has no memory for shape \(1152.*,\) of int8$"):
         interop.empty(1 << 60, "int8", memory="host")
     with pytest.raises(OverflowError, match="300"):
         interop.full(3, 300, "int8", memory="host")
@@ -129,6 +131,52 @@ def test_arange_is_numpys(memory, arguments):
 
 def test_arange_with_a_step_alone():
     assert interop.arange(6, step=2, memory="host").tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ((0, 3, 0), ValueError, "step is 0; accepted: a finite number other than 0"),
+        ((0, float("inf")), ValueError, "stop is inf; accepted: a finite number"),
+        ((1j,), TypeError, "start is 1j; accepted: a real number"),
+        ((2**64,), OverflowError, "start is 18446744073709551616; accepted: an integer of 64 bits, or a float"),
+        ((3, None, 1, "bool"), TypeError, "start is 3, step is 1, dtype is 'bool': "),
+        ((1e30,), ValueError, r"start is 1e\+30, step is 1, dtype is None: "),
+        ((10**18,), MemoryError, "start is 1000000000000000000, step is 1, dtype is None: "),
+        ((0, 3, 1, object), TypeError, "dtype is <class 'object'>; accepted: "),
+    ],
+    ids=str,
+)
+def test_what_arange_refuses(arguments, error, words):
+    with pytest.raises(error, match=rf"^interop\.arange: {words}"):
+        interop.arange(*arguments)
+
+
+def test_errors_of_copies_speak_of_the_function_that_copies():
+    x = interop.zeros((2, 3), "int32", memory="host")
+    for call, words in (
+        (lambda: interop.full(3, 0.5, "int32"), r"full: value is 0\.5, and the array is int32"),
+        (lambda: interop.full(3, np.ones(2)), r"full: value has shape \(2,\), which .* of the array, \(3,\)"),
+        (lambda: interop.full_like(x, 0.5), r"full_like: value is 0\.5, and the array is int32"),
+        (lambda: interop.copy(x, stream=1), r"copy: stream is given"),
+        (lambda: interop.copyto(x, 0.5), r"copyto: src is 0\.5, and dst is int32"),
+        (lambda: x.__setitem__(0, 0.5), r"Array\.__setitem__: value is 0\.5, and the array is int32"),
+        (lambda: x.to(stream=1), r"Array\.to: stream is given"),
+        (lambda: x.to(memory="host", device=0), r"Array\.to: device is 0, and memory is 'host'; accepted: None"),
+        (lambda: x.to(device="cpu"), r"Array\.to: device is 'cpu'; .*; the host's memory is memory='host'"),
+        (
+            lambda: x.to("device"),
+            r"Array\.to: takes 0 positional arguments but 1 was given; accepted: none",
+        ),
+        (lambda: x.to(memori="host"), r"Array\.to: got an unexpected keyword argument 'memori'; did you mean 'memory'"),
+        (lambda: x.astype(), r"Array\.astype: missing 1 required positional argument: 'dtype'"),
+        (lambda: x.advise("often"), r"Array\.advise: advice is 'often'; accepted: 'read_mostly'"),
+        (lambda: x.astype("text"), r"Array\.astype: dtype is 'text'; accepted: a name"),
+        (lambda: interop.zeros_like(x, device=0), r"zeros_like: device is 0, and memory is 'host'; accepted: None"),
+        (lambda: interop.zeros_like(x, stream=1), r"zeros_like: stream is 1, and memory is 'host', which has none"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=rf"^interop\.{words}"):
+            call()
 
 
 def test_like_another_array(torch):
@@ -169,7 +217,7 @@ def test_on_a_machine_with_no_gpu_all_memory_is_the_hosts():
     ):
         with pytest.raises(interop.CudaError):
             call()
-    with pytest.raises(ValueError, match=r"^interop\.empty: stream is given, and this machine has no GPU"):
+    with pytest.raises(ValueError, match=r"^interop\.empty: stream is 1, and this machine has no GPU"):
         interop.empty(3, "int8", stream=1)
 
 

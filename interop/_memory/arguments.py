@@ -18,11 +18,14 @@ def dtype_name(function: str, dtype: Any) -> str:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, getattr(torch, "dtype", ())):
         return str(dtype).removeprefix("torch.")
-    if dtype is not None:  # which NumPy takes for float64
+    if isinstance(dtype, str | type | np.dtype):  # NumPy takes None for float64, and a scalar for its dtype
         try:
             found = numpy_dtype(dtype) if isinstance(dtype, str) else np.dtype(dtype)
             if found.isnative:
                 return str(found.name)
-        except TypeError:
+        except (TypeError, ValueError):  # of lone surrogates
             pass
-    raise TypeError(f"{function}: dtype is {shown(dtype)}; accepted: a name such as 'float32', or a dtype of NumPy's")
+    raise TypeError(
+        f"{function}: dtype is {shown(dtype)}; accepted: a name such as 'float32', a dtype of NumPy's or torch's, or a "
+        "type such as float"
+    )

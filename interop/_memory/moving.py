@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interop import _core
-from interop._arguments import shown
+from interop._arguments import named, shown
 from interop._core import Array
 from interop._memory.places import Device
 from interop._streams import StreamLike
@@ -15,31 +15,36 @@ __all__ = ["advise", "astype", "beside", "like", "prefetch", "to"]
 _ADVICE = ("read_mostly", "preferred_location", "accessed_by")
 
 
-def index_of(device: Device, array: Array) -> int:
+def index_of(device: Device, array: Array, function: str) -> int:
     """Return the index of a device, or of that of an array on one."""
     if device is None:
         return int(array.device.removeprefix("cuda:"))
-    return _core.Pool("device", device, "interop.Array").device
+    return _core.Pool("device", device, function).device
 
 
-def beside(array: Array, dtype: str, function: str, memory: str | None = None) -> Array:
-    """Make a new array of the shape of another, in the same memory of the same device."""
+def beside(
+    array: Array,
+    dtype: Any,
+    function: str,
+    memory: str | None = None,
+    device: Device = None,
+    stream: StreamLike | None = None,
+) -> Array:
+    """Make a new array of the shape of another; what is not given is as there."""
     memory = array.memory if memory is None else memory
-    device = array.device if array.device != "cpu" and memory != "host" else None
-    return _core.empty(array.shape, dtype, memory, device, None, function)
+    if device is None and array.device != "cpu" and memory != "host":
+        device = array.device
+    return _core.empty(array.shape, dtype, memory, device, stream, function)
 
 
 def like(function: str, x: Any, dtype: Any, memory: str | None, device: Device, stream: StreamLike | None) -> Array:
     """Make a new array of the shape of one of any library; what is not given is as there."""
     array = _core.asarray(x, function)
-    dtype = array.dtype if dtype is None else dtype
-    if device is None and stream is None:
-        return beside(array, dtype, function, memory)
-    memory = array.memory if memory is None else memory
-    return _core.empty(array.shape, dtype, memory, array.device if device is None else device, stream, function)
+    return beside(array, array.dtype if dtype is None else dtype, function, memory, device, stream)
 
 
-def to(array: Array, memory: str | None, device: Device, stream: StreamLike | None) -> Array:
+@named("interop.Array.to", method=True)
+def to(array: Array, /, *, memory: str | None = None, device: Device = None, stream: StreamLike | None = None) -> Array:
     """Return the array, or a copy where another memory or device is asked for."""
     function = "interop.Array.to"
     if memory is None:
@@ -48,35 +53,33 @@ def to(array: Array, memory: str | None, device: Device, stream: StreamLike | No
         raise ValueError(
             f"{function}: memory is {shown(memory)}; accepted: None, 'device', 'managed', 'pinned' or 'host'"
         )
+    if memory == "host" and device is not None:
+        raise ValueError(f"{function}: device is {shown(device)}, and memory is 'host'; accepted: None")
     is_there = memory == array.memory or (device is None and not _core.has_gpu() and array.memory == "host")
-    if is_there and (device is None or memory == "pinned" or index_of(device, array) == index_of(None, array)):
+    if is_there and (
+        device is None or memory == "pinned" or array.device == f"cuda:{index_of(device, array, function)}"
+    ):
         if stream is not None:
             _core.asarray(array, function, _core.stream_handle(stream, function))  # for its effect: the stream waits
         return array
-    if memory == "host" and device is not None:
-        raise ValueError(f"{function}: device is {shown(device)}, and memory is 'host'; accepted: None")
-    if device is None and array.device != "cpu" and memory != "host":
-        device = array.device
-    copied = _core.empty(array.shape, array.dtype, memory, device, None, function)
-    _core.copyto(copied, array, stream)
+    copied = beside(array, array.dtype, function, memory, device)
+    _core.copyto(copied, array, stream, function, "the copy", "the array")
     return copied
 
 
-def astype(array: Array, dtype: Any) -> Array:
+@named("interop.Array.astype", method=True)
+def astype(array: Array, /, dtype: Any) -> Array:
     """Return a copy in another dtype."""
     import numpy as np
 
-    from interop._memory.arguments import dtype_name
-
     function = "interop.Array.astype"
-    name = dtype_name(function, dtype)
-    converted = beside(array, name, function)
+    converted = beside(array, dtype, function)
     if array.memory == "host":
         np.copyto(np.asarray(converted), np.asarray(array), casting="unsafe")
-    elif name == "bool" and array.dtype != "bool":
+    elif converted.dtype == "bool" and array.dtype != "bool":
         _core.elementwise("not_equal", array, 0, {"out": converted})
     else:
-        _core.copyto(converted, array, None)
+        _core.copyto(converted, array, None, function, "the copy", "the array")
     return converted
 
 
@@ -85,20 +88,22 @@ def _managed(array: Array, function: str) -> None:
         raise TypeError(f"{function}: the array lies in {array.memory} memory; accepted: managed memory")
 
 
-def prefetch(array: Array, device: Device, stream: StreamLike | None) -> None:
+@named("interop.Array.prefetch", method=True)
+def prefetch(array: Array, /, device: Device = None, *, stream: StreamLike | None = None) -> None:
     """Move managed memory to a device or the host; of host memory, on a machine with no GPU, nothing is done."""
     function = "interop.Array.prefetch"
     _managed(array, function)
     if array.memory == "managed":
         handle = None if stream is None else _core.stream_handle(stream, function)
-        _core.prefetch(array, -1 if device == "host" else index_of(device, array), handle)
+        _core.prefetch(array, -1 if device == "host" else index_of(device, array, function), handle)
 
 
-def advise(array: Array, advice: str, device: Device, value: bool) -> None:
+@named("interop.Array.advise", method=True)
+def advise(array: Array, /, advice: str, device: Device = None, *, value: bool = True) -> None:
     """Tell CUDA how managed memory will be used; of host memory, on a machine with no GPU, nothing is done."""
     function = "interop.Array.advise"
     if advice not in _ADVICE:
         raise ValueError(f"{function}: advice is {shown(advice)}; accepted: {', '.join(map(repr, _ADVICE))}")
     _managed(array, function)
     if array.memory == "managed":
-        _core.advise(array, _ADVICE.index(advice), value, -1 if device == "host" else index_of(device, array))
+        _core.advise(array, _ADVICE.index(advice), value, -1 if device == "host" else index_of(device, array, function))

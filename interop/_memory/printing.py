@@ -48,6 +48,7 @@ def _values(array: Array) -> tuple[Any, int]:
 def _read(array: Array) -> Any:
     if array.memory != "device":
         return np.asarray(array)
-    copied = _core.empty(array.shape, array.dtype, "host", None, None, "interop.Array.__repr__")
-    _core.copyto(copied, array, None)
+    function = "interop.Array.__repr__"
+    copied = _core.empty(array.shape, array.dtype, "host", None, None, function)
+    _core.copyto(copied, array, None, function, "the copy", "the array")
     return np.asarray(copied)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from interop import _core
 from interop._arguments import type_name
 from interop._operators.arrays import Facts, facts_of, readable
 from interop._operators.calls import Call
@@ -189,6 +190,13 @@ class Description:
         inputs, expected = self.check(inputs)
         made = self.call(*inputs, **options)
         return made if self.is_exact else self.check_results(made, expected)
+
+    def make_calls(self) -> _core.OperatorCalls:
+        """Return what runs calls at once, and keeps what follows from the types and shapes of their inputs."""
+        names = [operand.name for operand in self.signature.inputs]
+        return _core.OperatorCalls(
+            self.label, names, self.signature.arrays, not self.is_exact, self.prepare, self.check_results
+        )
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return what `_core.OperatorCalls` keeps of calls with inputs of these types and shapes, or None.

@@ -154,7 +154,6 @@ class Signature:
             wrong, what, accepted = ValueError, str(size), "0 or more"
         if wrong:
             what = f"{name}, as its function of sizes= returns it for {given}, is {what}; accepted: {accepted}"
-            what = f"{name}, as its function of sizes= returns it for {given}, is {what}; accepted: {accepted}"
             raise wrong(f"{label}: {what}{self._pointed_size(name)}")
         return size
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import dask.array as da
 import numpy as np
+from dask.array.core import unify_chunks
 from dask.array.utils import meta_from_array
 
 from interop import _core
 from interop._arguments import shown, type_name
 from interop._libraries.dask import is_dask_array
 
-__all__ = ["as_dask", "check_blocks", "check_libraries", "is_known", "is_number", "meta_of", "refuse", "refuse_options"]
+__all__ = [
+    "as_dask",
+    "check_blocks",
+    "check_libraries",
+    "is_known",
+    "is_number",
+    "meta_of",
+    "refuse",
+    "refuse_options",
+    "unified",
+]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -46,6 +58,25 @@ def as_dask(label: str, name: str, x: Any) -> Any:
 def meta_of(x: Any, ndim: int, dtype: Any) -> Any:
     """Return an empty array like the blocks of `x`: of their library, of that many dimensions and that dtype."""
     return meta_from_array(x._meta, ndim=ndim, dtype=dtype)
+
+
+def unified(pairs: Iterable[tuple[Any, Sequence[Any]]]) -> list[Any]:
+    """Return arrays and their indices by turns, as `blockwise` takes them, the blocks along one index alike.
+
+    `blockwise` does it too, but Dask has NumPy's blocks for an empty array of another library whose blocks it changes.
+    """
+    pairs = list(pairs)
+    _, arrays = unify_chunks(*(part for pair in pairs for part in pair))
+    made: list[Any] = []
+    for x, (given, index) in zip(arrays, pairs, strict=True):
+        meta = given._meta
+        same = type(x._meta) is type(meta)
+        made += [x if same else x.map_blocks(functools.partial(_empty_like, meta), dtype=x.dtype, meta=meta), index]
+    return made
+
+
+def _empty_like(meta: Any, block: Any) -> Any:
+    return np.empty_like(meta, shape=block.shape)  # which NumPy has the array's own library do
 
 
 def is_known(shape: Iterable[Any]) -> bool:

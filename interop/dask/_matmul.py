@@ -21,6 +21,7 @@ from interop.dask._arrays import (
     meta_of,
     refuse,
     refuse_options,
+    unified,
 )
 from interop.dask._sums import added, sum_over
 
@@ -121,7 +122,7 @@ def _indices(arrays: dict[str, Any], ndim: int) -> dict[str, tuple[str, ...]]:
 
 
 def _blockwise(compute: Callable[..., Any], index: dict[str, Any], arrays: dict[str, Any], dtype: Any) -> Any:
-    pairs = [part for name, x in arrays.items() for part in (x, index[name])]
+    pairs = unified((x, index[name]) for name, x in arrays.items())
     meta = meta_of(next(iter(arrays.values())), len(index["total"]), dtype)
     return da.blockwise(compute, index["total"], *pairs, meta=meta, token="interop-matmul")
 
@@ -133,7 +134,7 @@ def _partial_products(function: Any, index: dict[str, Any], arrays: dict[str, An
     return da.blockwise(
         functools.partial(_partial_product, function, options),
         out,
-        *(a, index["a"], b, index["b"]),
+        *unified([(a, index["a"]), (b, index["b"])]),
         adjust_chunks={_K: 1},
         meta=meta_of(a, len(out), options["dtype"]),
         token="interop-matmul-part",

@@ -15,7 +15,7 @@ from interop._operations.promotion import numpy_dtype
 from interop._operators.arrays import Facts
 from interop._operators.description import Description
 from interop._operators.signature import LEADING, Operand
-from interop.dask._arrays import as_dask, check_blocks, check_libraries, is_known, meta_of, refuse
+from interop.dask._arrays import as_dask, check_blocks, check_libraries, is_known, meta_of, refuse, unified
 from interop.dask._sums import sum_over
 
 __all__ = ["compute_operator"]
@@ -69,7 +69,7 @@ def _parts(call: _Call, index: Mapping[str, tuple[str, ...]], arrays: Mapping[st
 
     That is the inputs; where there are several results, tuples of all of them, which are computed once.
     """
-    pairs = [part for name, x in arrays.items() for part in (x, index[name])]
+    pairs = unified((x, index[name]) for name, x in arrays.items())
     if len(call.dtypes) == 1:
         return pairs
     cut = tuple(dict.fromkeys(key for keys in index.values() for key in keys if not _is_whole(key)))

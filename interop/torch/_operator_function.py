@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch.autograd import forward_ad
 
-from interop import _core
 from interop._arguments import type_name
 from interop._operators.description import Description
 from interop.torch._tensors import by_vmap, has_tangent, is_batched, name_of, needing_grad, outer_levels
@@ -42,16 +41,7 @@ class Known:
         self.kept = [place for place, operand in enumerate(both) if operand.axes is not None and reads[place]]
         order = {place: k for k, place in enumerate((*self.kept, *self.numbers))}
         self._found = operator.itemgetter(*(order.get(place, -1) for place in range(len(both))))
-        names = [operand.name for operand in signature.inputs]
-        self._calls = _core.OperatorCalls(
-            description.label,
-            names,
-            self.arrays,
-            not description.is_exact,
-            description.prepare,
-            description.check_results,
-        )
-
+        self._calls = description.make_calls()
         self._is_exact = description.is_exact
 
     @functools.cached_property

@@ -28,6 +28,12 @@ auto as_method(const char* name, Body&& body) {
   return exchange::as_call(name, false, body);
 }
 
+/// A method that is a function of Python's, which knows its arguments.
+template <const Lookup& function>
+nb::object call_python(nb::handle self, nb::args args, nb::kwargs kwargs) {
+  return function.get()(self, *args, **kwargs);
+}
+
 /// The value of an array of one element, as a number of Python.
 nb::object item(nb::handle self, const char* what) {
   const Array& array = nb::cast<const Array&>(self);
@@ -97,53 +103,32 @@ void add_values(nb::object object) {
           },
           "Waits until all work on the memory is done: what a NumPy view that was taken before then shows.")
       .def(
-          "__repr__",
-          [](nb::handle self) { return as_method("interop.Array.__repr__", [&] { return kText.get()(self); }); },
-          nb::sig("def __repr__(self) -> str"))
+          "__repr__", [](nb::handle self) { return kText.get()(self); }, nb::sig("def __repr__(self) -> str"))
       .def("__iter__", &iterate, nb::sig("def __iter__(self) -> typing.Iterator[Array]"),
            "Views along the first dimension.")
       .def(
           "__setitem__",
           [](nb::handle self, nb::handle key, nb::handle value) {
-            as_method("interop.Array.__setitem__", [&] {
-              copy_into(nb::cast(exchange::subview(nb::cast<const Array&>(self), key)), value, nb::none());
+            constexpr CopyNames kNames{"interop.Array.__setitem__", "the array", "value"};
+            as_method(kNames.function, [&] {
+              copy_into(kNames, nb::cast(exchange::subview(nb::cast<const Array&>(self), key)), value);
             });
           },
           nb::arg("key").none(), nb::arg("value").none(),
           nb::sig("def __setitem__(self, key: typing.Any, value: typing.Any, /) -> None"),
           "Copies an array or a scalar there, as `interop.copyto`.")
-      .def(
-          "to",
-          [](nb::handle self, nb::handle memory, nb::handle device, nb::handle stream) {
-            return as_method("interop.Array.to", [&] { return kTo.get()(self, memory, device, stream); });
-          },
-          nb::kw_only(), nb::arg("memory") = nb::none(), nb::arg("device") = nb::none(), nb::arg("stream") = nb::none(),
-          nb::sig("def to(self, *, memory: str | None = None, device: int | str | None = None, stream: typing.Any = "
-                  "None) -> Array"),
-          "The array itself if it lies there, else a copy in that memory, on that device, queued on `stream`.")
-      .def(
-          "astype",
-          [](nb::handle self, nb::handle dtype) {
-            return as_method("interop.Array.astype", [&] { return kAstype.get()(self, dtype); });
-          },
-          nb::arg("dtype").none(), nb::sig("def astype(self, dtype: typing.Any, /) -> Array"),
-          "A copy in another dtype, in the same memory; TypeError for a conversion that the GPU's kernels lack.")
-      .def(
-          "prefetch",
-          [](nb::handle self, nb::handle device, nb::handle stream) {
-            as_method("interop.Array.prefetch", [&] { kPrefetch.get()(self, device, stream); });
-          },
-          nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("stream") = nb::none(),
-          nb::sig("def prefetch(self, device: int | str | None = None, *, stream: typing.Any = None) -> None"),
-          "Moves managed memory to a device, or to the \"host\", before it is used there.")
-      .def(
-          "advise",
-          [](nb::handle self, nb::handle advice, nb::handle device, nb::handle value) {
-            kAdvise.get()(self, advice, device, value);
-          },
-          nb::arg("advice"), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("value") = true,
-          nb::sig("def advise(self, advice: str, device: int | str | None = None, *, value: bool = True) -> None"),
-          "Tells CUDA how managed memory will be used: \"read_mostly\", \"preferred_location\", \"accessed_by\".");
+      .def("to", &call_python<kTo>,
+           nb::sig("def to(self, *, memory: str | None = None, device: int | str | None = None, stream: typing.Any = "
+                   "None) -> Array"),
+           "The array itself if it lies there, else a copy in that memory, on that device, queued on `stream`.")
+      .def("astype", &call_python<kAstype>, nb::sig("def astype(self, dtype: typing.Any) -> Array"),
+           "A copy in another dtype, in the same memory; TypeError for a conversion that the GPU's kernels lack.")
+      .def("prefetch", &call_python<kPrefetch>,
+           nb::sig("def prefetch(self, device: int | str | None = None, *, stream: typing.Any = None) -> None"),
+           "Moves managed memory to a device, or to the \"host\", before it is used there.")
+      .def("advise", &call_python<kAdvise>,
+           nb::sig("def advise(self, advice: str, device: int | str | None = None, *, value: bool = True) -> None"),
+           "Tells CUDA how managed memory will be used: \"read_mostly\", \"preferred_location\", \"accessed_by\".");
 }
 
 }  // namespace interop::bindings

@@ -10,17 +10,24 @@ namespace {
 
 using exchange::Array;
 
-/// Numbers that are given one by one, or as one tuple or list.
-std::vector<int64_t> numbers_of(nb::args given) {
+/// Numbers that are given one by one, or as one sequence. Throws TypeError and ValueError, with the names.
+std::vector<int64_t> numbers_of(const char* function, const char* name, nb::args given) {
   nb::object all = given;
   if (given.size() == 1 && !PyIndex_Check(nb::handle(given[0]).ptr())) all = given[0];
+  const std::string label = std::string("interop.Array.") + function + ": " + name + " is ";
+  const nb::object items = nb::steal(PySequence_Tuple(all.ptr()));
   std::vector<int64_t> numbers;
-  for (nb::handle number : nb::iter(all)) {
-    const nb::object integer = nb::steal(PyNumber_Index(number.ptr()));
-    if (!integer.is_valid()) nb::raise_python_error();
-    numbers.push_back(exchange::to_int64(integer));
+  for (Py_ssize_t i = 0; items.is_valid() && i < PyTuple_GET_SIZE(items.ptr()); ++i) {
+    const nb::object integer = nb::steal(PyNumber_Index(PyTuple_GET_ITEM(items.ptr(), i)));
+    if (!integer.is_valid()) break;
+    int overflow = 0;
+    numbers.push_back(PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow));
+    if (overflow) throw ValueError(label + exchange::shown(all) + "; accepted: ints of 64 bits");
   }
-  return numbers;
+  if (!PyErr_Occurred()) return numbers;
+  if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
+  PyErr_Clear();
+  throw TypeError(label + exchange::shown(all) + "; accepted: ints, or a sequence of ints");
 }
 
 Array reversed(const Array& array) {
@@ -31,7 +38,7 @@ Array reversed(const Array& array) {
 
 Array transpose(const Array& array, nb::args axes) {
   const bool is_reversed = axes.size() == 0 || (axes.size() == 1 && nb::handle(axes[0]).is_none());
-  return is_reversed ? reversed(array) : exchange::transposed(array, numbers_of(axes));
+  return is_reversed ? reversed(array) : exchange::transposed(array, numbers_of("transpose", "axes", axes));
 }
 
 Array matrix_transpose(const Array& array) {
@@ -52,7 +59,10 @@ void add_views(nb::object object) {
            nb::sig("def __getitem__(self, key: typing.Any, /) -> Array"),
            "A view, for ints, slices, Ellipsis and None.")
       .def(
-          "reshape", [](const Array& array, nb::args shape) { return exchange::reshaped(array, numbers_of(shape)); },
+          "reshape",
+          [](const Array& array, nb::args shape) {
+            return exchange::reshaped(array, numbers_of("reshape", "shape", shape));
+          },
           nb::sig("def reshape(self, *shape: typing.Any) -> Array"),
           "A view with another shape; ValueError where only a copy has the elements in that order.")
       .def("transpose", &transpose, nb::sig("def transpose(self, *axes: typing.Any) -> Array"),

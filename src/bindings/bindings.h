@@ -8,8 +8,14 @@ namespace interop::bindings {
 /// The seconds that one launch of `a + b` into `out` takes on the host, with everything before it done.
 double time_launch_of_add(nanobind::handle a, nanobind::handle b, nanobind::handle out);
 
-/// `interop.copyto`: the elements of `src`, an array or a scalar, into `dst`; `stream` is None or what names one.
-void copy_into(nanobind::handle dst, nanobind::handle src, nanobind::handle stream);
+/// What errors of a copy call it, and its two arrays.
+struct CopyNames {
+  const char* function = "interop.copyto";
+  const char* dst = "dst";
+  const char* src = "src";
+};
+/// As `interop.copyto`: the elements of `src`, an array or a scalar, into `dst`.
+void copy_into(const CopyNames& names, nanobind::handle dst, nanobind::handle src);
 /// A NumPy array of an Array's values: on its own memory where the host reads that, else of a copy.
 nanobind::object host_values(nanobind::handle array);
 

@@ -119,3 +119,22 @@ def test_what_does_not_fit_is_refused_at_once(da):
         interop.elementwise("a + b")(x)
     with pytest.raises(TypeError, match=r"interop.add: a is numpy\.ma.*MaskedArray"):
         interop.add(da.from_array(np.ma.masked_array(X, mask=False), chunks=2), 1)
+
+
+class Mine(np.ndarray):
+    """An array of a library whose blocks Dask replaces with NumPy's where they are empty, as it does CuPy's."""
+
+
+def test_empty_blocks_are_of_their_own_library(da):
+    a = da.from_array(np.zeros((0, 4)).view(Mine), chunks=(1, 2), asarray=False)
+    b = da.from_array(np.zeros(4), chunks=1)
+    from interop.dask._arrays import unified  # which imports Dask
+
+    alone = da.core.unify_chunks(a, "ij", b, "j")[1][0]
+    assert type(alone.blocks[0, 0].compute(scheduler="sync")) is np.ndarray  # what Dask does by itself
+    mine, index, other, _ = unified([(a, "ij"), (b, "j")])
+    assert index == "ij"
+    assert mine.chunks[1] == other.chunks[0] == (1, 1, 1, 1)
+    assert type(mine._meta) is Mine
+    assert type(mine.blocks[0, 0].compute(scheduler="sync")) is Mine
+    assert type(other._meta) is np.ndarray

@@ -414,12 +414,10 @@ for given in ({"device": 1}, {"device": "cuda:7"}, {"device": "gpu"}, {"device":
         print(type(error).__name__, error)
 """)
     lines = said.splitlines()
-    for line, device in zip(lines[:3], ("1", "'cuda:7'", "'gpu'"), strict=True):
-        assert line == (
-            f"ValueError interop.empty: device is {device}; this machine has 1 CUDA device(s); accepted: None, an "
-            "index, 'cuda' or 'cuda:<index>'"
-        )
+    here, accepted = "; this machine has 1 CUDA device(s)", "; accepted: None, an index, 'cuda' or 'cuda:<index>'"
+    for line, device in zip(lines[:3], (f"1{here}", f"'cuda:7'{here}", "'gpu'"), strict=True):
+        assert line == f"ValueError interop.empty: device is {device}{accepted}"
     assert lines[3] == "TypeError interop.empty: device is float; accepted: None, an index, 'cuda' or 'cuda:<index>'"
-    assert lines[4] == "ValueError interop.empty: device is given, and memory is 'host'; accepted: None"
-    assert lines[5] == "ValueError interop.empty: stream is given, and memory is 'host', which has none; accepted: None"
+    assert lines[4] == "ValueError interop.empty: device is 0, and memory is 'host'; accepted: None"
+    assert lines[5] == "ValueError interop.empty: stream is 1, and memory is 'host', which has none; accepted: None"
     assert lines[6].startswith("TypeError interop.empty: stream is")

@@ -12,7 +12,8 @@ def traced(torch: Any, function: Callable[[], Any], place: str) -> tuple[Counter
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if place == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=kinds) as profile:
+    # Without acc_events, the first profile of a process may warn that it keeps the events of one cycle alone.
+    with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
         function()
         if place == "cuda":
             torch.cuda.synchronize()

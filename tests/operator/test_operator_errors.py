@@ -86,7 +86,8 @@ def test_sizes_that_are_none(function, error, message):
     op = interop.operator("tests::refused", first, "x[n] -> [2, k]", sizes={"k": function})
     with pytest.raises(error, match=f"^tests::refused: .*{message}") as caught:
         op(S)
-    _, line, caret = str(caught.value).split("\n")
+    said, line, caret = str(caught.value).split("\n")
+    assert said.count("accepted: ") == 1
     assert line[caret.index("^")] == "k"
 
 

@@ -23,6 +23,12 @@ const std::pair<exchange::Name, DLDataType> kCommon[] = {
     {exchange::Name("complex64"), {kDLComplex, 64, 1}},
 };
 
+[[noreturn]] void refuse_shape(const char* function, nb::handle shape, const char* why) {
+  throw ValueError(std::string(function) + ": shape is " + exchange::shown(shape) + why);
+}
+
+constexpr const char* kTooLarge = ", more elements than any memory";
+
 int64_t read_size(const char* function, nb::handle size, nb::handle shape) {
   const nb::object integer = nb::steal(PyNumber_Index(size.ptr()));
   if (!integer.is_valid()) {
@@ -32,10 +38,8 @@ int64_t read_size(const char* function, nb::handle size, nb::handle shape) {
   }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
-  if (overflow > 0) return int64_t{1} << 62;  // more than any memory has, as `read_shape` says
-  if (value < 0) {
-    throw ValueError(std::string(function) + ": shape is " + exchange::shown(shape) + "; accepted: no negative sizes");
-  }
+  if (overflow > 0) refuse_shape(function, shape, kTooLarge);
+  if (value < 0) refuse_shape(function, shape, "; accepted: no negative sizes");
   return value;
 }
 
@@ -46,7 +50,7 @@ DLDataType read_dtype(const char* function, nb::handle dtype) {
     if (name.get() == dtype.ptr()) return common;
   }
   if (PyUnicode_Check(dtype.ptr())) {
-    if (const auto found = exchange::dtype_from_name(nb::cast<std::string>(dtype))) return *found;
+    if (const auto found = exchange::dtype_from_name(exchange::text_of(dtype))) return *found;
   }
   const nb::object name = kReadDtype.get()(function, dtype);
   const auto found = exchange::dtype_from_name(nb::cast<std::string>(name));
@@ -61,7 +65,9 @@ Shape read_shape(const char* function, nb::handle given, DLDataType dtype) {
     shape.ndim = 1;
     shape.sizes[0] = read_size(function, given, given);
   } else {
-    const nb::object sizes = nb::steal(PySequence_Tuple(given.ptr()));
+    const bool is_sequence =
+        PySequence_Check(given.ptr()) && !PyBytes_Check(given.ptr()) && !PyUnicode_Check(given.ptr());
+    const nb::object sizes = is_sequence ? nb::steal(PySequence_Tuple(given.ptr())) : nb::object();
     if (!sizes.is_valid()) {
       PyErr_Clear();
       throw TypeError(std::string(function) + ": shape is " + exchange::shown(given) +
@@ -78,7 +84,7 @@ Shape read_shape(const char* function, nb::handle given, DLDataType dtype) {
     }
   }
   if (is_beyond_counting({nullptr, {}, shape.ndim, dtype, shape.sizes, nullptr, 0})) {
-    throw ValueError(std::string(function) + ": shape is " + shape_text(shape) + ", more elements than any memory");
+    refuse_shape(function, given, kTooLarge);
   }
   return shape;
 }

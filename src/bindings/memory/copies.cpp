@@ -53,23 +53,25 @@ std::optional<size_t> pitch_of(int64_t stride, int64_t item) {
 
 }  // namespace
 
-void check_conversion(const char* function, DLDataType dst, DLDataType src) {
+void check_conversion(const CopyNames& names, DLDataType dst, DLDataType src) {
   if (dst == src || (is_served(dst) && is_served(src))) return;
-  throw TypeError(std::string(function) + ": src is " + dtype_name(src) + " and dst is " + dtype_name(dst) +
-                  ", which no kernel converts; accepted: one dtype for both, or two of " + ops::kServedDtypes);
+  throw TypeError(std::string(names.function) + ": " + names.src + " is " + dtype_name(src) + " and " + names.dst +
+                  " is " + dtype_name(dst) + ", which no kernel converts; accepted: one dtype for both, or two of " +
+                  ops::kServedDtypes);
 }
 
-void check_copy(const char* function, const DLTensor& dst, const DLTensor& src) {
+void check_copy(const CopyNames& names, const DLTensor& dst, const DLTensor& src) {
   const int lead = dst.ndim - src.ndim;
   bool fits = lead >= 0;
   for (int i = 0; fits && i < src.ndim; ++i) fits = src.shape[i] == 1 || src.shape[i] == dst.shape[lead + i];
   if (!fits) {
-    throw ValueError(std::string(function) + ": src has shape " + shape_text(src) +
-                     ", which does not broadcast to that of dst, " + shape_text(dst));
+    throw ValueError(std::string(names.function) + ": " + names.src + " has shape " + shape_text(src) +
+                     ", which does not broadcast to that of " + names.dst + ", " + shape_text(dst));
   }
   if (kind_rank(src.dtype) > kind_rank(dst.dtype)) {
-    throw TypeError(std::string(function) + ": src is " + dtype_name(src.dtype) + ", and dst is " +
-                    dtype_name(dst.dtype) + "; accepted: a dtype of the same kind, or of one that holds it");
+    throw TypeError(std::string(names.function) + ": " + names.src + " is " + dtype_name(src.dtype) + ", and " +
+                    names.dst + " is " + dtype_name(dst.dtype) +
+                    "; accepted: a dtype of the same kind, or of one that holds it");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "bindings/bindings.h"
 #include "exchange/python.h"
 
 typedef struct CUstream_st* cudaStream_t;
@@ -15,9 +16,9 @@ namespace interop::bindings {
 
 /// Throws ValueError where `src` does not broadcast to the shape of `dst`, and TypeError where NumPy's rule
 /// "same_kind" does not allow the conversion.
-void check_copy(const char* function, const DLTensor& dst, const DLTensor& src);
+void check_copy(const CopyNames& names, const DLTensor& dst, const DLTensor& src);
 /// Throws TypeError where the GPU's kernels do not convert between two dtypes.
-void check_conversion(const char* function, DLDataType dst, DLDataType src);
+void check_conversion(const CopyNames& names, DLDataType dst, DLDataType src);
 
 /// A copy on a GPU into `to`, of `from` broadcast to it. Any strides. The tensors outlive it.
 class DeviceCopy {

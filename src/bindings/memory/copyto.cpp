@@ -20,14 +20,12 @@ namespace {
 using exchange::Lookup;
 using exchange::Place;
 
-constexpr const char* kFunction = "interop.copyto";
-
 const Lookup kNumpyCopyto("numpy", "copyto");
 const Lookup kAsarray("numpy", "asarray");
 const Lookup kAscontiguousarray("numpy", "ascontiguousarray");
 
-Argument written(nb::handle dst) { return {"dst", dst, Access::write}; }
-Argument read(nb::handle src) { return {"src", src}; }
+Argument written(const CopyNames& names, nb::handle dst) { return {names.dst, dst, Access::write}; }
+Argument read(const CopyNames& names, nb::handle src) { return {names.src, src}; }
 CallOptions options(nb::handle stream) {
   CallOptions given;
   given.stream = stream;
@@ -53,17 +51,17 @@ nb::object host_array(const DLTensor& like, DLDataType dtype) {
 }
 exchange::Array& array_of(const nb::object& array) { return nb::cast<exchange::Array&>(array); }
 
-void refuse_capture(const Call& call, const char* name) {
+void refuse_capture(const CopyNames& names, const Call& call, const char* name) {
   if (!cuda::is_capturing(call.stream())) return;
-  throw ValueError(std::string(kFunction) + ": " + name + " is in pageable host memory, and the stream is being " +
+  throw ValueError(std::string(names.function) + ": " + name + " is in pageable host memory, and the stream is being " +
                    "captured into a CUDA graph; accepted: pinned memory, or a copy outside the capture");
 }
 
 // ---- on the host ----
 
-void copy_on_host(nb::handle dst, nb::handle src, nb::handle stream) {
-  Call call(kFunction, {written(dst), read(src)}, options(stream));
-  check_copy(kFunction, call.tensor(0), call.tensor(1));
+void copy_on_host(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
+  Call call(names.function, {written(names, dst), read(names, src)}, options(stream));
+  check_copy(names, call.tensor(0), call.tensor(1));
   transfer_by_numpy(call.numpy(0), call.numpy(1), byte_count(call.tensor(0), call.tensor(0).dtype));
   call.hand_over();
 }
@@ -84,10 +82,10 @@ void queue_on_device(Call& call, const DLTensor& to, const DLTensor& from) {
   });
 }
 
-void copy_on_device(nb::handle dst, const Place& to, nb::handle src, nb::handle stream) {
-  Call call(kFunction, {written(dst), read(src)}, options(stream));
-  check_copy(kFunction, call.tensor(0), call.tensor(1));
-  check_conversion(kFunction, call.tensor(0).dtype, call.tensor(1).dtype);
+void copy_on_device(const CopyNames& names, nb::handle dst, const Place& to, nb::handle src, nb::handle stream) {
+  Call call(names.function, {written(names, dst), read(names, src)}, options(stream));
+  check_copy(names, call.tensor(0), call.tensor(1));
+  check_conversion(names, call.tensor(0).dtype, call.tensor(1).dtype);
   const auto rows = as_rows(call.tensor(0), call.tensor(1));
   if (rows && (rows->to_host || rows->from_host)) {
     call.launch([&](cudaStream_t s) { rows->queue(s); });
@@ -101,13 +99,13 @@ void copy_on_device(nb::handle dst, const Place& to, nb::handle src, nb::handle 
 
 // ---- between pageable memory and a device ----
 
-void copy_to_device(nb::handle dst, nb::handle src, nb::handle stream) {
-  Call host(kFunction, {read(src)}, options(nb::none()));
-  Call device(kFunction, {written(dst)}, options(stream));
+void copy_to_device(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
+  Call host(names.function, {read(names, src)}, options(nb::none()));
+  Call device(names.function, {written(names, dst)}, options(stream));
   const DLTensor &to = device.tensor(0), &from = host.tensor(0);
-  check_copy(kFunction, to, from);
-  check_conversion(kFunction, to.dtype, from.dtype);
-  refuse_capture(device, "src");
+  check_copy(names, to, from);
+  check_conversion(names, to.dtype, from.dtype);
+  refuse_capture(names, device, names.src);
   if (const auto rows = as_rows(to, from)) {
     device.launch([&](cudaStream_t s) { rows->queue(s); });
   } else {
@@ -129,13 +127,13 @@ void copy_to_device(nb::handle dst, nb::handle src, nb::handle stream) {
   device.hand_over();
 }
 
-void copy_to_host(nb::handle dst, nb::handle src, nb::handle stream) {
-  Call host(kFunction, {written(dst)}, options(nb::none()));
-  Call device(kFunction, {read(src)}, options(stream));
+void copy_to_host(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
+  Call host(names.function, {written(names, dst)}, options(nb::none()));
+  Call device(names.function, {read(names, src)}, options(stream));
   const DLTensor &to = host.tensor(0), &from = device.tensor(0);
-  check_copy(kFunction, to, from);
-  check_conversion(kFunction, to.dtype, from.dtype);
-  refuse_capture(device, "dst");
+  check_copy(names, to, from);
+  check_conversion(names, to.dtype, from.dtype);
+  refuse_capture(names, device, names.dst);
   if (const auto rows = as_rows(to, from)) {
     device.launch([&](cudaStream_t s) {
       rows->queue(s);
@@ -162,8 +160,8 @@ void copy_to_host(nb::handle dst, nb::handle src, nb::handle stream) {
 // ---- between two devices ----
 
 /// Each call has a stream of its own device; the copy is on the target's.
-void copy_between(nb::handle dst, nb::handle src, nb::handle stream) {
-  Call source(kFunction, {read(src)}, options(nb::none()));
+void copy_between(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
+  Call source(names.function, {read(names, src)}, options(nb::none()));
   const DLTensor& from = source.tensor(0);
   const size_t bytes = byte_count(from, from.dtype);
   const void* sent = from.data;
@@ -173,10 +171,10 @@ void copy_between(nb::handle dst, nb::handle src, nb::handle stream) {
     sent = (*gathered).data;
   }
   {
-    Call target(kFunction, {written(dst)}, options(stream));
+    Call target(names.function, {written(names, dst)}, options(stream));
     const DLTensor& to = target.tensor(0);
-    check_copy(kFunction, to, from);
-    check_conversion(kFunction, to.dtype, from.dtype);
+    check_copy(names, to, from);
+    check_conversion(names, to.dtype, from.dtype);
     {
       const cuda::DeviceGuard guard(source.device());
       cuda::wait_stream(target.stream(), source.stream());
@@ -200,20 +198,20 @@ void copy_between(nb::handle dst, nb::handle src, nb::handle stream) {
 // ---- of one value ----
 
 /// A Python scalar as an element of `dtype`. Throws TypeError where its kind has no place in it, as 0.5 in an integer.
-ScalarValue element_of(nb::handle value, Kind kind, DLDataType dtype) {
+ScalarValue element_of(const CopyNames& names, nb::handle value, Kind kind, DLDataType dtype) {
   const bool is_bit =
       dtype.code == kDLBool && kind == Kind::integer && (value.equal(nb::int_(0)) || value.equal(nb::int_(1)));
   if (kind > kind_of(dtype) && !is_bit) {
-    throw TypeError(std::string(kFunction) + ": src is " + exchange::shown(value) + ", and dst is " +
-                    dtype_name(dtype) + "; accepted: a scalar of that kind");
+    throw TypeError(std::string(names.function) + ": " + names.src + " is " + exchange::shown(value) + ", and " +
+                    names.dst + " is " + dtype_name(dtype) + "; accepted: a scalar of that kind");
   }
-  return is_served(dtype) ? value_of(kFunction, "src", value, kind, dtype) : value_by_numpy(value, dtype);
+  return is_served(dtype) ? value_of(names.function, names.src, value, kind, dtype) : value_by_numpy(value, dtype);
 }
 
-void fill(nb::handle dst, nb::handle value, Kind kind, nb::handle stream) {
-  Call call(kFunction, {written(dst)}, options(stream));
+void fill(const CopyNames& names, nb::handle dst, nb::handle value, Kind kind, nb::handle stream) {
+  Call call(names.function, {written(names, dst)}, options(stream));
   const DLTensor& to = call.tensor(0);
-  const ScalarValue element = element_of(value, kind, to.dtype);
+  const ScalarValue element = element_of(names, value, kind, to.dtype);
   if (call.on_host()) {
     copy_by_numpy(call.numpy(0), value);
   } else {
@@ -225,40 +223,44 @@ void fill(nb::handle dst, nb::handle value, Kind kind, nb::handle stream) {
   call.hand_over();
 }
 
-void copy(nb::handle dst, nb::handle src, nb::handle stream) {
+void copy(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
   const Kind kind = kind_of(src);
-  if (kind == Kind::numpy_scalar) return copy(dst, kAsarray.get()(src), stream);
-  if (kind != Kind::array) return fill(dst, src, kind, stream);
-  const Place to = exchange::find_place(dst, kFunction, "dst"), from = exchange::find_place(src, kFunction, "src");
+  if (kind == Kind::numpy_scalar) return copy(names, dst, kAsarray.get()(src), stream);
+  if (kind != Kind::array) return fill(names, dst, src, kind, stream);
+  const Place to = exchange::find_place(dst, names.function, names.dst),
+              from = exchange::find_place(src, names.function, names.src);
   const bool to_gpu = to.gpu >= 0, from_gpu = from.gpu >= 0;
-  if (!to_gpu && !from_gpu) return copy_on_host(dst, src, stream);
-  if (to_gpu && from_gpu && to.gpu != from.gpu) return copy_between(dst, src, stream);
-  if ((to_gpu || to.is_pinned) && (from_gpu || from.is_pinned)) return copy_on_device(dst, to, src, stream);
-  return to_gpu ? copy_to_device(dst, src, stream) : copy_to_host(dst, src, stream);
+  if (!to_gpu && !from_gpu) return copy_on_host(names, dst, src, stream);
+  if (to_gpu && from_gpu && to.gpu != from.gpu) return copy_between(names, dst, src, stream);
+  if ((to_gpu || to.is_pinned) && (from_gpu || from.is_pinned)) return copy_on_device(names, dst, to, src, stream);
+  return to_gpu ? copy_to_device(names, dst, src, stream) : copy_to_host(names, dst, src, stream);
 }
 
 }  // namespace
 
-void copy_into(nb::handle dst, nb::handle src, nb::handle stream) { copy(dst, src, stream); }
+void copy_into(const CopyNames& names, nb::handle dst, nb::handle src) { copy(names, dst, src, nb::none()); }
 
 nb::object host_values(nb::handle array) {
   const exchange::Array& x = nb::cast<const exchange::Array&>(array);
   if (x.host_readable()) return exchange::numpy_array(array);
   const nb::object copied = host_array(x.tensor(), x.dtype);
-  copy(copied, array, nb::none());
+  copy_into({}, copied, array);
   return exchange::numpy_array(copied);
 }
 
 void bind_copyto(nb::module_& m) {
   m.def(
       "copyto",
-      [](nb::handle dst, nb::handle src, nb::handle stream) {
+      [](nb::handle dst, nb::handle src, nb::handle stream, const char* function, const char* dst_name,
+         const char* src_name) {
         const exchange::CallGuard guard;
-        exchange::as_call(kFunction, false, [&] { copy(dst, src, stream); });
+        exchange::as_call(function, false, [&] { copy({function, dst_name, src_name}, dst, src, stream); });
       },
-      nb::arg("dst").none(), nb::arg("src").none(), nb::arg("stream").none(),
-      nb::sig("def copyto(dst: typing.Any, src: typing.Any, stream: typing.Any) -> None"),
-      "The elements of `src`, an array or a scalar, into `dst`.");
+      nb::arg("dst").none(), nb::arg("src").none(), nb::arg("stream").none(), nb::arg("function"), nb::arg("dst_name"),
+      nb::arg("src_name"),
+      nb::sig("def copyto(dst: typing.Any, src: typing.Any, stream: typing.Any, function: str, dst_name: str, "
+              "src_name: str) -> None"),
+      "The elements of `src`, an array or a scalar, into `dst`; errors have the names.");
 }
 
 }  // namespace interop::bindings

@@ -36,36 +36,50 @@ DLDeviceType read_memory(const char* function, nb::handle memory) {
                    "; accepted: 'device', 'managed', 'pinned' or 'host'");
 }
 
-[[noreturn]] void refuse_device(const char* function, nb::handle device) {
-  throw ValueError(std::string(function) + ": device is " + exchange::shown(device) + "; this machine has " +
-                   std::to_string(cuda::device_count()) + " CUDA device(s); accepted: None, an index, 'cuda' or " +
-                   "'cuda:<index>'");
-}
+constexpr const char* kDevices = "; accepted: None, an index, 'cuda' or 'cuda:<index>'";
 
-/// Throws CudaError where there is no GPU, and ValueError for a device that is none.
-int read_device(const char* function, nb::handle device) {
-  cuda::require_driver();
-  if (device.is_none()) return cuda::default_device();
-  long index = -1;
+/// The index that a device names, or that of the GPU to take where none is named; -1 for what no GPU has.
+/// Throws TypeError for what is no device.
+std::optional<long> index_of(const char* function, nb::handle device) {
+  if (device.is_none()) return std::nullopt;
   if (PyUnicode_Check(device.ptr())) {
     const std::string text = exchange::text_of(device);
-    if (text == "cuda") return cuda::default_device();
+    if (text == "cuda") return std::nullopt;
     const bool is_numbered = text.rfind("cuda:", 0) == 0 && text.size() > 5 && text.size() < 9;
-    if (is_numbered && text.find_first_not_of("0123456789", 5) == std::string::npos) index = std::stol(text.substr(5));
-  } else if (PyLong_Check(device.ptr()) && !PyBool_Check(device.ptr())) {
-    int overflow = 0;
-    index = PyLong_AsLongAndOverflow(device.ptr(), &overflow);
-  } else {
-    throw TypeError(std::string(function) + ": device is " + exchange::type_text(device) +
-                    "; accepted: None, an index, 'cuda' or 'cuda:<index>'");
+    if (!is_numbered || text.find_first_not_of("0123456789", 5) != std::string::npos) return -1;
+    return std::stol(text.substr(5));
   }
-  if (index < 0 || index >= cuda::device_count()) refuse_device(function, device);
-  return static_cast<int>(index);
+  if (!PyLong_Check(device.ptr()) || PyBool_Check(device.ptr())) {
+    throw TypeError(std::string(function) + ": device is " + exchange::type_text(device) + kDevices);
+  }
+  int overflow = 0;
+  const long index = PyLong_AsLongAndOverflow(device.ptr(), &overflow);
+  return overflow ? -1 : index;
+}
+
+/// Throws TypeError and ValueError for what names no GPU of this machine, and CudaError where it has none.
+int read_device(const char* function, nb::handle device) {
+  const std::optional<long> index = index_of(function, device);
+  const auto label = [&] { return std::string(function) + ": device is " + exchange::shown(device); };
+  try {
+    if (!index || *index >= 0) cuda::require_driver();
+  } catch (const CudaError& error) {
+    throw CudaError(of_call(label().c_str(), false, error.what()));
+  }
+  if (!index) return cuda::default_device();
+  if (*index < 0) {
+    const bool is_host = PyUnicode_Check(device.ptr()) && exchange::text_of(device) == "cpu";
+    throw ValueError(label() + kDevices + (is_host ? "; the host's memory is memory='host'" : ""));
+  }
+  const int count = cuda::device_count();
+  if (*index < count) return static_cast<int>(*index);
+  throw ValueError(label() + "; this machine has " + std::to_string(count) + " CUDA device(s)" + kDevices);
 }
 
 void refuse_on_host(const char* function, const char* name, nb::handle value, const char* why) {
   if (value.is_none()) return;
-  throw ValueError(std::string(function) + ": " + name + " is given, and " + why + "; accepted: None");
+  throw ValueError(std::string(function) + ": " + name + " is " + exchange::shown(value) + ", and " + why +
+                   "; accepted: None");
 }
 
 // ---- new arrays ----
@@ -83,47 +97,60 @@ DLDeviceType existing_memory(const char* function, nb::handle memory, nb::handle
   return kDLCPU;
 }
 
+/// Throws MemoryError where the host has no memory for it, and CudaError where CUDA has none.
+Array made(const char* function, const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream) {
+  try {
+    return exchange::new_array(shape, dtype, device, stream);
+  } catch (const std::bad_alloc&) {
+    PyErr_Format(PyExc_MemoryError, "%s: the host has no memory for shape %s of %s", function,
+                 shape_text(shape).c_str(), dtype_name(dtype).c_str());
+    nb::raise_python_error();
+  }
+}
+
 nb::object empty(nb::handle given_shape, nb::handle given_dtype, nb::handle memory, nb::handle given_device,
                  nb::handle given_stream, const char* function) {
   const DLDataType dtype = read_dtype(function, given_dtype);
   const Shape shape = read_shape(function, given_shape, dtype);
   const DLDeviceType type = existing_memory(function, memory, given_device, given_stream);
-  if (type == kDLCPU) return nb::cast(exchange::new_array(shape, dtype, {kDLCPU, 0}, nullptr));
+  if (type == kDLCPU) return nb::cast(made(function, shape, dtype, {kDLCPU, 0}, nullptr));
   exchange::enter_foreign(function, "CUDA");
   const int device = read_device(function, given_device);
   const cuda::DeviceGuard guard(device);
   if (given_stream.is_none()) {
-    return nb::cast(exchange::new_array(shape, dtype, {type, device}, cuda::own_stream()));
+    return nb::cast(made(function, shape, dtype, {type, device}, cuda::own_stream()));
   }
   const cudaStream_t stream = exchange::stream_argument(given_stream, function);
-  Array array = exchange::new_array(shape, dtype, {type, device}, stream);
+  Array array = made(function, shape, dtype, {type, device}, stream);
   if (type == kDLCUDA) array.used_on(stream, 0);  // who uses it next waits for the allocation
   return nb::cast(std::move(array));
 }
 
 // ---- hints about managed memory ----
 
-/// Runs `body` of the array's bytes on its device, without the GIL.
+/// Runs `body` of the array's bytes on its device, without the GIL, in a method of that name.
 template <class Body>
-void hint(const Array& array, Body&& body) {
+void hint(const char* method, const Array& array, Body&& body) {
   const exchange::CallGuard call;
-  array.check_address();
-  exchange::enter_foreign("interop.Array", "CUDA");
-  const ByteRange range = byte_range(array.tensor());
-  if (range.end == range.begin) return;
-  const cuda::DeviceGuard guard(array.gpu);
-  const nb::gil_scoped_release no_gil;
-  body(reinterpret_cast<const void*>(range.begin), range.end - range.begin);
+  exchange::as_call(method, false, [&] {
+    array.check_address();
+    exchange::enter_foreign(method, "CUDA");
+    const ByteRange range = byte_range(array.tensor());
+    if (range.end == range.begin) return;
+    const cuda::DeviceGuard guard(array.gpu);
+    const nb::gil_scoped_release no_gil;
+    body(reinterpret_cast<const void*>(range.begin), range.end - range.begin);
+  });
 }
 
 void prefetch(const Array& array, int device, std::optional<int64_t> handle) {
-  hint(array, [&](const void* data, size_t bytes) {
+  hint("interop.Array.prefetch", array, [&](const void* data, size_t bytes) {
     cuda::prefetch(data, bytes, device, handle ? exchange::stream_from_handle(*handle) : cuda::own_stream());
   });
 }
 
 void advise(const Array& array, int advice, bool is_set, int device) {
-  hint(array, [&](const void* data, size_t bytes) {
+  hint("interop.Array.advise", array, [&](const void* data, size_t bytes) {
     cuda::advise(data, bytes, static_cast<cuda::Advice>(advice), is_set, device);
   });
 }
@@ -137,7 +164,9 @@ struct Pool {
 
 Pool read_pool(const char* function, nb::handle memory, nb::handle device) {
   const DLDeviceType type = read_memory(function, memory);
-  if (type == kDLCPU) throw ValueError(std::string(function) + ": memory is 'host', which has no pool");
+  if (type == kDLCPU)
+    throw ValueError(std::string(function) +
+                     ": memory is 'host', which has no pool; accepted: 'device', 'managed' or 'pinned'");
   const auto kind = type == kDLCUDA          ? cuda::MemoryKind::device
                     : type == kDLCUDAManaged ? cuda::MemoryKind::managed
                                              : cuda::MemoryKind::pinned;
@@ -192,7 +221,7 @@ void bind_memory(nb::module_& m) {
       .def(
           "__init__",
           [](Pool* self, nb::handle memory, nb::handle device, const char* function) {
-            new (self) Pool(read_pool(function, memory, device));
+            exchange::as_call(function, false, [&] { new (self) Pool(read_pool(function, memory, device)); });
           },
           nb::arg("memory").none(), nb::arg("device").none(), nb::arg("function"),
           nb::sig("def __init__(self, memory: str, device: typing.Any, function: str) -> None"))

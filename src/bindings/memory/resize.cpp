@@ -15,6 +15,7 @@ namespace {
 using exchange::Array;
 
 constexpr const char* kFunction = "interop.Array.resize";
+constexpr CopyNames kNames{kFunction, "the array", "the array"};
 
 /// `count` elements of the memory from place `first` on, in one dimension.
 nb::object part_of(const Array& array, int64_t first, int64_t count) {
@@ -30,7 +31,7 @@ nb::object part_of(const Array& array, int64_t first, int64_t count) {
 void check_alone(const Array& array) {
   const auto refuse = [](const char* what) {
     throw ValueError(std::string(kFunction) + ": " + what +
-                     "; accepted: an array of interop's own, whose memory nobody " + "else has");
+                     "; accepted: an array of interop's own, whose memory nobody else has");
   };
   if (array.is_view) refuse("the memory is another library's");
   if (array.memory.use_count() > 1 || array.buffers > 0) {
@@ -51,7 +52,7 @@ void move(Array& array, const Shape& shape, int64_t count) {
   }
   const nb::object made = nb::cast(exchange::new_array(shape, array.dtype, device, stream));
   Array& fresh = nb::cast<Array&>(made);
-  if (count > 0) copy_into(part_of(fresh, 0, count), part_of(array, 0, count), nb::none());
+  if (count > 0) copy_into(kNames, part_of(fresh, 0, count), part_of(array, 0, count));
   array.memory = std::move(fresh.memory);  // the old memory is freed behind its last use, which was the copy
   array.data = fresh.data;
   array.work = fresh.work;
@@ -69,7 +70,7 @@ void resize(Array& array, nb::handle given) {
   array.shape.assign(shape.sizes, shape.sizes + shape.ndim);
   array.strides.resize(array.shape.size());
   compact_strides(shape.sizes, shape.ndim, array.strides.data());
-  if (count > old_count) copy_into(part_of(array, old_count, count - old_count), nb::bool_(false), nb::none());
+  if (count > old_count) copy_into(kNames, part_of(array, old_count, count - old_count), nb::bool_(false));
 }
 
 }  // namespace
@@ -84,8 +85,7 @@ void add_resize(nb::object object) {
       nb::arg("shape").none(), nb::sig("def resize(self, shape: int | tuple[int, ...] | list[int], /) -> None"),
       "Changes the shape in place, as `std::vector::resize`: the first elements, in row-major order, are kept, and new "
       "ones are 0. The memory moves only where it is too small, behind the work that uses it. ValueError where a view, "
-      "a "
-      "buffer or another library's array has the memory, too.");
+      "a buffer or another library's array has the memory, too.");
 }
 
 }  // namespace interop::bindings

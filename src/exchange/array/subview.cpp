@@ -28,11 +28,11 @@ void move(Array& view, int64_t elements) {
 
 /// Takes one element along a dimension of this size and stride.
 void take_index(Array& view, nb::handle item, size_t axis, int64_t size, int64_t stride) {
-  const Py_ssize_t given = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
+  const Py_ssize_t given = PyNumber_AsSsize_t(item.ptr(), nullptr);  // of a larger one, the largest
   if (given == -1 && PyErr_Occurred()) nb::raise_python_error();
   if (given < -size || given >= size) {
-    index_error("index " + std::to_string(given) + " is out of bounds for axis " + std::to_string(axis) +
-                ", whose size is " + std::to_string(size));
+    index_error("index " + shown(item) + " is out of bounds for axis " + std::to_string(axis) + ", whose size is " +
+                std::to_string(size));
   }
   move(view, (given < 0 ? given + size : given) * stride);
 }
