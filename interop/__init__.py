@@ -79,6 +79,7 @@ from interop._matmul import matmul
 from interop._operator import Operator, operator
 from interop._paths import get_cmake_dir, get_include
 from interop._pools import MemoryPool, memory_pool, set_allocator
+from interop._profile import Profile, profile
 from interop._register import register
 from interop._variables import Globals, Variable
 
@@ -99,6 +100,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "MemoryPool",
     "Opaque",
     "Operator",
+    "Profile",
     "Variable",
     "__version__",
     "abs",
@@ -137,6 +139,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "ones_like",
     "operator",
     "pow",
+    "profile",
     "register",
     "remainder",
     "set_allocator",

@@ -234,6 +234,7 @@ FITTING = {
     "kernel": ("", ""),
     "load": ("",),
     "matmul": (X, X),
+    "profile": (),
     "register": (Float,),
     "autotune": (None,),
     "set_allocator": (None,),

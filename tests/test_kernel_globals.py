@@ -444,3 +444,17 @@ def test_refusals_that_need_a_driver(queued):
     )
     assert "has no variable counter" in told[8]
     assert told[9] == "False"
+
+
+def test_a_profile_counts_what_is_queued(queued):
+    told = queued("""
+        with interop.profile() as p:
+            launch(3); launch(4); write(5); copy(5); read(6)
+        launch(3)
+        print("counted", {kind: each.count for kind, each in p.launches.items()}, p.waits["stream for event"].count)
+        print("copied", {kind: (each.count, each.bytes) for kind, each in p.transfers.items()})
+    """)
+    waits = sum("waits for" in line and line[0].isdigit() for line in told)
+    assert f"counted {{'kernel': 2}} {waits - 1}" in told  # the last launch waits for a write
+    counts = {"device to device": (1, 36), "device to host": (1, 36), "host to device": (1, 36)}
+    assert f"copied {counts}" in told

@@ -14,7 +14,7 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 PYTHON = r"Python\.h|nanobind/.*|pytypedefs\.h|numpy/.*"
 CUDA = r"cuda.*|cublas.*|device_launch_parameters\.h|mma\.h|cooperative_groups.*"
-BASE = r"interop/(elementwise|error|gemm|operations|tensor)\.h"  # plain facts and errors, of use to every layer
+BASE = r"interop/(elementwise|error|gemm|operations|profile|tensor)\.h"  # plain facts and errors, of use to every layer
 KERNELS = rf"{BASE}|interop/cuda/.*|{CUDA}|cuda/driver/.*"
 
 # Of each layer: what it may include beside the standard library and <dlpack/dlpack.h>.
@@ -232,6 +232,7 @@ def test_the_package_imports_little():
         "_paths",
     )
     names += ("_autotune", "_copying", "_core", "_creation", "_pools", "_register", "_variables", "_version")
+    names += ("_profile",)
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 

@@ -30,7 +30,7 @@ ELEMENTWISE = list(OF_ELEMENTS)
 MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
 MEMORY += ["set_allocator", "zeros", "zeros_like"]
 FUNCTIONS = ["asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "operator", "register"]
-FUNCTIONS += [*MEMORY, *ELEMENTWISE]
+FUNCTIONS += ["profile", *MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Array",
     "CompiledFunction",
@@ -45,6 +45,7 @@ CLASSES = [
     "MemoryPool",
     "Opaque",
     "Operator",
+    "Profile",
     "Variable",
     "autotune",
 ]
@@ -156,7 +157,8 @@ def test_docstrings_of_functions_have_every_section_and_parameter(name):
     assert text.splitlines()[0].endswith(".")
     sections = re.findall(r"^(\w+)\n-+$", text, re.MULTILINE)
     returns = inspect.signature(function).return_annotation not in (None, "None")
-    assert sections == ["Parameters", *(["Returns"] if returns else []), "Raises", "Notes", "Examples"]
+    takes = ["Parameters"] if inspect.signature(function).parameters else []
+    assert sections == [*takes, *(["Returns"] if returns else []), "Raises", "Notes", "Examples"]
     documented = re.findall(r"^(\w+) : ", text.split("Raises")[0], re.MULTILINE)
     assert documented == list(inspect.signature(function).parameters)
 

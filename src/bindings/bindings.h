@@ -39,6 +39,7 @@ void bind_loaded_kernel(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
 void bind_operators(nanobind::module_& m);
+void bind_profile(nanobind::module_& m);
 void bind_register(nanobind::module_& m);
 void bind_timing(nanobind::module_& m);
 void bind_variables(nanobind::module_& m);

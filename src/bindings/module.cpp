@@ -35,6 +35,7 @@ NB_MODULE(in_main_interpreter, m) {
   interop::bindings::bind_matmul(m);
   interop::bindings::bind_operators(m);
   interop::bindings::bind_memory(m);
+  interop::bindings::bind_profile(m);
   interop::bindings::bind_register(m);
   interop::bindings::bind_timing(m);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <interop/error.h>
+#include <interop/profile.h>
 #include <interop/tensor.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -92,9 +93,10 @@ void set_python_error() noexcept;
 /// In a catch block: rethrows the exception; a CudaError gets the message of `of_call`.
 [[noreturn]] void throw_of_call(const char* function, bool has_execution);
 
-/// Runs the body of a call; a CudaError is given the name of the call.
+/// Runs the body of a call; a CudaError is given the name of the call, and so are its transfers in a profile.
 template <class Body>
 auto as_call(const char* function, bool has_execution, Body&& body) -> decltype(body()) {
+  const profile::Within within(function);
   try {
     return body();
   } catch (...) {

@@ -1,6 +1,7 @@
 /// Keeps imported arrays alive until the GPU has finished with them: one thread, started when first needed.
 #include "exchange/reaper.h"
 
+#include <interop/profile.h>
 #include <pthread.h>
 
 #include <chrono>
@@ -82,6 +83,7 @@ size_t give_back(Reaper& state, Entry entry) {
 }
 
 void run(Reaper& state) {
+  profile::mark_background();
   std::unique_lock<std::mutex> lock(state.mutex);
   while (true) {
     state.changed.wait(lock, [&] { return !state.entries.empty() || state.stopping; });
@@ -143,16 +145,20 @@ void graph_is_gone(void* data) {
 }  // namespace
 
 void hold_for(cudaStream_t stream, int device, std::vector<Held> held) {
+  const profile::Stopwatch watch;
   auto owned = std::make_unique<std::vector<Held>>(std::move(held));
   if (cuda::give_to_graph(stream, owned.get(), &graph_is_gone)) {
     owned.release();
-    return;
+    return watch.note(profile::What::hold, "until a graph is gone", 0);
   }
   enqueue({cuda::Event(stream), device, std::move(*owned), false, {}});
+  watch.note(profile::What::hold, "until a stream's work is done", 0);
 }
 
 void hold_behind_known_streams(int device, std::vector<Held> held, std::vector<cudaStream_t> readers) {
+  const profile::Stopwatch watch;
   enqueue({cuda::Event(), device, std::move(held), true, std::move(readers)});
+  watch.note(profile::What::hold, "until all streams' work is done", 0);
 }
 
 void give_back_later(std::vector<Held> held) { enqueue({cuda::Event(), 0, std::move(held), false, {}}); }

@@ -1,6 +1,8 @@
 /// Host arrays, computed on the GPU because `execution=` asks for it: their way there and back.
 #include "exchange/staging.h"
 
+#include <interop/profile.h>
+
 #include <cstring>
 
 #include "exchange/array/array.h"
@@ -120,7 +122,9 @@ void Call::stage() {
     Operand& operand = operands_[i];
     if (copies[i].of != i || is_dense(operand.tensor)) continue;
     nb::object array = numpy(i);
+    const profile::Stopwatch watch;
     operand.resolved = kAscontiguousarray.get()(array);
+    watch.note(profile::What::transfer, profile::kHostToHost, byte_count(operand.tensor));
     read_buffer(operand, operand.resolved);
     if (copies[i].is_fetched) strided_.push_back({std::move(array), operand.resolved});
   }
@@ -161,7 +165,11 @@ void Call::unstage() {
     const nb::gil_scoped_release no_gil;
     staging_->finish();
   }
-  for (const Strided& s : strided_) kCopyto.get()(s.array, s.compact);
+  for (const Strided& s : strided_) {
+    const profile::Stopwatch watch;
+    kCopyto.get()(s.array, s.compact);
+    watch.note(profile::What::transfer, profile::kHostToHost, nb::cast<size_t>(s.array.attr("nbytes")));
+  }
 }
 
 }  // namespace interop::exchange

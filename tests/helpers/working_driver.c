@@ -276,9 +276,10 @@ int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
   pthread_mutex_lock(&lock);
   const int i = find((void*)pointer);
   const int is_managed = i >= 0 && blocks[i].kind == MANAGED;
+  const int type = i >= 0 && blocks[i].kind == PINNED ? 1 : 2; /* the host's, or a device's */
   pthread_mutex_unlock(&lock);
   if (i < 0) return INVALID_VALUE;
-  *(int*)value = name == 8 ? is_managed : 0;
+  *(int*)value = name == 8 ? is_managed : name == 2 ? type : 0;
   return 0;
 }
 int cuStreamCreate(void** stream, unsigned flags) {

@@ -4,6 +4,7 @@
 #include <interop/cuda/elementwise.h>
 #include <interop/cuda/memory.h>
 #include <interop/error.h>
+#include <interop/profile.h>
 
 #include "ops/elementwise.h"
 
@@ -33,6 +34,10 @@ int kind_rank(DLDataType dtype) {
 DLDataType bits_of(DLDataType dtype) {
   const auto bits = static_cast<uint8_t>(8 * item_bytes(dtype));
   return bits == 128 ? DLDataType{kDLComplex, 128, 1} : DLDataType{kDLUInt, bits, 1};
+}
+
+bool is_host(const DLTensor& tensor) {
+  return tensor.device.device_type == kDLCPU || tensor.device.device_type == kDLCUDAHost;
 }
 
 DLTensor as_dtype(DLTensor tensor, DLDataType dtype) {
@@ -70,7 +75,8 @@ void check_copy(const CopyNames& names, const DLTensor& dst, const DLTensor& src
   }
 }
 
-DeviceCopy::DeviceCopy(const DLTensor& to, const DLTensor& from) {
+DeviceCopy::DeviceCopy(const DLTensor& to, const DLTensor& from)
+    : transfer_(profile::kind_of_transfer(is_host(from), is_host(to))) {
   dtype_ = to.dtype == from.dtype ? bits_of(to.dtype) : to.dtype;
   const DLTensor input = to.dtype == from.dtype ? as_dtype(from, dtype_) : from;
   ops::plan_pass(work_, as_dtype(to, dtype_), &input, 1);
@@ -80,6 +86,12 @@ DeviceCopy::DeviceCopy(const DLTensor& to, const ScalarValue& value) : dtype_(bi
   DLTensor input = ops::kValueInput;
   ops::plan_pass(work_, as_dtype(to, dtype_), &input, 1);
   work_.values[0] = value;
+}
+
+size_t DeviceCopy::byte_count() const {
+  int64_t count = 1;
+  for (int i = 0; i < work_.loop.ndim; ++i) count *= work_.loop.sizes[i];
+  return static_cast<size_t>(count * item_bytes(work_.out_dtype));
 }
 
 bool DeviceCopy::is_in_place() const { return ops::is_in_place(work_, 0); }
@@ -92,9 +104,13 @@ bool DeviceCopy::is_one_run() const {
 
 void DeviceCopy::queue(cudaStream_t stream) const {
   if (work_.loop.layout == LayoutClass::empty) return;
-  if (!is_one_run()) return cuda::launch_elementwise(ElementwiseStep{ElementwiseOp::copy, dtype_}, work_, stream);
-  const int64_t count = work_.loop.ndim == 0 ? 1 : work_.loop.sizes[0];
-  cuda::copy(work_.out, work_.inputs[0].data, static_cast<size_t>(count * item_bytes(dtype_)), stream);
+  if (!is_one_run()) {
+    const profile::Stopwatch watch;
+    cuda::launch_elementwise(ElementwiseStep{ElementwiseOp::copy, dtype_}, work_, stream);
+    if (transfer_) watch.note(profile::What::transfer, transfer_, byte_count());
+    return;
+  }
+  cuda::copy(work_.out, work_.inputs[0].data, byte_count(), stream);
 }
 
 void RowCopy::queue(cudaStream_t stream) const {
@@ -114,9 +130,6 @@ std::optional<RowCopy> as_rows(const DLTensor& to, const DLTensor& from) {
   DLTensor out = to, in = from;
   ops::plan_loop(loop, out, &in, 1);
   const int64_t item = item_bytes(to.dtype);
-  const auto is_host = [](const DLTensor& tensor) {
-    return tensor.device.device_type == kDLCPU || tensor.device.device_type == kDLCUDAHost;
-  };
   RowCopy copy{out.data, in.data, static_cast<size_t>(item)};
   copy.to_host = is_host(to);
   copy.from_host = is_host(from);

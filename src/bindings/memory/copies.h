@@ -35,8 +35,11 @@ class DeviceCopy {
   void queue(cudaStream_t stream) const;
 
  private:
+  size_t byte_count() const;
+
   Elementwise work_;
   DLDataType dtype_;
+  const char* transfer_ = nullptr;  // its kind in a profile; null for a value, which lies nowhere
 };
 
 /// A copy between the host and a GPU, or two GPUs, that the copy engines do: rows of bytes, in up to two further

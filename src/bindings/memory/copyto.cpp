@@ -1,6 +1,7 @@
 /// `interop.copyto`: the elements of one array into another, of any libraries, wherever the two lie.
 #include <interop/call.h>
 #include <interop/cuda/memory.h>
+#include <interop/profile.h>
 
 #include "bindings/bindings.h"
 #include "bindings/elementwise/pass.h"
@@ -34,6 +35,13 @@ CallOptions options(nb::handle stream) {
 
 void copy_by_numpy(nb::handle to, nb::handle from) { kNumpyCopyto.get()(to, from, nb::arg("casting") = "unsafe"); }
 
+/// The same, noted as a copy of `bytes`.
+void transfer_by_numpy(nb::handle to, nb::handle from, size_t bytes) {
+  const profile::Stopwatch watch;
+  copy_by_numpy(to, from);
+  watch.note(profile::What::transfer, profile::kHostToHost, bytes);
+}
+
 /// New memory of the host, of this shape.
 nb::object host_array(const DLTensor& like, DLDataType dtype) {
   Shape shape;
@@ -54,7 +62,7 @@ void refuse_capture(const CopyNames& names, const Call& call, const char* name) 
 void copy_on_host(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
   Call call(names.function, {written(names, dst), read(names, src)}, options(stream));
   check_copy(names, call.tensor(0), call.tensor(1));
-  copy_by_numpy(call.numpy(0), call.numpy(1));
+  transfer_by_numpy(call.numpy(0), call.numpy(1), byte_count(call.tensor(0), call.tensor(0).dtype));
   call.hand_over();
 }
 
@@ -101,8 +109,10 @@ void copy_to_device(const CopyNames& names, nb::handle dst, nb::handle src, nb::
   if (const auto rows = as_rows(to, from)) {
     device.launch([&](cudaStream_t s) { rows->queue(s); });
   } else {
-    const nb::object compact = kAscontiguousarray.get()(host.numpy(0));
     const size_t bytes = byte_count(from, from.dtype);
+    const profile::Stopwatch watch;
+    const nb::object compact = kAscontiguousarray.get()(host.numpy(0));
+    if (!is_compact(from)) watch.note(profile::What::transfer, profile::kHostToHost, bytes);
     void* const sent = device.workspace(bytes);
     const CompactTensor beside(from, from.dtype, {kDLCUDA, device.device()}, sent);
     const auto data = nb::cast<uintptr_t>(compact.attr("ctypes").attr("data"));
@@ -141,7 +151,7 @@ void copy_to_host(const CopyNames& names, nb::handle dst, nb::handle src, nb::ha
         cuda::synchronize(s);
       });
     });
-    copy_by_numpy(host.numpy(0), fetched);
+    transfer_by_numpy(host.numpy(0), fetched, byte_count(to, to.dtype));
   }
   device.hand_over();
   host.hand_over();

@@ -128,27 +128,29 @@ nb::object empty(nb::handle given_shape, nb::handle given_dtype, nb::handle memo
 
 // ---- hints about managed memory ----
 
-/// Runs `body` of the array's bytes on its device, without the GIL.
+/// Runs `body` of the array's bytes on its device, without the GIL, in a method of that name.
 template <class Body>
-void hint(const Array& array, Body&& body) {
+void hint(const char* method, const Array& array, Body&& body) {
   const exchange::CallGuard call;
-  array.check_address();
-  exchange::enter_foreign("interop.Array", "CUDA");
-  const ByteRange range = byte_range(array.tensor());
-  if (range.end == range.begin) return;
-  const cuda::DeviceGuard guard(array.gpu);
-  const nb::gil_scoped_release no_gil;
-  body(reinterpret_cast<const void*>(range.begin), range.end - range.begin);
+  exchange::as_call(method, false, [&] {
+    array.check_address();
+    exchange::enter_foreign(method, "CUDA");
+    const ByteRange range = byte_range(array.tensor());
+    if (range.end == range.begin) return;
+    const cuda::DeviceGuard guard(array.gpu);
+    const nb::gil_scoped_release no_gil;
+    body(reinterpret_cast<const void*>(range.begin), range.end - range.begin);
+  });
 }
 
 void prefetch(const Array& array, int device, std::optional<int64_t> handle) {
-  hint(array, [&](const void* data, size_t bytes) {
+  hint("interop.Array.prefetch", array, [&](const void* data, size_t bytes) {
     cuda::prefetch(data, bytes, device, handle ? exchange::stream_from_handle(*handle) : cuda::own_stream());
   });
 }
 
 void advise(const Array& array, int advice, bool is_set, int device) {
-  hint(array, [&](const void* data, size_t bytes) {
+  hint("interop.Array.advise", array, [&](const void* data, size_t bytes) {
     cuda::advise(data, bytes, static_cast<cuda::Advice>(advice), is_set, device);
   });
 }

@@ -4,6 +4,7 @@
 /// A cache, leaked on purpose so that no CUDA call runs while the process ends:
 ///   kept blocks           for each kind, device and size, in the order in which they came back
 #include <interop/error.h>
+#include <interop/profile.h>
 
 #include <algorithm>
 #include <array>
@@ -180,6 +181,7 @@ TakenBlock take_block(MemoryKind kind, std::size_t bytes, cudaStream_t stream) {
   const int device = current_device(making(kind));
   release_pending(api, device);
   bytes = rounded(bytes);
+  const profile::Stopwatch watch;
   RelaxedCapture relaxed(api);
   Blocks& blocks = blocks_of(kind, device);
   std::deque<Block*> surplus;
@@ -187,9 +189,13 @@ TakenBlock take_block(MemoryKind kind, std::size_t bytes, cudaStream_t stream) {
     const bool captures = is_capturing(stream);
     const std::lock_guard<std::mutex> lock(blocks.mutex);
     const TakenBlock kept = take_kept(api, blocks, bytes, stream, !captures);
-    if (kept.block) return kept;
+    if (kept.block) {
+      watch.note(profile::What::allocation, kind == MemoryKind::managed ? "managed" : "pinned", bytes);
+      return kept;
+    }
     PoolState& state = blocks.state;
-    surplus = take_out(api, blocks, state.release_threshold - std::min<std::uint64_t>(state.release_threshold, bytes));
+    const std::uint64_t most = std::min(state.release_threshold, blocks.limit);
+    surplus = take_out(api, blocks, most - std::min<std::uint64_t>(most, bytes));
     if (kind == MemoryKind::managed) check_managed(api, blocks, device, bytes);
     state.reserved_bytes += bytes;
     state.reserved_high = std::max(state.reserved_high, state.reserved_bytes);
@@ -215,11 +221,14 @@ void keep_block(Block* block, CUstream stream) noexcept {
   const DriverApi& api = *driver_or_null();
   Blocks& blocks = blocks_of(block->kind, block->device);
   try {
+    const profile::Stopwatch watch;
+    const std::size_t bytes = block->bytes;
     if (!block->event) block->event = new_event(api);
     check(api.cuEventRecord(block->event, stream), "recording an event");
     const std::lock_guard<std::mutex> lock(blocks.mutex);
     blocks.kept[block->bytes].push_back(block);
-    blocks.state.used_bytes -= block->bytes;
+    blocks.state.used_bytes -= bytes;
+    watch.note(profile::What::hold, "block, until its work is done", bytes);
   } catch (...) {
     // A broken context: nobody knows when the block may be used again, so it is not.
   }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 
+#include "cuda/driver/counting.h"
 #include "cuda/driver/driver_api.h"
 
 #ifndef INTEROP_BUILT_ARCHITECTURES
@@ -99,7 +100,18 @@ const DriverApi* open_driver() {
   return api.release();
 }
 
-std::atomic<const DriverApi*> g_driver{nullptr};
+/// The driver, once it is open, and whether callers get it counted. `mutex` is for both.
+struct Opened {
+  std::mutex mutex;
+  const DriverApi* plain = nullptr;
+  bool is_counted = false;
+};
+Opened& opened() {
+  static auto* const driver = new Opened;
+  return *driver;
+}
+
+std::atomic<const DriverApi*> g_driver{nullptr};  // what callers get
 std::atomic<const char*> g_last_launch{nullptr};  // the name of a kernel that a user wrote
 
 }  // namespace
@@ -109,14 +121,23 @@ std::atomic<const char*> g_last_launch{nullptr};  // the name of a kernel that a
 const DriverApi& driver() {
   const DriverApi* api = g_driver.load(std::memory_order_acquire);
   if (api) return *api;
-  static std::mutex* const mutex = new std::mutex;
-  std::lock_guard<std::mutex> lock(*mutex);
+  Opened& all = opened();
+  std::lock_guard<std::mutex> lock(all.mutex);
   api = g_driver.load(std::memory_order_acquire);
   if (!api) {
-    api = open_driver();  // throws: the next call tries again
+    all.plain = open_driver();  // throws: the next call tries again
+    api = all.is_counted ? &counting(*all.plain) : all.plain;
     g_driver.store(api, std::memory_order_release);
   }
   return *api;
+}
+
+void count_calls(bool is_counted) {
+  Opened& all = opened();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.is_counted = is_counted;
+  if (!all.plain) return;
+  g_driver.store(is_counted ? &counting(*all.plain) : all.plain, std::memory_order_release);
 }
 
 const DriverApi* driver_or_null() noexcept { return g_driver.load(std::memory_order_acquire); }

@@ -1,5 +1,6 @@
 /// The memory of new arrays.
 #include <interop/cuda/memory.h>
+#include <interop/profile.h>
 
 #include <cstdlib>
 #include <new>
@@ -43,8 +44,10 @@ std::shared_ptr<void> block_memory(cuda::MemoryKind kind, size_t bytes, int gpu,
 }  // namespace
 
 std::shared_ptr<void> host_memory(size_t bytes) {
+  const profile::Stopwatch watch;
   void* pointer = std::aligned_alloc(kHostAlignment, (bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment);
   if (!pointer) throw std::bad_alloc();
+  watch.note(profile::What::allocation, "host", bytes);
   return std::shared_ptr<void>(pointer, &std::free);
 }
 

@@ -1,6 +1,8 @@
 /// What `interop.Array` shows to other libraries: DLPack, `__cuda_array_interface__`, the buffer protocol.
 #include "exchange/array/export.h"
 
+#include <interop/profile.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -172,7 +174,9 @@ Array copy_for(const Array& array, DLDevice device, nb::handle stream) {
     place(host_memory(bytes));
     if (array.host_readable()) {
       array.make_host_wait();
+      const profile::Stopwatch watch;
       std::memcpy(copy.memory.get(), source, bytes);
+      watch.note(profile::What::transfer, profile::kHostToHost, bytes);
       return copy;
     }
     const cuda::DeviceGuard guard(array.gpu);

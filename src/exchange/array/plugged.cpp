@@ -1,6 +1,8 @@
 /// The allocator that a user has plugged in.
 #include "exchange/array/plugged.h"
 
+#include <interop/profile.h>
+
 #include <atomic>
 
 #include "exchange/array/view.h"
@@ -22,6 +24,7 @@ void plug_allocator(nb::object allocator) {
 std::optional<Array> plugged_memory(size_t bytes, int gpu, cudaStream_t stream) {
   if (!g_allocator.load(std::memory_order_relaxed)) return std::nullopt;
   const nb::gil_scoped_acquire gil;
+  const profile::Stopwatch watch;
   const nb::object allocator = nb::borrow(g_allocator.load());
   if (!allocator.is_valid()) return std::nullopt;
   const nb::object given = allocator(bytes, gpu, reinterpret_cast<uintptr_t>(stream));
@@ -41,6 +44,7 @@ std::optional<Array> plugged_memory(size_t bytes, int gpu, cudaStream_t stream) 
   Array memory = array;
   memory.producer = nullptr;  // its memory is the array's alone: nobody else works on it
   memory.bound = nullptr;
+  watch.note(profile::What::allocation, "device, by the plugged allocator", bytes);
   return memory;
 }
 

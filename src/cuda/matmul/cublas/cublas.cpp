@@ -1,5 +1,6 @@
 /// Matrix products by cuBLASLt, as backends.h declares them.
 #include <interop/error.h>
+#include <interop/profile.h>
 
 #include <algorithm>
 #include <cstring>
@@ -72,6 +73,7 @@ void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream
                                         gemm.c, plan.result, &plan.algorithm, workspace, plan.workspace_bytes, stream);
   };
   lt::Status status;
+  const profile::Stopwatch watch;
   const uint64_t context = current_context_id("launching a product");
   if (plan.loaded_in.load(std::memory_order_relaxed) == context) {
     status = run();
@@ -80,7 +82,7 @@ void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream
     status = run();
     if (status == lt::kSuccess) plan.loaded_in.store(context, std::memory_order_relaxed);
   }
-  if (status == lt::kSuccess) return;
+  if (status == lt::kSuccess) return watch.note(profile::What::launch, "cuBLASLt", 0);
   // cuBLASLt's status does not distinguish this failure from an earlier one; the stream's status does.
   RelaxedCapture relaxed(driver());
   const CUresult earlier = driver().cuStreamQuery(stream);

@@ -45,6 +45,10 @@ struct DeviceInfo {
 };
 DeviceInfo device_info(int device);
 
+/// From now on, or no more, calls of the driver are noted in the profiles that run (<interop/profile.h>). Opens no
+/// driver. Never throws.
+void count_calls(bool is_counted);
+
 // ---- contexts ----
 
 /// Makes a context of `device` current for its own lifetime. A current context of that device (also a green or a
