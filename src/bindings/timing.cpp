@@ -2,11 +2,13 @@
 #include <interop/call.h>
 #include <interop/cuda/driver.h>
 #include <interop/cuda/matmul.h>
+#include <interop/cuda/memory.h>
 
 #include <chrono>
 #include <string>
 
 #include "bindings/bindings.h"
+#include "exchange/array/array.h"
 #include "exchange/routes/exchange_api.h"
 #include "ops/matmul.h"
 
@@ -112,6 +114,17 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
   return stages;
 }
 
+/// The mean seconds of a new array of device memory of interop's own and its end, `count` times in a row.
+double time_allocations(int64_t bytes, int count) {
+  const cuda::DeviceGuard guard(cuda::default_device());
+  const DLDevice device{kDLCUDA, cuda::default_device()};
+  const cudaStream_t stream = cuda::own_stream();
+  Shape shape;
+  shape.ndim = 1;
+  shape.sizes[0] = bytes;
+  return seconds_each(count, [&] { exchange::new_array(shape, {kDLUInt, 8, 1}, device, stream); });
+}
+
 }  // namespace
 
 void bind_timing(nb::module_& m) {
@@ -121,7 +134,10 @@ void bind_timing(nb::module_& m) {
                   "The seconds of one launch of the kernel of \"matmul\" or \"add\".")
       .def_static("stages", &time_stages, nb::arg(), nb::arg(), nb::arg(),
                   nb::sig("def stages(a: typing.Any, b: typing.Any, count: int, /) -> dict[str, float]"),
-                  "The mean seconds of each stage of a product.");
+                  "The mean seconds of each stage of a product.")
+      .def_static("allocations", &time_allocations, nb::arg(), nb::arg(),
+                  nb::sig("def allocations(bytes: int, count: int, /) -> float"),
+                  "The mean seconds of a new array of device memory and its end, with no call of Python.");
 }
 
 }  // namespace interop::bindings

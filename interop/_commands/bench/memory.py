@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 import interop
+from interop import _core
 from interop._commands.bench import measure
 from interop._commands.bench.compiled import compiled
 from interop._commands.bench.driver_copies import DriverCopies
@@ -181,9 +182,15 @@ def _pairs(torch: Any, c: Any, memory: _Kind, bytes_: int) -> Iterable[Row]:
         torch.cuda.synchronize()
         return seconds * 1e6
 
+    def own_in_cxx() -> float:
+        seconds = _core.Timing.allocations(bytes_, count)
+        torch.cuda.synchronize()
+        return seconds * 1e6
+
     own = functools.partial(interop.empty, bytes_ // 4, "float32", memory=memory)
     samplers: Samplers = {
         _IN_CXX[memory]: in_cxx,
+        **({"interop's, from C++": own_in_cxx} if memory == "device" else {}),
         f'interop.empty(memory="{memory}"), from Python': functools.partial(_block, torch, own, _CALLS),
     }
     title = f"allocation and free, {bytes_} bytes, {memory} memory"

@@ -120,9 +120,9 @@ CUresult allocate_pages(const DriverApi& api, MemoryKind kind, std::size_t bytes
   return status;
 }
 
-/// A GPU that runs out of managed memory moves its pages again and again, and may hang: so a device has no more than it
-/// holds.
-void check_managed(const DriverApi& api, const Blocks& blocks, int device, std::size_t bytes) {
+/// How much managed memory a device may have. A GPU that runs out of it moves its pages again and again, and may hang:
+/// so it is no more than the device holds.
+std::uint64_t managed_limit(const DriverApi& api, const Blocks& blocks, int device) {
   static std::atomic<signed char> is_concurrent[kMaxDevices];  // 0: not asked yet
   if (!is_concurrent[device].load(std::memory_order_relaxed)) {
     const int answer = device_attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device);
@@ -137,11 +137,7 @@ void check_managed(const DriverApi& api, const Blocks& blocks, int device, std::
   CUdevice handle = 0;
   check(api.cuDeviceGet(&handle, device), "selecting a device");
   check(api.cuDeviceTotalMem(&total, handle), "reading a device's attributes");
-  const std::uint64_t limit = std::min<std::uint64_t>(total, blocks.limit);
-  if (bytes <= limit && blocks.state.reserved_bytes <= limit - bytes) return;
-  throw CudaError("interop: allocating " + std::to_string(bytes) + " bytes of managed memory: cuda:" +
-                  std::to_string(device) + " may have " + std::to_string(limit) + " bytes of it, and " +
-                  std::to_string(blocks.state.reserved_bytes) + " are taken; accepted: less, or memory='pinned'");
+  return std::min<std::uint64_t>(total, blocks.limit);
 }
 
 /// A new block, of which the caller has reserved the bytes. Null if there is no memory.
@@ -153,10 +149,21 @@ Block* make_block(const DriverApi& api, MemoryKind kind, std::size_t bytes, int 
   return new Block{data, bytes, kind, device, nullptr};
 }
 
-/// Reserves the bytes of a new block as long as it lives, unless `done`.
+/// Reserves the bytes of a new block as long as it lives, unless `done`. Throws where there would be more than `limit`
+/// bytes of managed memory.
 class Reservation {
  public:
-  Reservation(Blocks& blocks, std::size_t bytes) : blocks_(blocks), bytes_(bytes) {}
+  Reservation(Blocks& blocks, std::size_t bytes, std::uint64_t limit, int device) : blocks_(blocks), bytes_(bytes) {
+    const std::lock_guard<std::mutex> lock(blocks.mutex);
+    PoolState& state = blocks.state;
+    if (bytes > limit || state.reserved_bytes > limit - bytes) {
+      throw CudaError("interop: allocating " + std::to_string(bytes) + " bytes of managed memory: cuda:" +
+                      std::to_string(device) + " may have " + std::to_string(limit) + " bytes of it, and " +
+                      std::to_string(state.reserved_bytes) + " are taken; accepted: less, or memory='pinned'");
+    }
+    state.reserved_bytes += bytes;
+    state.reserved_high = std::max(state.reserved_high, state.reserved_bytes);
+  }
   ~Reservation() {
     if (is_done_) return;
     const std::lock_guard<std::mutex> lock(blocks_.mutex);
@@ -185,6 +192,7 @@ TakenBlock take_block(MemoryKind kind, std::size_t bytes, cudaStream_t stream) {
   RelaxedCapture relaxed(api);
   Blocks& blocks = blocks_of(kind, device);
   std::deque<Block*> surplus;
+  std::uint64_t limit = ~std::uint64_t{0};
   {
     const bool captures = is_capturing(stream);
     const std::lock_guard<std::mutex> lock(blocks.mutex);
@@ -193,15 +201,12 @@ TakenBlock take_block(MemoryKind kind, std::size_t bytes, cudaStream_t stream) {
       watch.note(profile::What::allocation, kind == MemoryKind::managed ? "managed" : "pinned", bytes);
       return kept;
     }
-    PoolState& state = blocks.state;
-    const std::uint64_t most = std::min(state.release_threshold, blocks.limit);
+    if (kind == MemoryKind::managed) limit = managed_limit(api, blocks, device);
+    const std::uint64_t most = std::min(blocks.state.release_threshold, limit);
     surplus = take_out(api, blocks, most - std::min<std::uint64_t>(most, bytes));
-    if (kind == MemoryKind::managed) check_managed(api, blocks, device, bytes);
-    state.reserved_bytes += bytes;
-    state.reserved_high = std::max(state.reserved_high, state.reserved_bytes);
   }
-  Reservation reserved(blocks, bytes);
   free_all(api, surplus);
+  Reservation reserved(blocks, bytes, limit, device);
   Block* made = make_block(api, kind, bytes, device);
   if (!made) {  // what is kept for other sizes may do
     trim_pool(kind, device, 0);
