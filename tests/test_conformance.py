@@ -14,6 +14,7 @@ from helpers.dlpack import Fake
 import interop
 from interop import testing as interop_testing
 from interop._commands import cli, conformance
+from interop._commands.consumers import CONSUMERS, Consumer, Seen
 
 PAGE = Path(__file__).parents[1] / "docs" / "conformance.md"
 NAMES = {  # of modules, as --require knows them
@@ -22,8 +23,8 @@ NAMES = {  # of modules, as --require knows them
 }
 
 
-@pytest.mark.parametrize("producer", conformance.PRODUCERS, ids=lambda producer: producer.title)
-def test_page_is_true(producer, request):
+@pytest.mark.parametrize("producer", conformance.WAYS, ids=lambda producer: producer.title)
+def test_page_is_true(producer):
     if producer.device == "device":
         machine.need_gpu()
     if producer.module != "numpy":
@@ -35,19 +36,19 @@ def test_page_is_true(producer, request):
     assert [str(cell) for cell in cells if cell.outcome == "WRONG"] == []
     written = conformance.sections_of(PAGE.read_text(encoding="utf-8"))[producer.title]
     if "Not run yet" not in written:
-        assert written.strip() == conformance.table(producer, cells).strip(), (
+        assert written.strip() == producer.table(cells).strip(), (
             "docs/conformance.md is out of date: run 'interop conformance --update docs/conformance.md'"
         )
 
 
-def test_page_has_every_producer():
-    assert list(conformance.sections_of(PAGE.read_text(encoding="utf-8"))) == [p.title for p in conformance.PRODUCERS]
+def test_page_has_every_way():
+    assert list(conformance.sections_of(PAGE.read_text(encoding="utf-8"))) == [way.title for way in conformance.WAYS]
 
 
 def test_command_prints_and_updates(capsys, tmp_path, monkeypatch):
     few = [p for p in conformance.PRODUCERS if p.library == "memoryview"]
     absent = conformance.Producer("Absent", "x", "host", "no_such_module", lambda module, x: x)
-    monkeypatch.setattr(conformance, "PRODUCERS", [*few, absent])
+    monkeypatch.setattr(conformance, "WAYS", [*few, absent])
     assert cli.main(["conformance"]) == 0
     text = capsys.readouterr().out
     assert "## memoryview, buffer protocol, host" in text
@@ -64,9 +65,64 @@ def test_command_prints_and_updates(capsys, tmp_path, monkeypatch):
 
 def test_command_fails_for_a_wrong_cell(capsys, monkeypatch):
     wrong = conformance.Producer("Wrong", "x", "host", "numpy", lambda module, x: x.copy()[..., ::1] * 0)
-    monkeypatch.setattr(conformance, "PRODUCERS", [wrong])
+    monkeypatch.setattr(conformance, "WAYS", [wrong])
     assert cli.main(["conformance"]) == 1
     assert "WRONG" in capsys.readouterr().out
+
+
+# ---- consumers ----
+
+_LAYOUTS = {"compact", "transposed", "sliced", "offset", "reversed", "0-d", "empty", "size 1"}
+_NOT_NEGATIVE = _LAYOUTS - {"reversed"}
+_SEEN = {"host", "pinned", "managed"}  # by the host
+_IN_PLACE = {  # whatever the page says: the memories and layouts that a consumer takes without a copy
+    ("NumPy", "`numpy.asarray`"): (_SEEN, _LAYOUTS),
+    ("Python", "`memoryview`"): (_SEEN, _LAYOUTS),
+    ("PyTorch", "`torch.from_dlpack`"): ({"host", "managed", "device"}, _NOT_NEGATIVE),
+    ("PyTorch", "`interop.convert`"): ({*_SEEN, "device"}, _NOT_NEGATIVE),
+    ("JAX", "`interop.convert`"): ({"host", "managed", "device"}, {"compact"}),
+    ("CuPy", "`interop.convert`"): ({"managed", "device"}, _LAYOUTS),
+    ("Numba", "`interop.convert`"): ({"managed", "device"}, {"compact", "transposed", "sliced", "offset"}),
+}
+
+
+@pytest.mark.parametrize(
+    "consumer",
+    [consumer for consumer in CONSUMERS if (consumer.library, consumer.way) in _IN_PLACE],
+    ids=lambda consumer: consumer.title,
+)
+def test_what_is_taken_in_place(consumer):
+    if consumer.device == "device":
+        machine.need_gpu()
+    if consumer.module != "numpy":
+        machine.need(NAMES.get(consumer.module, consumer.module))
+    memories, layouts = _IN_PLACE[consumer.library, consumer.way]
+    cells = [cell for cell in conformance.check(consumer) if cell.memory in memories and cell.layout in layouts]
+    assert cells
+    assert [str(cell) for cell in cells if cell.outcome != "right"] == []
+
+
+def test_a_consumers_faults_are_found():
+    def outcomes(take):
+        consumer = Consumer("A library", "a way", "host", "numpy", lambda np_, x: take(np_.asarray(x)), see_numpy)
+        return {cell.layout: cell.outcome for cell in consumer.check()}
+
+    assert set(outcomes(lambda x: x).values()) == {"right"}
+    assert set(outcomes(lambda x: x.copy()).values()) == {"copy", "right"}  # right: there is nothing in "empty"
+    assert outcomes(lambda x: x * 0)["compact"] == "WRONG"
+    assert outcomes(lambda x: x.T)["compact"] == "WRONG"
+    assert outcomes(lambda x: 1 / 0)["compact"] == "refused"
+    steps = Consumer("A library", "a way", "host", "numpy", lambda np_, x: np_.asarray(x), wrong_steps)
+    assert steps.check()[1].outcome == "WRONG"
+    assert "| host | WRONG | WRONG |" in steps.table(steps.check())
+
+
+def see_numpy(np_, x):
+    return Seen(x.ctypes.data, x.shape, x.strides, x)
+
+
+def wrong_steps(np_, x):
+    return Seen(x.ctypes.data, x.shape, x.strides[::-1], x)
 
 
 # ---- interop.testing: each kind of fault is found ----

@@ -1,4 +1,4 @@
-"""`interop conformance`: how interop reads every array library, protocol, dtype and layout that is here."""
+"""`interop conformance`: how interop reads every array library that is here, and how each reads interop's arrays."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from interop._commands.consumers import CONSUMERS, Consumer
 from interop.testing import DTYPES, LAYOUTS, Cell, check_producer
 
-__all__ = ["PRODUCERS", "Producer", "check", "report", "table", "update"]
+__all__ = ["PRODUCERS", "WAYS", "Producer", "check", "report", "update"]
 
 Make = Callable[[Any, np.ndarray], Any]  # (module, values) -> array, None where the library has no such one
 
@@ -195,7 +196,28 @@ class Producer:
                 raise ImportError(str(error)) from error
         return module
 
+    def check(self) -> list[Cell]:
+        """Read every dtype and layout; ImportError where it is not here."""
+        module = self.load()
+        streams = (1, 2) if self.device == "device" else ()
+        return check_producer(lambda values: self.make(module, values), streams=streams, strict=False)
 
+    def table(self, cells: list[Cell]) -> str:
+        """Return the section of the page: dtypes with the same outcomes share a row."""
+        columns = [(layout, "") for layout in LAYOUTS]
+        columns += sorted({(cell.layout, cell.stream) for cell in cells if cell.stream})
+        found = {(cell.dtype, cell.layout, cell.stream): cell.outcome for cell in cells}
+        names = [layout if not stream else f"`stream={stream}`" for layout, stream in columns]
+        rows: dict[str, list[str]] = {}  # outcomes -> the dtypes that have them
+        for dtype in DTYPES:
+            outcomes = (found[dtype, layout, stream] for layout, stream in columns)
+            rows.setdefault(" | ".join(_WORDS.get(word, word) for word in outcomes), []).append(dtype)
+        lines = [f"## {self.title}", "", "| dtype | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        lines += [f"| {', '.join(dtypes)} | {outcomes} |" for outcomes, dtypes in rows.items()]
+        return "\n".join(lines) + "\n"
+
+
+_WORDS = {"none": "-"}
 EXCHANGE, DLPACK, CAI = "`__dlpack_c_exchange_api__`", "`__dlpack__`", "`__cuda_array_interface__`"
 
 PRODUCERS = (
@@ -238,6 +260,8 @@ def _shown(wrapper: type[_Only], array: Any) -> Any:
     return None if array is None else wrapper(array)
 
 
+WAYS: tuple[Producer | Consumer, ...] = (*PRODUCERS, *CONSUMERS)
+
 # ---- running them, and the page ----
 
 
@@ -249,42 +273,22 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def check(producer: Producer) -> list[Cell]:
-    """Run every dtype and layout of one producer; ImportError where it is not here."""
+def check(way: Producer | Consumer) -> list[Any]:
+    """Run every cell of one producer or consumer; ImportError where it is not here."""
     with _quietly():
-        module = producer.load()
-        streams = (1, 2) if producer.device == "device" else ()
-        return check_producer(lambda values: producer.make(module, values), streams=streams, strict=False)
-
-
-_WORDS = {"right": "right", "none": "-"}
-
-
-def table(producer: Producer, cells: list[Cell]) -> str:
-    """Return the producer's section of the page."""
-    columns = [(layout, "") for layout in LAYOUTS]
-    columns += sorted({(cell.layout, cell.stream) for cell in cells if cell.stream})
-    found = {(cell.dtype, cell.layout, cell.stream): cell.outcome for cell in cells}
-    names = [layout if not stream else f"`stream={stream}`" for layout, stream in columns]
-    rows: dict[str, list[str]] = {}  # outcomes -> the dtypes that have them
-    for dtype in DTYPES:
-        outcomes = (found[dtype, layout, stream] for layout, stream in columns)
-        rows.setdefault(" | ".join(_WORDS.get(word, word) for word in outcomes), []).append(dtype)
-    lines = [f"## {producer.title}", "", "| dtype | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    lines += [f"| {', '.join(dtypes)} | {outcomes} |" for outcomes, dtypes in rows.items()]
-    return "\n".join(lines) + "\n"
+        return list(way.check())
 
 
 def report() -> tuple[str, bool]:
     """Return the tables of all that is here, with a line for what is not, and whether no cell is wrong."""
     sections, good = [], True
-    for producer in PRODUCERS:
+    for way in WAYS:
         try:
-            cells = check(producer)
+            cells = check(way)
         except ImportError as error:
-            sections.append(f"## {producer.title}\n\nNot here: {(str(error).splitlines() or [''])[0]}\n")
+            sections.append(f"## {way.title}\n\nNot here: {(str(error).splitlines() or [''])[0]}\n")
             continue
-        sections.append(table(producer, cells))
+        sections.append(way.table(cells))
         wrong = [f"* {cell}" for cell in cells if cell.outcome == "WRONG"]
         good = good and not wrong
         if wrong:
@@ -306,14 +310,14 @@ def update(path: Path) -> bool:
     kept = sections_of(page)
     intro = page.split("\n## ", 1)[0].rstrip() + "\n"
     sections, good = [intro], True
-    for producer in PRODUCERS:
+    for way in WAYS:
         try:
-            cells = check(producer)
+            cells = check(way)
         except ImportError:
-            old = kept.get(producer.title, f"## {producer.title}\n\nNot run yet: it needs a machine that has it.\n")
+            old = kept.get(way.title, f"## {way.title}\n\nNot run yet: it needs a machine that has it.\n")
             sections.append(old.rstrip() + "\n")
             continue
         good = good and all(cell.outcome != "WRONG" for cell in cells)
-        sections.append(table(producer, cells))
+        sections.append(way.table(cells))
     path.write_text("\n".join(sections), encoding="utf-8")
     return good

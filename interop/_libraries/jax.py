@@ -18,7 +18,7 @@ __all__ = ["LIBRARY", "check_special", "in_own_mode", "is_wide", "jax_array", "j
 
 def _take(jax: Any, array: Array, stream: int | None) -> Any:
     if not _is_compact(array):
-        remedy = "copy it first, with x.copy() of NumPy or CuPy, or x.contiguous() of torch"
+        remedy = "copy it first, with interop.copy(x)"
         refuse_layout("JAX", "has compact arrays only", array, remedy)
     # JAX's own stream: it orders its arrays itself.
     export = _core.Export(array, host_or_gpu(array), to_immutable=True)

@@ -16,7 +16,7 @@ __all__ = ["LIBRARY"]
 
 def _take(torch: Any, array: Array, stream: int | None) -> Any:
     if any(step < 0 for step in array.strides):
-        remedy = "copy it first, with x.copy() of NumPy or CuPy"
+        remedy = "copy it first, with interop.copy(x)"
         refuse_layout("torch", "has no negative strides", array, remedy)
     export = _core.Export(array, host_or_gpu(array), stream)
     return import_into("torch", array, lambda: torch.from_dlpack(export))

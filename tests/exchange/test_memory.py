@@ -437,3 +437,15 @@ for given in ({"device": 1}, {"device": "cuda:7"}, {"device": "gpu"}, {"device":
     assert lines[4] == "ValueError interop.empty: device is 0, and memory is 'host'; accepted: None"
     assert lines[5] == "ValueError interop.empty: stream is 1, and memory is 'host', which has none; accepted: None"
     assert lines[6].startswith("TypeError interop.empty: stream is")
+
+
+def test_a_torch_without_cuda_is_not_asked_for_its_stream(play):
+    """It raises AssertionError where it is."""
+    machine.need("torch")
+    said = play("""
+import torch
+assert not torch.cuda.is_initialized()
+x = device_ones(8)
+print(x.__cuda_array_interface__["shape"])
+""")
+    assert said == "(8,)\n"

@@ -25,6 +25,7 @@ REQUIREMENTS = {  # name -> module
     "matplotlib": "matplotlib",
     "nvrtc": "cuda.bindings.nvrtc",
     "cuvec": "cuvec",
+    "numcu": "numcu",
     "headers": "cxxheaderparser",
     "cuda": None,
 }
@@ -89,6 +90,16 @@ def need(name: str) -> types.ModuleType:
     if name == "jax" and driver():
         _start_jax(found)
     return found
+
+
+def need_cuvec() -> types.ModuleType:
+    """Import the package cuvec. Skip where it is built for CUDA and finds none: its first vector ends the process."""
+    cuvec = need("cuvec")
+    try:
+        cuvec.dev_sync()
+    except ValueError as error:
+        skip("cuvec", f"finds no GPU: {error}")
+    return cuvec
 
 
 @functools.cache

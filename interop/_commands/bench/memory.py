@@ -187,12 +187,12 @@ def _pairs(torch: Any, c: Any, memory: _Kind, bytes_: int) -> Iterable[Row]:
         torch.cuda.synchronize()
         return seconds * 1e6
 
-    own = functools.partial(interop.empty, bytes_ // 4, "float32", memory=memory)
-    samplers: Samplers = {
-        _IN_CXX[memory]: in_cxx,
-        **({"interop's, from C++": own_in_cxx} if memory == "device" else {}),
-        f'interop.empty(memory="{memory}"), from Python': functools.partial(_block, torch, own, _CALLS),
-    }
+    samplers: Samplers = {_IN_CXX[memory]: in_cxx}
+    if memory == "device":
+        samplers["interop's, from C++"] = own_in_cxx
+    for own in (memory, "host"):  # of the host's memory, for what the call of Python costs without CUDA
+        call = functools.partial(interop.empty, bytes_ // 4, "float32", memory=own)
+        samplers[f'interop.empty(memory="{own}"), from Python'] = functools.partial(_block, torch, call, _CALLS)
     title = f"allocation and free, {bytes_} bytes, {memory} memory"
     yield from _table(title, "us", _in_turn(samplers, min))
 

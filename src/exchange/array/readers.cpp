@@ -6,6 +6,7 @@
 namespace interop::exchange {
 namespace {
 
+const Lookup kTorchHasStreams("torch.cuda", "is_initialized");  // not a torch without CUDA, whose streams raise
 const Lookup kTorchStream("torch.cuda", "current_stream");
 const Lookup kCupyStream("cupy.cuda", "get_current_stream");
 const Lookup kCupyType("cupy.cuda", "Stream");
@@ -18,6 +19,7 @@ bool is_loaded(const char* module) { return PyDict_GetItemString(PyImport_GetMod
 /// torch's current stream, if it is one of torch's own, which are never destroyed. (The id of an external one is its
 /// handle.)
 bool is_torchs(cudaStream_t stream, int device) {
+  if (!nb::cast<bool>(kTorchHasStreams.get()())) return false;
   const nb::object current = kTorchStream.get()(device);
   const auto handle = static_cast<int64_t>(reinterpret_cast<uintptr_t>(stream));
   return to_int64(attribute(current, kCudaStream)) == handle && to_int64(attribute(current, kStreamId)) != handle;
