@@ -130,6 +130,7 @@ PARAMETERS = [
     ("interop.explain", "function", interop.explain, ()),
     ("interop.add", "out", lambda value: interop.explain(interop.add, X, X, out=value), ()),
     ("interop.matmul", "alpha", lambda value: interop.explain(interop.matmul, X, X, alpha=value), (OverflowError,)),
+    ("interop.operator", "call", lambda value: interop.operator("odd::one", {"cpu": value}, OPERATOR[2]), ()),
     *(("interop.operator", name, _operator(name), ()) for name in inspect.signature(interop.operator).parameters),
     ("interop.register", "kind", interop.register, ()),
     *(("interop.register", name, lambda value, name=name: interop.register(Raises, **{name: value, "writable": 2}), ())

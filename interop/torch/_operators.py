@@ -126,6 +126,8 @@ class _Defined:
                     f"{self.description.label}: {self.known.names[0]} is on {first.device} and {name} is on "
                     f"{x.device}; accepted: all arrays on one device"
                 )
+        if first.device.type != "meta":
+            self.description.of_device(first.device.type, f"{self.known.names[0]} is on '{first.device}'")
         _assume_alike(self.description, tensors)
         expected = self.description.results([(tuple(x.shape), name_of(x.dtype)) for x in tensors])
         results = tuple(first.new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in expected)

@@ -31,6 +31,7 @@ struct Plan {
   std::vector<nb::object> types;   // of all inputs
   std::vector<nb::object> shapes;  // of the arrays
   std::vector<nb::object> dtypes;  // of the arrays; none where what is called checks them
+  DLDeviceType device = kDLCPU;    // where the call runs; the same for all where one function serves everywhere
   nb::object target;
   std::vector<int> places;         // of each argument among the inputs; -1 for one of `values`
   std::vector<nb::object> values;  // beside the places
@@ -43,6 +44,7 @@ struct Plan {
 /// The inputs that are arrays, and what they say of themselves.
 struct Facts {
   std::vector<nb::object> shapes, dtypes;
+  DLDeviceType device = kDLCPU;
 };
 
 bool equal(const nb::object& a, const nb::object& b) {
@@ -62,11 +64,12 @@ bool is_traced_number(nb::handle x) {
 class OperatorCalls {
  public:
   OperatorCalls(std::string label, std::vector<std::string> names, std::vector<int> arrays, bool asks_dtypes,
-                nb::object prepare, nb::object check)
+                bool asks_device, nb::object prepare, nb::object check)
       : label_(std::move(label)),
         names_(std::move(names)),
         arrays_(std::move(arrays)),
         asks_dtypes_(asks_dtypes),
+        asks_device_(asks_device),
         prepare_(std::move(prepare)),
         check_(std::move(check)) {}
 
@@ -184,10 +187,22 @@ class OperatorCalls {
       if (!dtype.is_valid()) return false;
       facts.dtypes.push_back(std::move(dtype));
     }
+    if (asks_device_) facts.device = device_of(inputs);
     return true;
   }
 
+  DLDeviceType device_of(const nb::tuple& inputs) const {
+    const int count = static_cast<int>(arrays_.size());
+    Room<Argument> arguments(count);
+    for (int k = 0; k < count; ++k) {
+      const auto place = static_cast<size_t>(arrays_[static_cast<size_t>(k)]);
+      arguments[k] = {names_[place].c_str(), inputs[place]};
+    }
+    return exchange::device_of(label_.c_str(), arguments.data(), count).device_type;
+  }
+
   bool fits(const Plan& plan, const nb::tuple& inputs, const Facts& facts) const {
+    if (plan.device != facts.device) return false;
     for (size_t i = 0; i < plan.types.size(); ++i) {
       if (!nb::handle(inputs[i]).type().is(plan.types[i])) return false;
     }
@@ -217,6 +232,7 @@ class OperatorCalls {
     for (const nb::handle x : inputs) plan->types.push_back(nb::borrow(x.type()));
     plan->shapes = facts.shapes;
     plan->dtypes = facts.dtypes;
+    plan->device = facts.device;
     plan->target = parts[0];
     for (const nb::handle place : nb::borrow<nb::tuple>(parts[1])) plan->places.push_back(nb::cast<int>(place));
     for (const nb::handle value : nb::borrow<nb::tuple>(parts[2])) plan->values.push_back(nb::borrow(value));
@@ -293,22 +309,37 @@ class OperatorCalls {
   const std::string label_;
   const std::vector<std::string> names_;
   const std::vector<int> arrays_;
-  const bool asks_dtypes_;
+  const bool asks_dtypes_, asks_device_;
   const nb::object prepare_, check_;
   nb::object record_, known_;
   std::vector<std::shared_ptr<Plan>> plans_;
   size_t next_ = 0;
 };
 
+std::string device_of(const char* function, const std::vector<std::string>& names, const nb::tuple& arrays) {
+  const int count = static_cast<int>(names.size());
+  Room<Argument> arguments(count);
+  for (int k = 0; k < count; ++k) {
+    const auto place = static_cast<size_t>(k);
+    arguments[k] = {names[place].c_str(), arrays[place]};
+  }
+  const DLDevice found = exchange::device_of(function, arguments.data(), count);
+  return found.device_type == kDLCUDA ? "cuda" : device_text(found);
+}
+
 }  // namespace
 
 void bind_operators(nb::module_& m) {
+  m.def("device_of", &device_of, nb::arg("function"), nb::arg("names"), nb::arg("arrays"),
+        nb::sig("def device_of(function: str, names: collections.abc.Sequence[str], arrays: tuple[typing.Any, ...]) -> "
+                "str"),
+        "\"cpu\" or \"cuda\", where a call of these arrays runs; else the device of the first that is on another.");
   nb::class_<OperatorCalls>(m, "OperatorCalls", "The calls of an operator that are run at once.")
-      .def(nb::init<std::string, std::vector<std::string>, std::vector<int>, bool, nb::object, nb::object>(),
-           nb::arg("label"), nb::arg("names"), nb::arg("arrays"), nb::arg("asks_dtypes"), nb::arg("prepare"),
-           nb::arg("check"),
+      .def(nb::init<std::string, std::vector<std::string>, std::vector<int>, bool, bool, nb::object, nb::object>(),
+           nb::arg("label"), nb::arg("names"), nb::arg("arrays"), nb::arg("asks_dtypes"), nb::arg("asks_device"),
+           nb::arg("prepare"), nb::arg("check"),
            nb::sig("def __init__(self, label: str, names: collections.abc.Sequence[str], arrays: "
-                   "collections.abc.Sequence[int], asks_dtypes: bool, prepare: "
+                   "collections.abc.Sequence[int], asks_dtypes: bool, asks_device: bool, prepare: "
                    "collections.abc.Callable[[tuple[typing.Any, ...]], tuple[typing.Any, ...] | None], check: "
                    "collections.abc.Callable[[typing.Any, tuple[typing.Any, ...]], typing.Any]) -> None"))
       .def("call", &OperatorCalls::call, nb::arg(),
