@@ -193,6 +193,7 @@ class Operator:
     def __init__(self, description: Description, made_of: tuple[Any, ...]) -> None:
         self._description, self._made_of = description, made_of
         self._calls = description.make_calls()
+        self._at_once = self._calls.call  # found once
         names = [operand.name for operand in description.signature.inputs]
         self.__name__ = self.__qualname__ = description.name.partition("::")[2]
         self.__signature__ = signature_of(names)
@@ -204,7 +205,7 @@ class Operator:
         """Compute it."""
         if not named:
             try:
-                made = self._calls.call(inputs)
+                made = self._at_once(inputs)
             except TypeError:
                 self._description.check(inputs)  # which says what is wrong in terms of the signature
                 raise

@@ -7,7 +7,7 @@ from typing import Any
 
 from interop import _core
 from interop._arguments import shown, type_name
-from interop._operators.arrays import Facts, facts_of, readable
+from interop._operators.arrays import Facts, discrete, facts_of, readable
 from interop._operators.calls import Call
 from interop._operators.options import DtypeRule
 from interop._operators.signature import LEADING, Signature, SizeRule, shown_shape
@@ -233,11 +233,12 @@ class Description:
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return what `_core.OperatorCalls` keeps of calls with inputs of these types and shapes, or None.
 
-        That is what `Call.prepare` says, and the results' shapes and dtypes where they are to be checked.
+        That is what `Call.prepare` says, the results' shapes and dtypes where they are to be checked, and the places of
+        those that are no floats, real or complex.
         """
         read, expected = self.check(inputs)
         if any(x is not y for x, y in zip(read, inputs, strict=True)):
             return None
         shapes = [facts_of(inputs[place])[0] for place in self.signature.arrays]
         sizes = self.signature.sizes_of(self.label, shapes, self.sizes)
-        return (*self.chosen(inputs).prepare(sizes), None if self.is_exact else expected)
+        return (*self.chosen(inputs).prepare(sizes), None if self.is_exact else expected, discrete(expected))

@@ -103,7 +103,8 @@ class _Defined:
         records = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)  # autograd has been asked before
         try:
-            made, _ = self.known.run(given)
+            ran = self.known.run(given)
+            made = (self.known.run_slowly(given) if ran is NotImplemented else ran)[0]
             if self.description.is_exact:
                 return made
             taken = {_storage(x) for x in self.known.tensors(inputs)}

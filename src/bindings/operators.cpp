@@ -38,6 +38,7 @@ struct Plan {
   nb::object tail;                 // None: the arguments by position; else they are a tuple, and these follow it
   nb::object expected;             // None, or a tuple of the results' shapes and dtypes
   nb::tuple told;                  // the arrays' shapes and dtypes, for a gradient's check
+  nb::object discrete;             // a tuple of the places of the results without a gradient
   std::vector<nb::object> made;    // the results' dtypes, once they have been checked
 };
 
@@ -118,31 +119,24 @@ class OperatorCalls {
     return plan ? checked(*plan, run_plan(*plan, inputs)) : nb::borrow(Py_NotImplemented);
   }
 
-  /// The same, and a tuple of the arrays' shapes and dtypes.
+  /// The same, with a tuple of the arrays' shapes and dtypes, the inputs that are no arrays, and the places of the
+  /// results that are no floats.
   nb::object run_and_tell(const nb::tuple& inputs) {
     const std::shared_ptr<Plan> plan = plan_of(inputs);
     if (!plan) return nb::borrow(Py_NotImplemented);
     nb::object made = checked(*plan, run_plan(*plan, inputs));
-    return nb::make_tuple(std::move(made), plan->told);
-  }
-
-  /// Are these what gradients of arrays of such shapes and dtypes are: a tuple with one for each input, or None?
-  bool fit(nb::handle gradients, const nb::tuple& told) const {
-    if (!PyTuple_CheckExact(gradients.ptr()) || nb::len(gradients) != names_.size()) return false;
-    const auto given = nb::borrow<nb::tuple>(gradients);
-    size_t k = 0;
-    for (size_t i = 0; i < names_.size(); ++i) {
-      const nb::handle x = given[i];
-      const bool is_array = k < arrays_.size() && static_cast<size_t>(arrays_[k]) == i;
-      const nb::handle facts = is_array ? nb::handle(told[k++]) : nb::handle();
-      if (x.is_none()) continue;
-      if (!is_array) return false;
-      const nb::object dtype = exchange::attribute_or_null(x, kDtype);
-      if (!dtype.is(facts[1])) return false;
-      const nb::object shape = exchange::attribute_or_null(x, kShape);
-      if (!shape.is_valid() || !equal(shape, facts[0])) return false;
+    const size_t count = names_.size() - arrays_.size();
+    nb::object numbers = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    if (!numbers.is_valid()) nb::raise_python_error();
+    for (size_t i = 0, k = 0; i < names_.size(); ++i) {
+      if (k < arrays_.size() && static_cast<size_t>(arrays_[k]) == i) {
+        ++k;
+      } else {
+        const nb::handle x = inputs[i];
+        PyTuple_SET_ITEM(numbers.ptr(), static_cast<Py_ssize_t>(i - k), x.inc_ref().ptr());
+      }
     }
-    return true;
+    return nb::make_tuple(std::move(made), plan->told, std::move(numbers), plan->discrete);
   }
 
  private:
@@ -238,6 +232,7 @@ class OperatorCalls {
     for (const nb::handle value : nb::borrow<nb::tuple>(parts[2])) plan->values.push_back(nb::borrow(value));
     plan->tail = parts[3];
     plan->expected = parts[4];
+    plan->discrete = parts[5];
     nb::list told;
     for (size_t k = 0; k < arrays_.size(); ++k) {
       told.append(nb::make_tuple(facts.shapes[k], attribute(inputs[static_cast<size_t>(arrays_[k])], kDtype)));
@@ -355,10 +350,8 @@ void bind_operators(nb::module_& m) {
       .def_static("is_known", &OperatorCalls::is_known, nb::arg().none(), "Is it of an array type that is known?")
       .def("run_and_tell", &OperatorCalls::run_and_tell, nb::arg(),
            nb::sig("def run_and_tell(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
-           "What `run` returns, and a tuple of the arrays' shapes and dtypes.")
-      .def("fit", &OperatorCalls::fit, nb::arg().none(), nb::arg(),
-           nb::sig("def fit(self, gradients: typing.Any, told: tuple[tuple[typing.Any, typing.Any], ...], /) -> bool"),
-           "Is it a tuple with None, or an array of the shape and dtype of the input, for each input?")
+           "What `run` returns, and tuples of the arrays' shapes and dtypes, of the other inputs, and of the places of "
+           "the results that have no gradient.")
       .def("record_by", &OperatorCalls::set_record, nb::arg(), nb::arg(),
            nb::sig("def record_by(self, record: collections.abc.Callable[..., typing.Any], known: typing.Any, /) -> "
                    "None"),
