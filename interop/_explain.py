@@ -250,10 +250,11 @@ def _explain_operator(
     description = operator._description
     inputs = bound(description, inputs, named)
     where = operator._calls.door(inputs)
-    options = operator._options(where, stream, execution)
+    options = operator._options(where, inputs, stream, execution)
     read, results = description.check(inputs)
-    if where not in ("torch", "jax") and description.calls is not None:
-        called, args = description.calls(read)
+    chosen = None if where in ("torch", "jax") else description.chosen(read, execution)
+    if chosen is not None and chosen.calls is not None:
+        called, args = chosen.calls(read)
         return replace(explain(called, *args, **options), function=repr(operator))
     operands = [(description.signature.inputs[place].name, read[place]) for place in description.signature.arrays]
     arguments = tuple(_explain_as_it_is(description.label, name, x, where) for name, x in operands)
@@ -269,11 +270,25 @@ def _explain_operator(
         stream_reason="that of each call in the Python function",
         waits=(),
         held=(),
-        copies=(),
+        copies=_MADE_COMPACT.get(where, ()),
         allocator="that of each call in the Python function",
         workspace_bytes=0,
-        algorithm=f"{by}the Python function {getattr(description.call, '__qualname__', description.call)}",
+        algorithm=by + _called(operator._made_of[1] if chosen is None else chosen.function),
     )
+
+
+_MADE_COMPACT = {
+    "torch": ("each array that a transform gives expanded or moved, made compact on its device by torch",),
+    "jax": ("each array that a transform gives expanded or moved, made compact on its device by XLA",),
+}
+
+
+def _called(call: Any) -> str:
+    if isinstance(call, dict):
+        return ", ".join(f"for {device!r} {_called(function)}" for device, function in call.items())
+    if isinstance(call, Kernel | Function | CompiledFunction | Expression):
+        return repr(call)
+    return f"the Python function {getattr(call, '__qualname__', call)}"
 
 
 def _explain_as_it_is(label: str, name: str, x: Any, where: str) -> ExplainedArgument:

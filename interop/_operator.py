@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from interop._arguments import named, shown, type_name
@@ -15,6 +15,7 @@ from interop._operators import calls, options, registry
 from interop._operators.arguments import bound, refuse_option, signature_of
 from interop._operators.content import key_of, portable
 from interop._operators.description import Description
+from interop._operators.devices import check_devices, joined
 from interop._operators.signature import Signature, SizeRule, parse
 from interop._streams import StreamLike
 from interop._traced import traced_by
@@ -27,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 @named("interop.operator")
 def operator(
     name: str,
-    call: Callable[..., Any],
+    call: Callable[..., Any] | Mapping[str, Callable[..., Any]],
     signature: str,
     *,
     gradient: Callable[..., Any] | None = None,
@@ -43,11 +44,12 @@ def operator(
     ----------
     name : str
         With a package: ``"package::row_sum"``. Defined again, it takes the place of the operator of that name.
-    call : Kernel, Function, CompiledFunction, Expression or callable
+    call : Kernel, Function, CompiledFunction, Expression or callable, or mapping of str to these
         What computes it. The parameters of a kernel, C function or expression are matched by name with the inputs; one
         with the name of a letter is given that size. What a kernel or C function writes are the results, by their
         names, else in order, and the call makes them. A Python function takes the inputs by position, and returns an
-        array, or a tuple of several.
+        array, or a tuple of several. ``{"cpu": f, "cuda": g}`` has one for each kind of device, or for one alone: `g`
+        is called where an array is on a GPU.
     signature : str
         The inputs, their axes, and those of the results: ``"x[..., n], s[n], eps -> [..., n]"``. An input without axes
         is a number; ``...`` are leading axes. ``; sum k`` at the end says that the results are sums over ``k``.
@@ -80,8 +82,10 @@ def operator(
         not take; a function returns no array, or one of another dtype.
     ValueError
         `signature` is none, and the message points at the character; `call` has a parameter that is neither an input
-        nor a size, or does not write the results; `sizes`, `dtype` or `cut` do not fit the signature. In a call: the
-        shapes do not fit, or a function returns an array of another shape; the message points into the signature.
+        nor a size, or does not write the results; it has other keys than ``"cpu"`` and ``"cuda"``, or takes or makes
+        other dtypes for one than for the other; `sizes`, `dtype` or `cut` do not fit the signature. In a call: the
+        shapes do not fit, or a function returns an array of another shape, and the message points into the signature;
+        `call` has nothing for the device of the arrays.
 
     Notes
     -----
@@ -126,7 +130,14 @@ def operator(
             raise TypeError(f"{label}: {option} is {type_name(function)}; accepted: a function, or None")
     if batching not in (None, "loop"):
         raise ValueError(f"{label}: batching is {shown(batching)}; accepted: None, 'loop'")
-    called = _call_of(label, call, parsed, rules)
+    devices = None
+    if isinstance(call, Mapping):
+        call = dict(call)
+        check_devices(label, call)
+        devices = {key: _call_of(f"{label}: for {key!r}", call[key], parsed, rules) for key in call}
+        called = joined(label, devices, parsed)
+    else:
+        called = _call_of(label, call, parsed, rules)
     options.check_sizes(label, rules, parsed, called.letters)
     dtypes = options.dtypes_of(label, dtype, parsed, called.accepted, called.made)
     cuts = options.cut_of(label, cut, parsed, rules)
@@ -136,6 +147,7 @@ def operator(
         parsed,
         called,
         key_of(*made_of),
+        devices=devices,
         gradient=gradient,
         tangent=tangent,
         dtypes=dtypes,
@@ -153,10 +165,15 @@ def _call_of(label: str, call: Any, signature: Signature, sizes: Mapping[str, Si
         return calls.of_expression(label, call, call.parameters, signature)
     if not callable(call):
         raise TypeError(
-            f"{label}: call is {type_name(call)}; accepted: what interop.kernel and interop.elementwise make, a C "
-            "function of interop.load, or a Python function over these"
+            f"{label}: call is {type_name(call)}; accepted: {calls.ACCEPTED}; or {{'cpu': f, 'cuda': g}} of such"
         )
     return calls.of_python(call, signature)
+
+
+def _doc_of(call: Any) -> str | None:
+    if isinstance(call, dict):  # of functions for each kind of device
+        return next(filter(None, map(_doc_of, call.values())), None)
+    return inspect.getdoc(call) if inspect.isroutine(call) else getattr(call, "__doc__", None)
 
 
 def _traced(operator: Operator, /, *inputs: Any, **named: Any) -> Any:
@@ -176,10 +193,11 @@ class Operator:
     def __init__(self, description: Description, made_of: tuple[Any, ...]) -> None:
         self._description, self._made_of = description, made_of
         self._calls = description.make_calls()
+        self._at_once = self._calls.call  # found once
         names = [operand.name for operand in description.signature.inputs]
         self.__name__ = self.__qualname__ = description.name.partition("::")[2]
         self.__signature__ = signature_of(names)
-        doc = inspect.getdoc(made_of[1]) if inspect.isroutine(made_of[1]) else getattr(made_of[1], "__doc__", None)
+        doc = _doc_of(made_of[1])
         self.__doc__ = f"{self.__name__}({', '.join(names)}): {self.signature}" + (f"\n\n{doc}" if doc else "")
 
     @traced_by(_traced, is_method=True)
@@ -187,7 +205,7 @@ class Operator:
         """Compute it."""
         if not named:
             try:
-                made = self._calls.call(inputs)
+                made = self._at_once(inputs)
             except TypeError:
                 self._description.check(inputs)  # which says what is wrong in terms of the signature
                 raise
@@ -208,7 +226,7 @@ class Operator:
         where = self._calls.door(inputs)
         if where == "unknown" and any(map(is_dask_array, inputs)):
             where = "dask"
-        given = self._options(where, stream, execution)
+        given = self._options(where, inputs, stream, execution)
         if where in ("torch", "torch_autograd"):
             from interop.torch import _operators as in_torch
 
@@ -231,12 +249,14 @@ class Operator:
             description.readable(inputs, always=unknown)  # which says of which input
         return description.run(inputs, **given)
 
-    def _options(self, where: str, stream: Any, execution: Any) -> dict[str, Any]:
+    def _options(self, where: str, inputs: Sequence[Any], stream: Any, execution: Any) -> dict[str, Any]:
         """Return the options that are given; TypeError where they cannot be."""
+        description = self._description
         given = {name: x for name, x in (("stream", stream), ("execution", execution)) if x is not None}
+        is_traced = where in ("torch", "torch_autograd", "jax", "dask")
         for name in given:
-            if where in ("torch", "torch_autograd", "jax", "dask") or name not in self._description.keywords:
-                refuse_option(self._description, name, name in self._description.keywords)
+            if is_traced or name not in description.chosen(inputs, execution).keywords:
+                refuse_option(description, name, is_traced and name in description.keywords)
         return given
 
     @property

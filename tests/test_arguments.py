@@ -154,6 +154,7 @@ PARAMETERS = [
     *((f"interop.{function}", name, _given(function, name), MORE.get(name, ()))
       for function in RIGHT for name in inspect.signature(getattr(interop, function)).parameters),
     ("interop.set_allocator", "allocator", _set_allocator, ()),
+    ("interop.operator", "call", lambda value: interop.operator("odd::one", {"cpu": value}, RIGHT["operator"][2]), ()),
     ("interop.register", "kind", interop.register, ()),
     *(("interop.register", name, lambda value, name=name: interop.register(Raises, **{name: value, "writable": 2}), ())
       for name in ("name", "export", "current_stream", "empty")),

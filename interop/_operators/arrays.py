@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from interop import _core
 
-__all__ = ["Facts", "dtype_name", "facts_of", "readable"]
+__all__ = ["Facts", "discrete", "dtype_name", "facts_of", "readable"]
 
 #: A shape, and the name of a dtype.
 Facts = tuple[tuple[Any, ...], str]
@@ -27,6 +28,11 @@ def facts_of(x: Any) -> Facts:
     """Return the shape and the dtype's name of an array that says them, as those that `readable` returns do."""
     shape = x.shape
     return (shape if type(shape) is tuple else tuple(shape)), dtype_name(x.dtype)
+
+
+def discrete(results: Sequence[Facts]) -> tuple[int, ...]:
+    """Return the places of those that have no gradients: of integers, and of truth values."""
+    return tuple(place for place, (_, dtype) in enumerate(results) if dtype.startswith(("int", "uint", "bool")))
 
 
 def readable(label: str, name: str, x: Any, always: bool = False) -> Any:

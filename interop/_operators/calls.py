@@ -11,10 +11,14 @@ from interop._functions.parameters import Parameter
 from interop._operators.arrays import facts_of
 from interop._operators.signature import KEYWORDS, Signature, SizeRule
 
-__all__ = ["Call", "of_array_function", "of_expression", "of_python"]
+__all__ = ["ACCEPTED", "Call", "is_kernel", "of_array_function", "of_expression", "of_python"]
 
 #: (what is called, places, values, tail): see `Call.prepare`.
 Prepared = tuple[Callable[..., Any], tuple[int, ...], tuple[Any, ...], tuple[Any, ...] | None]
+#: What an operator calls.
+ACCEPTED = (
+    "what interop.kernel and interop.elementwise make, a C function of interop.load, or a Python function over these"
+)
 _OTHERWISE = "a Python function that calls it, as call="
 
 
@@ -72,6 +76,11 @@ def of_expression(label: str, expression: Any, parameters: Sequence[str], signat
     return Call(call, KEYWORDS, ("",) * len(signature.arrays), ("",), prepare, calls, takes.letters)
 
 
+def is_kernel(function: ArrayFunction) -> bool:
+    """Is it launched on the stream of the call?"""
+    return "grid" in function._keywords
+
+
 def of_array_function(label: str, function: ArrayFunction, signature: Signature, extra: Mapping[str, SizeRule]) -> Call:
     """Return the call of a kernel or C function, whose parameters are matched by name.
 
@@ -110,8 +119,7 @@ def of_array_function(label: str, function: ArrayFunction, signature: Signature,
     def calls(inputs: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
         return made, takes.arguments(inputs)
 
-    is_kernel = "grid" in function._keywords  # which is launched on the stream of the call
-    in_graphs = is_kernel or function._in_graphs or any(p.kind == "stream" for p in function._parameters)
+    in_graphs = is_kernel(function) or function._in_graphs or any(p.kind == "stream" for p in function._parameters)
     keywords = tuple(name for name in KEYWORDS if name in made._keywords)
     accepted = tuple(parameters[signature.inputs[place].name].dtype for place in signature.arrays)
     dtypes = tuple(parameters[name].dtype for name in results)

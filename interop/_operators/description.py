@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from interop import _core
-from interop._arguments import type_name
-from interop._operators.arrays import Facts, facts_of, readable
+from interop._arguments import shown, type_name
+from interop._operators.arrays import Facts, discrete, facts_of, readable
 from interop._operators.calls import Call
 from interop._operators.options import DtypeRule
 from interop._operators.signature import LEADING, Signature, SizeRule, shown_shape
@@ -18,7 +18,7 @@ __all__ = ["Description"]
 class Description:
     """An operator, and what follows from its signature without memory.
 
-    `call` takes the inputs by position, numbers as numbers, and gives an array, or a tuple of several.
+    `call` says what is called; where there are `devices`, it is what all of these say, and one of them is called.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class Description:
         call: Call,
         key: str,
         *,
+        devices: Mapping[str, Call] | None = None,
         gradient: Callable[..., Any] | None = None,
         tangent: Callable[..., Any] | None = None,
         dtypes: Sequence[DtypeRule] = (),
@@ -38,11 +39,10 @@ class Description:
         self.name = self.label = name
         self.signature = signature
         self.gradient, self.tangent, self.cut, self.batching, self.key = gradient, tangent, cut, batching, key
-        self.call: Callable[..., Any] = call.function
         self.keywords = call.keywords
-        self._prepare, self._accepted, self._made = call.prepare, call.accepted, call.made
-        #: What `call` calls, and with which arguments, of the inputs; None where it is a Python function.
-        self.calls = call.calls
+        self._call, self._accepted, self._made = call, call.accepted, call.made
+        #: What is called for arrays on each kind of device; None where it is the same everywhere.
+        self.devices = devices
         #: Are the results of the shapes and dtypes of `results`, without `check_results`?
         self.is_exact = call.is_exact
         self.in_graphs = call.in_graphs
@@ -185,27 +185,60 @@ class Description:
         read = self.readable(inputs)
         return read, self.results([facts_of(read[place]) for place in self.signature.arrays])
 
+    def chosen(self, inputs: Sequence[Any], execution: Any = None) -> Call:
+        """Return what is called for these inputs, which are memory; ValueError where there is nothing for their device.
+
+        A function of it takes the inputs by position, numbers as numbers, and gives an array, or a tuple of several.
+        """
+        if self.devices is None:
+            return self._call
+        if execution is not None:
+            device, what = "cuda", "execution is given, which is of 'cuda'"
+        else:
+            arrays = tuple([inputs[place] for place in self.signature.arrays])
+            device = _core.device_of(self.label, self._names, arrays)
+            what = f"the arrays are on {shown(device)}"
+        return self.of_device(device, what)
+
+    def of_device(self, device: str, what: str = "") -> Call:
+        """Return what is called on a kind of device; ValueError, which says `what` it is of, where that is nothing."""
+        devices = self.devices or {}
+        if device in devices or self.devices is None:
+            return devices.get(device, self._call)
+        given = " and ".join(map(repr, devices))
+        raise ValueError(
+            f"{self.label}: {what}, and call has a function for {given} alone; accepted: {given}, or an operator whose "
+            "call has one for that, too"
+        )
+
     def run(self, inputs: Sequence[Any], **options: Any) -> Any:
         """Call `call` at once with these inputs, and check what it returns. `options` are of `keywords`."""
         inputs, expected = self.check(inputs)
-        made = self.call(*inputs, **options)
+        made = self.chosen(inputs, options.get("execution")).function(*inputs, **options)
         return made if self.is_exact else self.check_results(made, expected)
 
     def make_calls(self) -> _core.OperatorCalls:
         """Return what runs calls at once, and keeps what follows from the types and shapes of their inputs."""
         names = [operand.name for operand in self.signature.inputs]
         return _core.OperatorCalls(
-            self.label, names, self.signature.arrays, not self.is_exact, self.prepare, self.check_results
+            self.label,
+            names,
+            self.signature.arrays,
+            not self.is_exact,
+            self.devices is not None,
+            self.prepare,
+            self.check_results,
         )
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return what `_core.OperatorCalls` keeps of calls with inputs of these types and shapes, or None.
 
-        That is what `Call.prepare` says, and the results' shapes and dtypes where they are to be checked.
+        That is what `Call.prepare` says, the results' shapes and dtypes where they are to be checked, and the places of
+        those that are no floats, real or complex.
         """
         read, expected = self.check(inputs)
         if any(x is not y for x, y in zip(read, inputs, strict=True)):
             return None
         shapes = [facts_of(inputs[place])[0] for place in self.signature.arrays]
         sizes = self.signature.sizes_of(self.label, shapes, self.sizes)
-        return (*self._prepare(sizes), None if self.is_exact else expected)
+        return (*self.chosen(inputs).prepare(sizes), None if self.is_exact else expected, discrete(expected))

@@ -38,6 +38,8 @@ def compute_operator(description: Description, args: Sequence[Any]) -> Any:
             refuse(label, operand.name, x, f"a number, as {operand.name}.compute() of one is")
         numbers.append(x if operand.axes is None else None)
     check_libraries(label, arrays)
+    metas = [None if x.axes is None else arrays[x.name]._meta for x in signature.inputs]
+    description.chosen(metas)  # for what it throws: there may be nothing to call where the blocks are
     sizes = _sizes(description, arrays)
     expected = description.results(_facts(description, arrays, sizes))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -109,6 +109,10 @@ class Form:
         """Return the shape and dtype of each result; raise for operands that do not fit."""
         raise NotImplementedError
 
+    def on(self, platform: str) -> Form:
+        """Return what is computed in a program for a platform of JAX's; raise where that is nothing."""
+        return self
+
     def compute(self, *operands: Any) -> tuple[Any, ...]:
         """Call the function of arrays that are traced, and return its results, all arrays of JAX's."""
         expected = self.facts(operands)
@@ -163,7 +167,15 @@ class Form:
 
 @dataclass(frozen=True, repr=False)
 class Results(Form):
-    """The results of an operator, of its inputs."""
+    """The results of an operator, of its inputs: of what it calls on one kind of device, where that is not the same."""
+
+    device: str = ""
+
+    def on(self, platform: str) -> Form:
+        if self.description.devices is None:
+            return self
+        self.description.of_device(platform, f"JAX compiles it for {platform!r}")
+        return replace(self, device=platform)
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -181,12 +193,11 @@ class Results(Form):
         return [*self.description.results(self.array_facts(self.given(operands)))]
 
     def _call(self, *operands: Any) -> Sequence[Any]:
-        inputs = self.given(operands)
+        expected, call = self.facts(operands), self.description.of_device(self.device).function
         with self.reading("call", **_named(self.inputs, operands)):
-            made = self.description.call(*inputs)
-        several = len(self.outputs) > 1
-        made = self.description.check_results(made, self.facts(operands))
-        return _arrays_of_jax(self.label, "call", made if several else (made,))
+            made = call(*self.given(operands))
+        made = self.description.check_results(made, expected)
+        return _arrays_of_jax(self.label, "call", made if len(expected) > 1 else (made,))
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,6 +15,7 @@ from jax.interpreters import batching, mlir
 
 from interop._libraries.jax import keeping
 from interop._operations.promotion import numpy_dtype
+from interop._operators.devices import DEVICES
 from interop.jax._operator_analysis import Found, look_at
 from interop.jax._operator_forms import Form
 from interop.jax._operator_partition import partitioned
@@ -28,8 +29,8 @@ __all__ = ["bind", "new_primitive"]
 _Aval = Any  # jax.core.ShapedArray
 
 
-def new_primitive(name: str) -> Any:
-    """Return a primitive with all rules but those of derivatives."""
+def new_primitive(name: str, by_platform: bool = False) -> Any:
+    """Return a primitive with all rules but those of derivatives. `by_platform`: a form may differ by platform."""
     primitive: Any = Primitive(name)
     primitive.multiple_results = True
 
@@ -43,7 +44,9 @@ def new_primitive(name: str) -> Any:
 
     primitive.def_impl(lambda *operands, form: run_primitive(form.label, compiled(form), *operands))
     primitive.def_abstract_eval(_type)
-    mlir.register_lowering(primitive, _lower)
+    mlir.register_lowering(primitive, _lower_elsewhere)
+    for platform in DEVICES if by_platform else ():  # so that a program for several has both
+        mlir.register_lowering(primitive, functools.partial(_lower_on, platform), platform)
     batching.primitive_batchers[primitive] = lambda values, dims, form: _vmap(primitive, values, dims, form)
     know_devices(primitive)
     return primitive
@@ -65,7 +68,13 @@ def _type(*operands: _Aval, form: Form) -> list[_Aval]:
     ]
 
 
-def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, form: Form) -> Any:
+def _lower_elsewhere(ctx: mlir.LoweringRuleContext, *operands: Any, form: Form) -> Any:
+    platforms: Any = ctx.platforms or ctx.module_context.platforms
+    return _lower_on(platforms[0], ctx, *operands, form=form)
+
+
+def _lower_on(platform: str, ctx: mlir.LoweringRuleContext, *operands: Any, form: Form) -> Any:
+    form = form.on(platform)
     call = form.compute
     if not is_local(form.label, ctx):
         shapes = tuple(x.shape for x in ctx.avals_in), tuple(x.shape for x in ctx.avals_out)

@@ -24,7 +24,7 @@ __all__ = ["compute"]
 
 _Tracer = jax.core.Tracer
 
-operator_p: Any = new_primitive("interop_operator")
+operator_p: Any = new_primitive("interop_operator", by_platform=True)
 ad.primitive_jvps[operator_p] = lambda primals, tangents, form: jvp(operator_p, primals, tangents, form)
 ad.primitive_transposes[operator_p] = refuse_transpose
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch.autograd import forward_ad
 
+from interop import _core
 from interop._arguments import type_name
 from interop._operators.description import Description
 from interop.torch._tensors import by_vmap, has_tangent, is_batched, name_of, needing_grad, outer_levels
@@ -32,7 +33,6 @@ class Known:
         self.names = [signature.inputs[place].name for place in self.arrays]
         self.numbers = [place for place, operand in enumerate(signature.inputs) if operand.axes is None]
         self.count = len(signature.inputs)
-        self.total = self.count + len(signature.outputs)
         self.several = len(signature.outputs) > 1
         self.keeps_all = keeps_all
         both = (*signature.inputs, *signature.outputs)
@@ -40,31 +40,36 @@ class Known:
         #: The places, among the inputs and the results, of the arrays that a call keeps.
         self.kept = [place for place, operand in enumerate(both) if operand.axes is not None and reads[place]]
         order = {place: k for k, place in enumerate((*self.kept, *self.numbers))}
-        self._found = operator.itemgetter(*(order.get(place, -1) for place in range(len(both))))
+        sources = [order.get(place, -1) for place in range(len(both))]
+        self._values, self.pick_kept = _picker(sources), _picker(self.kept)
         self._calls = description.make_calls()
-        self._is_exact = description.is_exact
+        #: Compute, of tensors that are memory, where torch records nothing: see `run_slowly`. Or NotImplemented.
+        self.run: Callable[[tuple[Any, ...]], Any] = self._calls.run_and_tell if description.is_exact else self._watched
+        is_array = [operand.axes is not None for operand in signature.inputs]
+        check = functools.partial(_checked, description)
+        #: Return None and the gradients by the inputs, of (grads, saved, numbers, facts). Or NotImplemented.
+        self.differentiate = _core.OperatorGradient(self.gradient, sources, is_array, check).call
 
     @functools.cached_property
     def with_tangents(self) -> Known:
         """The same for calls that may have tangents."""
         return Known(self.description, keeps_all=True)
 
-    def run(self, inputs: tuple[Any, ...]) -> Any:
-        """Call `call` at once, of tensors that are memory, where torch records nothing.
+    def run_slowly(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Call `call` at once.
 
-        Returns the results, and `facts`. Raises where `call` has written to an input, as far as torch counts that.
+        Returns the results, and what `told` does.
         """
-        made: Any
-        if self._is_exact:
-            made = self._calls.run_and_tell(inputs)
-            if made is NotImplemented:
-                made = self.description.run(inputs), self.facts(inputs)
-            return made
+        made = self.description.run(inputs)
+        return made, *self.told(inputs, made)
+
+    def _watched(self, inputs: tuple[Any, ...]) -> Any:
+        """Return what `run_slowly` does; raise where `call` has written to an input, as far as torch counts that."""
         tensors = self.tensors(inputs)
         versions = [None if x.is_inference() else x._version for x in tensors]
         made = self._calls.run_and_tell(inputs)
         if made is NotImplemented:
-            made = self.description.run(inputs), self.facts(inputs)
+            made = self.run_slowly(inputs)
         for name, x, version in zip(self.names, tensors, versions, strict=True):
             if version is not None and x._version != version:
                 raise TypeError(
@@ -73,9 +78,12 @@ class Known:
                 )
         return made
 
-    def facts(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the shapes and dtypes of the inputs that are arrays."""
-        return tuple((x.shape, x.dtype) for x in self.tensors(inputs))
+    def told(self, inputs: Sequence[Any], made: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], list[int]]:
+        """Return the shapes and dtypes of the arrays, the numbers, and the places of the results without a gradient."""
+        facts = tuple((x.shape, x.dtype) for x in self.tensors(inputs))
+        numbers = tuple(inputs[place] for place in self.numbers)
+        results = enumerate(made if self.several else (made,))
+        return facts, numbers, [place for place, x in results if not x.is_floating_point() and not x.is_complex()]
 
     def tensors(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the inputs that are arrays."""
@@ -91,26 +99,13 @@ class Known:
 
     def values(self, kept: Sequence[torch.Tensor], numbers: Sequence[Any]) -> tuple[Any, ...]:
         """Return the inputs and the results of a call, None for those that it has not kept."""
-        found: tuple[Any, ...] = self._found((*kept, *numbers, None))
-        return found
+        return self._values((*kept, *numbers, None))
 
-    def gradients(self, values: Sequence[Any], facts: tuple[Any, ...], *grads: Any) -> Sequence[Any]:
-        """Return the gradients by the inputs, of the results' gradients; raise for anything else."""
-        g = tuple([compact(x) for x in grads]) if self.several else compact(grads[0])
-        given = self.gradient(g, *values)  # type: ignore[misc]
-        return given if self._calls.fit(given, facts) else self._checked(given, facts)
-
-    def _checked(self, given: Any, facts: Sequence[tuple[Any, Any]]) -> list[Any]:
-        checked = self.description.check_gradients(given, [(tuple(shape), name_of(dtype)) for shape, dtype in facts])
-        results: list[Any] = [None] * self.count
-        for place, name, x in zip(self.arrays, self.names, checked, strict=True):
-            if x is not None and not isinstance(x, torch.Tensor):
-                raise TypeError(
-                    f"{self.description.label}: gradient returned {type_name(x)} for {name}; accepted: torch.Tensor, "
-                    "as the inputs are"
-                )
-            results[place] = x
-        return results
+    def gradients(self, saved: Any, numbers: Any, facts: Any, *grads: Any) -> Any:
+        """Return what `differentiate` does, whatever torch made the gradients of the results of."""
+        if any(map(is_batched, grads)):
+            return tuple(by_vmap(functools.partial(self.gradients, saved, numbers, facts), grads))
+        return self.differentiate(tuple([compact(x) for x in grads]), saved, numbers, facts, True)
 
     def refuse_tangent(self, has_tangent: Sequence[bool]) -> NoReturn:
         """Raise for the first input that has a tangent."""
@@ -129,6 +124,21 @@ class Known:
         expected = [(tuple(x.shape), name_of(x.dtype)) for x in outputs]
         checked = self.description.check_tangents(made, expected)
         return checked if self.several else (checked,)
+
+
+def _checked(description: Description, given: Any, facts: Sequence[tuple[Any, Any]]) -> tuple[Any, ...]:
+    """Return None and the gradients that `gradient` has given; raise for anything else."""
+    checked = description.check_gradients(given, [(tuple(shape), name_of(dtype)) for shape, dtype in facts])
+    inputs = description.signature.inputs
+    results: list[Any] = [None] * len(inputs)
+    for place, x in zip(description.signature.arrays, checked, strict=True):
+        if x is not None and not isinstance(x, torch.Tensor):
+            raise TypeError(
+                f"{description.label}: gradient returned {type_name(x)} for {inputs[place].name}; accepted: "
+                "torch.Tensor, as the inputs are"
+            )
+        results[place] = x
+    return (None, *results)
 
 
 def _reads(function: Callable[..., Any] | None, count: int) -> list[bool]:
@@ -156,15 +166,23 @@ def compact(x: torch.Tensor) -> torch.Tensor:
     return x.resolve_conj().resolve_neg().contiguous()
 
 
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return a function that returns what is at these places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return (lambda values: (values[places[0]],)) if places else lambda values: ()
+
+
 class Below(NamedTuple):
     """An operator at the levels below one of a transform, which computes in the place of `Known`."""
 
     known: Known
     compute: Callable[[tuple[Any, ...]], Any]
 
-    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return what `Known.run` does."""
-        return self.compute(inputs), self.known.facts(inputs)
+        made = self.compute(inputs)
+        return made, *self.known.told(inputs, made)
 
 
 class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
@@ -178,44 +196,36 @@ class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[mi
     @staticmethod
     def forward(ctx: Any, step: Known | Below, *inputs: Any) -> Any:
         """Compute, and keep what the derivatives read."""
-        made, facts = step.run(inputs)
-        known = step.known
-        outputs = made if known.several else (made,)
-        both = (*inputs, *outputs)
-        ctx.known, ctx.facts = known, facts
-        ctx.save_for_backward(*[both[place] for place in known.kept])
-        if known.keeps_all:
-            ctx.save_for_forward(*[both[place] for place in known.kept])
-        if known.numbers:
-            ctx.numbers = [inputs[place] for place in known.numbers]
-        for x in outputs:
-            if not x.is_floating_point() and not x.is_complex():
-                discrete = [x for x in outputs if not x.is_floating_point() and not x.is_complex()]
-                ctx.mark_non_differentiable(*discrete)
-                break
+        known, ran = step.known, step.run(inputs)
+        made, facts, numbers, discrete = known.run_slowly(inputs) if ran is NotImplemented else ran
+        ctx.recorded = known, numbers, facts
+        if known.kept:
+            kept = known.pick_kept((*inputs, *made) if known.several else (*inputs, made))
+            ctx.save_for_backward(*kept)
+            if known.keeps_all:
+                ctx.save_for_forward(*kept)
+        if discrete:
+            ctx.mark_non_differentiable(*[made[place] if known.several else made for place in discrete])
         return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Return the gradients, of which torch's record goes on where it is asked for."""
-        known, facts, values = ctx.known, ctx.facts, ctx.saved_tensors
-        if len(values) != known.total:
-            values = known.values(values, ctx.numbers if known.numbers else ())
-        for x in grads:
-            if is_batched(x):
-                return None, *by_vmap(functools.partial(known.gradients, values, facts), grads)
-        return None, *known.gradients(values, facts, *grads)
+        known, numbers, facts = ctx.recorded
+        saved = ctx.saved_tensors if known.kept else ()
+        made = known.differentiate(grads, saved, numbers, facts)
+        return known.gradients(saved, numbers, facts, *grads) if made is NotImplemented else made
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Return the tangents of the results."""
-        known, tangents = ctx.known, tangents[1:]
+        (known, numbers, _), tangents = ctx.recorded, tangents[1:]
         if known.tangent is None:
             with forward_ad._set_fwd_grad_enabled(True):
                 known.refuse_tangent([*map(has_tangent, ctx.saved_tensors)])
         with outer_levels():
             kept = [forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
-            values = known.values(kept, ctx.numbers if known.numbers else ())
+            values = known.values(kept, numbers)
             computed = functools.partial(known.tangents, values)
             is_mapped = any(x is not None and is_batched(x) for x in tangents)
             made = by_vmap(computed, tangents) if is_mapped else computed(*tangents)

@@ -103,7 +103,8 @@ class _Defined:
         records = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)  # autograd has been asked before
         try:
-            made, _ = self.known.run(given)
+            ran = self.known.run(given)
+            made = (self.known.run_slowly(given) if ran is NotImplemented else ran)[0]
             if self.description.is_exact:
                 return made
             taken = {_storage(x) for x in self.known.tensors(inputs)}
@@ -126,6 +127,8 @@ class _Defined:
                     f"{self.description.label}: {self.known.names[0]} is on {first.device} and {name} is on "
                     f"{x.device}; accepted: all arrays on one device"
                 )
+        if first.device.type != "meta":
+            self.description.of_device(first.device.type, f"{self.known.names[0]} is on '{first.device}'")
         _assume_alike(self.description, tensors)
         expected = self.description.results([(tuple(x.shape), name_of(x.dtype)) for x in tensors])
         results = tuple(first.new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in expected)

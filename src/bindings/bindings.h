@@ -38,6 +38,7 @@ void bind_load(nanobind::module_& m);
 void bind_loaded_kernel(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
+void bind_operator_gradient(nanobind::module_& m);
 void bind_operators(nanobind::module_& m);
 void bind_profile(nanobind::module_& m);
 void bind_register(nanobind::module_& m);

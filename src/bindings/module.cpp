@@ -33,6 +33,7 @@ NB_MODULE(in_main_interpreter, m) {
   interop::bindings::bind_load(m);
   interop::bindings::bind_xla_function(m);
   interop::bindings::bind_matmul(m);
+  interop::bindings::bind_operator_gradient(m);
   interop::bindings::bind_operators(m);
   interop::bindings::bind_memory(m);
   interop::bindings::bind_profile(m);

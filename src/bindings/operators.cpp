@@ -31,18 +31,21 @@ struct Plan {
   std::vector<nb::object> types;   // of all inputs
   std::vector<nb::object> shapes;  // of the arrays
   std::vector<nb::object> dtypes;  // of the arrays; none where what is called checks them
+  DLDeviceType device = kDLCPU;    // where the call runs; the same for all where one function serves everywhere
   nb::object target;
   std::vector<int> places;         // of each argument among the inputs; -1 for one of `values`
   std::vector<nb::object> values;  // beside the places
   nb::object tail;                 // None: the arguments by position; else they are a tuple, and these follow it
   nb::object expected;             // None, or a tuple of the results' shapes and dtypes
   nb::tuple told;                  // the arrays' shapes and dtypes, for a gradient's check
+  nb::object discrete;             // a tuple of the places of the results without a gradient
   std::vector<nb::object> made;    // the results' dtypes, once they have been checked
 };
 
 /// The inputs that are arrays, and what they say of themselves.
 struct Facts {
   std::vector<nb::object> shapes, dtypes;
+  DLDeviceType device = kDLCPU;
 };
 
 bool equal(const nb::object& a, const nb::object& b) {
@@ -62,11 +65,12 @@ bool is_traced_number(nb::handle x) {
 class OperatorCalls {
  public:
   OperatorCalls(std::string label, std::vector<std::string> names, std::vector<int> arrays, bool asks_dtypes,
-                nb::object prepare, nb::object check)
+                bool asks_device, nb::object prepare, nb::object check)
       : label_(std::move(label)),
         names_(std::move(names)),
         arrays_(std::move(arrays)),
         asks_dtypes_(asks_dtypes),
+        asks_device_(asks_device),
         prepare_(std::move(prepare)),
         check_(std::move(check)) {}
 
@@ -115,31 +119,24 @@ class OperatorCalls {
     return plan ? checked(*plan, run_plan(*plan, inputs)) : nb::borrow(Py_NotImplemented);
   }
 
-  /// The same, and a tuple of the arrays' shapes and dtypes.
+  /// The same, with a tuple of the arrays' shapes and dtypes, the inputs that are no arrays, and the places of the
+  /// results that are no floats.
   nb::object run_and_tell(const nb::tuple& inputs) {
     const std::shared_ptr<Plan> plan = plan_of(inputs);
     if (!plan) return nb::borrow(Py_NotImplemented);
     nb::object made = checked(*plan, run_plan(*plan, inputs));
-    return nb::make_tuple(std::move(made), plan->told);
-  }
-
-  /// Are these what gradients of arrays of such shapes and dtypes are: a tuple with one for each input, or None?
-  bool fit(nb::handle gradients, const nb::tuple& told) const {
-    if (!PyTuple_CheckExact(gradients.ptr()) || nb::len(gradients) != names_.size()) return false;
-    const auto given = nb::borrow<nb::tuple>(gradients);
-    size_t k = 0;
-    for (size_t i = 0; i < names_.size(); ++i) {
-      const nb::handle x = given[i];
-      const bool is_array = k < arrays_.size() && static_cast<size_t>(arrays_[k]) == i;
-      const nb::handle facts = is_array ? nb::handle(told[k++]) : nb::handle();
-      if (x.is_none()) continue;
-      if (!is_array) return false;
-      const nb::object dtype = exchange::attribute_or_null(x, kDtype);
-      if (!dtype.is(facts[1])) return false;
-      const nb::object shape = exchange::attribute_or_null(x, kShape);
-      if (!shape.is_valid() || !equal(shape, facts[0])) return false;
+    const size_t count = names_.size() - arrays_.size();
+    nb::object numbers = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    if (!numbers.is_valid()) nb::raise_python_error();
+    for (size_t i = 0, k = 0; i < names_.size(); ++i) {
+      if (k < arrays_.size() && static_cast<size_t>(arrays_[k]) == i) {
+        ++k;
+      } else {
+        const nb::handle x = inputs[i];
+        PyTuple_SET_ITEM(numbers.ptr(), static_cast<Py_ssize_t>(i - k), x.inc_ref().ptr());
+      }
     }
-    return true;
+    return nb::make_tuple(std::move(made), plan->told, std::move(numbers), plan->discrete);
   }
 
  private:
@@ -184,10 +181,22 @@ class OperatorCalls {
       if (!dtype.is_valid()) return false;
       facts.dtypes.push_back(std::move(dtype));
     }
+    if (asks_device_) facts.device = device_of(inputs);
     return true;
   }
 
+  DLDeviceType device_of(const nb::tuple& inputs) const {
+    const int count = static_cast<int>(arrays_.size());
+    Room<Argument> arguments(count);
+    for (int k = 0; k < count; ++k) {
+      const auto place = static_cast<size_t>(arrays_[static_cast<size_t>(k)]);
+      arguments[k] = {names_[place].c_str(), inputs[place]};
+    }
+    return exchange::device_of(label_.c_str(), arguments.data(), count).device_type;
+  }
+
   bool fits(const Plan& plan, const nb::tuple& inputs, const Facts& facts) const {
+    if (plan.device != facts.device) return false;
     for (size_t i = 0; i < plan.types.size(); ++i) {
       if (!nb::handle(inputs[i]).type().is(plan.types[i])) return false;
     }
@@ -217,11 +226,13 @@ class OperatorCalls {
     for (const nb::handle x : inputs) plan->types.push_back(nb::borrow(x.type()));
     plan->shapes = facts.shapes;
     plan->dtypes = facts.dtypes;
+    plan->device = facts.device;
     plan->target = parts[0];
     for (const nb::handle place : nb::borrow<nb::tuple>(parts[1])) plan->places.push_back(nb::cast<int>(place));
     for (const nb::handle value : nb::borrow<nb::tuple>(parts[2])) plan->values.push_back(nb::borrow(value));
     plan->tail = parts[3];
     plan->expected = parts[4];
+    plan->discrete = parts[5];
     nb::list told;
     for (size_t k = 0; k < arrays_.size(); ++k) {
       told.append(nb::make_tuple(facts.shapes[k], attribute(inputs[static_cast<size_t>(arrays_[k])], kDtype)));
@@ -293,22 +304,37 @@ class OperatorCalls {
   const std::string label_;
   const std::vector<std::string> names_;
   const std::vector<int> arrays_;
-  const bool asks_dtypes_;
+  const bool asks_dtypes_, asks_device_;
   const nb::object prepare_, check_;
   nb::object record_, known_;
   std::vector<std::shared_ptr<Plan>> plans_;
   size_t next_ = 0;
 };
 
+std::string device_of(const char* function, const std::vector<std::string>& names, const nb::tuple& arrays) {
+  const int count = static_cast<int>(names.size());
+  Room<Argument> arguments(count);
+  for (int k = 0; k < count; ++k) {
+    const auto place = static_cast<size_t>(k);
+    arguments[k] = {names[place].c_str(), arrays[place]};
+  }
+  const DLDevice found = exchange::device_of(function, arguments.data(), count);
+  return found.device_type == kDLCUDA ? "cuda" : device_text(found);
+}
+
 }  // namespace
 
 void bind_operators(nb::module_& m) {
+  m.def("device_of", &device_of, nb::arg("function"), nb::arg("names"), nb::arg("arrays"),
+        nb::sig("def device_of(function: str, names: collections.abc.Sequence[str], arrays: tuple[typing.Any, ...]) -> "
+                "str"),
+        "\"cpu\" or \"cuda\", where a call of these arrays runs; else the device of the first that is on another.");
   nb::class_<OperatorCalls>(m, "OperatorCalls", "The calls of an operator that are run at once.")
-      .def(nb::init<std::string, std::vector<std::string>, std::vector<int>, bool, nb::object, nb::object>(),
-           nb::arg("label"), nb::arg("names"), nb::arg("arrays"), nb::arg("asks_dtypes"), nb::arg("prepare"),
-           nb::arg("check"),
+      .def(nb::init<std::string, std::vector<std::string>, std::vector<int>, bool, bool, nb::object, nb::object>(),
+           nb::arg("label"), nb::arg("names"), nb::arg("arrays"), nb::arg("asks_dtypes"), nb::arg("asks_device"),
+           nb::arg("prepare"), nb::arg("check"),
            nb::sig("def __init__(self, label: str, names: collections.abc.Sequence[str], arrays: "
-                   "collections.abc.Sequence[int], asks_dtypes: bool, prepare: "
+                   "collections.abc.Sequence[int], asks_dtypes: bool, asks_device: bool, prepare: "
                    "collections.abc.Callable[[tuple[typing.Any, ...]], tuple[typing.Any, ...] | None], check: "
                    "collections.abc.Callable[[typing.Any, tuple[typing.Any, ...]], typing.Any]) -> None"))
       .def("call", &OperatorCalls::call, nb::arg(),
@@ -324,10 +350,8 @@ void bind_operators(nb::module_& m) {
       .def_static("is_known", &OperatorCalls::is_known, nb::arg().none(), "Is it of an array type that is known?")
       .def("run_and_tell", &OperatorCalls::run_and_tell, nb::arg(),
            nb::sig("def run_and_tell(self, inputs: tuple[typing.Any, ...], /) -> typing.Any"),
-           "What `run` returns, and a tuple of the arrays' shapes and dtypes.")
-      .def("fit", &OperatorCalls::fit, nb::arg().none(), nb::arg(),
-           nb::sig("def fit(self, gradients: typing.Any, told: tuple[tuple[typing.Any, typing.Any], ...], /) -> bool"),
-           "Is it a tuple with None, or an array of the shape and dtype of the input, for each input?")
+           "What `run` returns, and tuples of the arrays' shapes and dtypes, of the other inputs, and of the places of "
+           "the results that have no gradient.")
       .def("record_by", &OperatorCalls::set_record, nb::arg(), nb::arg(),
            nb::sig("def record_by(self, record: collections.abc.Callable[..., typing.Any], known: typing.Any, /) -> "
                    "None"),

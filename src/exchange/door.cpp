@@ -1,5 +1,7 @@
-/// Who computes a call.
+/// Who computes a call, and where.
 #include "exchange/door.h"
+
+#include <memory>
 
 #include "exchange/route.h"
 #include "exchange/routes/torch.h"
@@ -33,6 +35,25 @@ Computes who_computes(const char* function, const Argument* arrays, int count, i
     is_traced |= tracing == Tracing::tracer;
   }
   return execution.is_none() || is_traced ? Computes::jax : Computes::interop;
+}
+
+DLDevice device_of(const char* function, const Argument* arrays, int count) {
+  DLDevice found = {kDLCPU, 0};
+  for (int k = 0; k < count; ++k) {
+    const auto operand = std::make_unique<Operand>();  // not on the stack: what is read may call interop again
+    operand->function = function;
+    operand->name = arrays[k].name;
+    operand->object = arrays[k].object;
+    operand->route = &route_of(operand->object, function, operand->name);
+    operand->below_autograd = operand->route->is_torch();
+    operand->route->enter(*operand);
+    operand->route->inspect(*operand);
+    const DLDevice device = operand->tensor.device;
+    if (device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged) return {kDLCUDA, device.device_id};
+    if (device.device_type != kDLCPU && device.device_type != kDLCUDAHost && found.device_type == kDLCPU)
+      found = device;
+  }
+  return found;
 }
 
 bool is_concrete_in_jax(nb::handle x) {

@@ -1,4 +1,4 @@
-/// Who computes a call.
+/// Who computes a call, and where.
 #pragma once
 
 #include <interop/call.h>
@@ -23,6 +23,11 @@ enum class Computes : uint8_t {
 /// argument, for what is no array.
 Computes who_computes(const char* function, const Argument* arrays, int count, int all_count,
                       nanobind::handle execution);
+
+/// Where a call of these arrays runs: kDLCUDA if one of them is in the memory of a GPU, or in managed memory, kDLCPU if
+/// all are in host memory, be it pinned; else the first other device. Throws, naming the argument, for what cannot be
+/// read.
+DLDevice device_of(const char* function, const Argument* arrays, int count);
 
 /// Is it an array of JAX's that has values, not a tracer?
 bool is_concrete_in_jax(nanobind::handle x);

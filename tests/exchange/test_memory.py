@@ -7,6 +7,7 @@ needs one is in tests/gpu/test_memory.py.
 from __future__ import annotations
 
 import pytest
+from helpers import machine
 
 # ---- device memory ----
 

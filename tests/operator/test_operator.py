@@ -91,7 +91,7 @@ def test_a_kernel_is_known_without_a_gpu():
         description.results([((5, 4), "float32"), ((4, 3), "float32")])
     with pytest.raises(TypeError, match=r"^interop.kernel\('f'\): x is float32 of shape \(5, 4\).* on a CUDA device"):
         op(np.ones((5, 4), "float32"), 1, np.ones((4, 3)))
-    function, args = description.calls([X, 2.0, np.ones((4, 3))])
+    function, args = description.chosen([]).calls([X, 2.0, np.ones((4, 3))])
     assert repr(function) == repr(kernel)
     assert [args[0] is X, args[1].shape, *args[2:]] == [True, (4, 3), 2.0, 4]
 

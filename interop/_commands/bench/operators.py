@@ -29,22 +29,22 @@ def run(torch: Any) -> Iterable[Row]:
         return
     kernel = interop.kernel(_SOURCE, "scale", threads="y")
     made = kernel.returning(y="x")
-    count = _ROWS * _COLUMNS
 
-    def scale(x: Any) -> Any:
-        return made(x, _BY, count)
+    def scale(x: Any, by: float) -> Any:
+        return made(x, by, x.numel())
 
     operator = interop.operator(
         "interop_bench::scale",
         kernel,
         "x[..., n], by -> [..., n]",
         sizes={"count": lambda leading, n: leading * n},
-        gradient=lambda g, x, by, y: (made(g, _BY, count), None),
+        gradient=lambda g, x, by, y: (scale(g, by), None),
     )
-    recorded = {
-        _FUNCTION: _by_function(torch, scale),
+    by_hand, custom = _by_function(torch, scale), _by_custom_operator(torch, scale)
+    recorded: dict[str, Callable[[Any], Any]] = {
+        _FUNCTION: lambda x: by_hand(x, _BY),
         _OPERATOR: lambda x: operator(x, _BY),
-        _CUSTOM: _by_custom_operator(torch, scale),
+        _CUSTOM: lambda x: custom(x, _BY),
     }
     warm_up(torch)
     x = torch.rand(_ROWS, _COLUMNS, device="cuda")
@@ -54,7 +54,7 @@ def run(torch: Any) -> Iterable[Row]:
         return lambda: torch.autograd.grad(call(leaf), leaf, grad)
 
     contests: dict[str, Candidates] = {
-        "no gradient": {_KERNEL: lambda: scale(x), _OPERATOR: lambda: operator(x, _BY)},
+        "no gradient": {_KERNEL: lambda: scale(x, _BY), _OPERATOR: lambda: operator(x, _BY)},
         "with a gradient": {name: functools.partial(call, leaf) for name, call in recorded.items()},
         "forward and backward": {name: both(call) for name, call in recorded.items()},
     }
@@ -66,30 +66,35 @@ def run(torch: Any) -> Iterable[Row]:
     gc.enable()
 
 
-def _by_function(torch: Any, scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _by_function(torch: Any, scale: Callable[[Any, float], Any]) -> Callable[[Any, float], Any]:
     """Make what is written by hand around a kernel, with the same kernel as its gradient."""
 
-    def forward(ctx: Any, x: Any) -> Any:
-        return scale(x)
+    def forward(ctx: Any, x: Any, by: float) -> Any:
+        ctx.by = by
+        return scale(x, by)
 
     def backward(ctx: Any, grad: Any) -> Any:
-        return scale(grad)
+        return scale(grad, ctx.by), None
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     made: Any = type("Scale", (torch.autograd.Function,), methods)
     return made.apply  # type: ignore[no-any-return]
 
 
-def _by_custom_operator(torch: Any, scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _by_custom_operator(torch: Any, scale: Callable[[Any, float], Any]) -> Callable[[Any, float], Any]:
     """Make what torch has for it: an operator in Python."""
 
-    def by_kernel(x: Any) -> Any:
-        return scale(x)
+    def by_kernel(x: Any, by: Any) -> Any:
+        return scale(x, by)
 
-    by_kernel.__annotations__ = dict.fromkeys(("x", "return"), torch.Tensor)  # from which torch makes the schema
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.by = inputs[1]
+
+    # From which torch makes the schema.
+    by_kernel.__annotations__ = {"x": torch.Tensor, "by": float, "return": torch.Tensor}
     custom = torch.library.custom_op("interop_bench::custom_scale", by_kernel, mutates_args=())
-    custom.register_fake(torch.empty_like)
-    custom.register_autograd(lambda ctx, grad: scale(grad))
+    custom.register_fake(lambda x, by: torch.empty_like(x))
+    custom.register_autograd(lambda ctx, grad: (scale(grad, ctx.by), None), setup_context=keep)
     return custom  # type: ignore[no-any-return]
 
 

@@ -48,6 +48,8 @@ const Fact kDetach("torch", "Tensor", "detach");
 const Fact kDataPtr("torch", "Tensor", "data_ptr");
 const Fact kIsCpu("torch", "Tensor", "is_cpu");
 const Name kNumpy("numpy");
+const Name kIsContiguous("is_contiguous");
+const Lookup kIsBatched("torch", "_C._functorch.is_legacy_batchedtensor");
 
 const char* const kNoBuffer = " has no memory of its own to work on";
 
@@ -66,6 +68,15 @@ nb::object call0(nb::handle function) {
   PyObject* result = PyObject_CallNoArgs(function.ptr());
   if (!result) nb::raise_python_error();
   return nb::steal(result);
+}
+
+bool has_compact_strides(const DLTensor& tensor) {
+  int64_t expected = 1;
+  for (int i = tensor.ndim; i-- > 0;) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
 }
 
 void check_gradient(const Operand& operand) {
@@ -296,6 +307,27 @@ bool records_gradient(nb::handle tensor) {
 bool has_tangent(nb::handle tensor) {
   const nb::object tangent = nb::object(kUnpackDual.get()(tensor))[1];
   return !tangent.is_none();
+}
+
+bool is_compact(nb::handle tensor) {
+  if (find_route(tensor) != &torch_route()) return false;
+  bool is_complex = true;
+  if (found_api) {
+    DLTensor view;
+    if (api().dltensor_from_py_object_no_sync(tensor.ptr(), &view) != 0) {  // it has no memory: a batch, or a wrapper
+      PyErr_Clear();
+      return false;
+    }
+    if (!view.data || !has_compact_strides(view)) return false;
+    is_complex = view.dtype.code == kDLComplex;
+  } else {
+    const nb::object in_order = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), kIsContiguous.get()));
+    if (!in_order.is_valid()) nb::raise_python_error();
+    const nb::object is_batched = nb::steal(PyObject_CallOneArg(kIsBatched.get().ptr(), tensor.ptr()));
+    if (!is_batched.is_valid()) nb::raise_python_error();
+    if (!is_true(in_order) || is_true(is_batched)) return false;
+  }
+  return !is_true(kIsNeg(tensor)) && !(is_complex && is_true(kIsConj(tensor)));
 }
 
 nb::object unwrapped(nb::object tensor) {

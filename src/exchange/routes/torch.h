@@ -57,6 +57,10 @@ bool records_gradient(nb::handle tensor);
 /// Has the tensor, of torch's exact type, a tangent? Asked where `has_tangents`.
 bool has_tangent(nb::handle tensor);
 
+/// Is it a tensor of torch's exact type, in C order, with no negation or conjugation that is only noted, and no batch
+/// of `is_grads_batched=True`?
+bool is_compact(nb::handle tensor);
+
 /// The plain tensor in what torch has made inside a transform of torch.func (grad, vmap), which wraps new tensors.
 nb::object unwrapped(nb::object tensor);
 
