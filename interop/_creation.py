@@ -209,9 +209,10 @@ def full(
         import numpy as np
 
         is_scalar = isinstance(value, bool | int | float | complex | np.generic)
-        dtype = np.asarray(value).dtype if is_scalar else _core.asarray(value, "interop.full", None, "value").dtype
-        if is_scalar and dtype.kind == "O":
+        values = np.asarray(value) if is_scalar else value
+        if is_scalar and values.dtype.kind == "O":
             raise OverflowError(f"interop.full: value is {shown(value)}; accepted: an integer of 64 bits, or a float")
+        dtype = _core.asarray(values, "interop.full", None, "value").dtype
     return _filled("interop.full", shape, dtype, value, memory, device, stream)
 
 

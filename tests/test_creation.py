@@ -113,6 +113,9 @@ def test_other_arguments():
         interop.empty(1 << 60, "int8", memory="host")
     with pytest.raises(OverflowError, match="300"):
         interop.full(3, 300, "int8", memory="host")
+    for make in (interop.full, lambda size, value: interop.full_like(np.zeros(size), value)):
+        with pytest.raises(TypeError, match=r": value is datetime64\[s\]; accepted: bool, integers, floats"):
+            make(3, np.datetime64(3, "s"))
     for value, dtype in ((0.5, "int32"), (1j, "float32"), (2, "bool")):
         with pytest.raises(TypeError, match="accepted: a scalar of that kind"):
             interop.full(3, value, dtype, memory="host")
@@ -207,7 +210,8 @@ def test_on_a_machine_with_no_gpu_all_memory_is_the_hosts():
         assert (x.memory, x.device, x.stream) == ("host", "cpu", None)
         assert x.to(memory=memory) is x
         x.prefetch()
-        x.advise("read_mostly")
+        x.prefetch(0)
+        x.advise("read_mostly", "host")
         x.synchronize()
     for call in (
         lambda: interop.empty(3, "int8", device=0),
@@ -219,6 +223,9 @@ def test_on_a_machine_with_no_gpu_all_memory_is_the_hosts():
             call()
     with pytest.raises(ValueError, match=r"^interop\.empty: stream is 1, and this machine has no GPU"):
         interop.empty(3, "int8", stream=1)
+    for hint in (x.prefetch, lambda device: x.advise("read_mostly", device)):
+        with pytest.raises(ValueError, match=r"^interop\.Array\.\w+: device is 'x'; accepted: None, 'host', an index"):
+            hint("x")
 
 
 def test_a_driver_that_is_broken_is_an_error(tmp_path):

@@ -1,4 +1,5 @@
 /// What reads the values of an `interop.Array`, which waits for the work on them, or writes them.
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "exchange/array/array.h"
 #include "exchange/array/subview.h"
@@ -86,21 +87,28 @@ void add_values(nb::object object) {
       .def("__index__", &index, nb::sig("def __index__(self) -> int"),
            "The one element of an array of integers; ValueError for more.")
       .def(
-          "item", [](nb::handle self) { return item(self, "item()"); },
+          "item",
+          [](nb::handle self, nb::args given, nb::kwargs keywords) {
+            check_method_call("interop.Array.item", given, keywords);
+            return item(self, "item()");
+          },
           nb::sig("def item(self) -> bool | int | float | complex"),
           "The one element as a number of Python, once the work on it is done; ValueError for more.")
       .def(
           "tolist",
-          [](nb::handle self) {
+          [](nb::handle self, nb::args given, nb::kwargs keywords) {
+            check_method_call("interop.Array.tolist", given, keywords);
             return as_method("interop.Array.tolist", [&] { return host_values(self); }).attr("tolist")();
           },
           nb::sig("def tolist(self) -> typing.Any"),
           "The elements as numbers of Python, in lists, once the work on them is done; copied from device memory.")
       .def(
           "synchronize",
-          [](nb::handle self) {
+          [](nb::handle self, nb::args given, nb::kwargs keywords) {
+            check_method_call("interop.Array.synchronize", given, keywords);
             as_method("interop.Array.synchronize", [&] { nb::cast<const Array&>(self).make_host_wait(); });
           },
+          nb::sig("def synchronize(self) -> None"),
           "Waits until all work on the memory is done: what a NumPy view that was taken before then shows.")
       .def(
           "__repr__", [](nb::handle self) { return kText.get()(self); }, nb::sig("def __repr__(self) -> str"))

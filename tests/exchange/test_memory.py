@@ -380,13 +380,13 @@ x.advise("read_mostly")
 x.advise("preferred_location", "host")
 x.advise("accessed_by", 0, value=False)
 print(log())
-for bad in (lambda: interop.empty(3, "int8").prefetch(), lambda: x.advise("often")):
+for bad in (lambda: interop.empty(3, "int8").prefetch(), lambda: x.advise("often"), lambda: x.prefetch(1)):
     try:
         bad()
     except (TypeError, ValueError) as error:
         print(error)
 """)
-    calls, first, second = said.splitlines()
+    calls, first, second, third = said.splitlines()
     assert eval(calls) == [
         "cuMemPrefetchAsync 4000 0",
         "cuMemPrefetchAsync 4000 -1",
@@ -398,6 +398,10 @@ for bad in (lambda: interop.empty(3, "int8").prefetch(), lambda: x.advise("often
     assert first == "interop.Array.prefetch: the array lies in device memory; accepted: managed memory"
     assert second == (
         "interop.Array.advise: advice is 'often'; accepted: 'read_mostly', 'preferred_location', 'accessed_by'"
+    )
+    assert third == (
+        "interop.Array.prefetch: device is 1; this machine has 1 CUDA device(s); accepted: None, 'host', an index, "
+        "'cuda' or 'cuda:<index>'"
     )
 
 
