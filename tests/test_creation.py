@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from helpers import alone, machine
 
 import interop
+from interop import _creation
 
 DTYPES = ["bool", "int8", "uint64", "float16", "bfloat16", "float32", "float64", "complex64", "float8_e5m2"]
 MEMORIES = ["device", "managed", "pinned", "host"]
@@ -130,6 +132,32 @@ def test_full_takes_the_dtype_of_its_value(memory):
 def test_arange_is_numpys(memory, arguments):
     check(interop.arange(*arguments, memory=memory), np.arange(*arguments), memory)
     check(interop.arange(*arguments, dtype="float32", memory=memory), np.arange(*arguments, dtype="f4"), memory)
+
+
+NUMBERS = [0, 1, -7, 100, 0.5, -3.25, 1e-3, 1e20, 5e-324, 2**63, -(2**63), True, np.int8(-5), np.uint8(3)]
+NUMBERS += [np.float16(0.1), np.float32(-2.5), np.int64(1000), np.uint64(9), np.float64(0.3)]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES[:-1], None])
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")  # as of NumPy
+def test_what_a_gpu_goes_on_from_is_the_beginning_of_numpys(dtype):
+    wanted = None if dtype is None else numpy_dtype(dtype)
+    compared = 0
+    for begin, end, step in itertools.product(NUMBERS, NUMBERS, [*NUMBERS[1:8], *NUMBERS[11:]]):
+        try:
+            values, count = _creation._beginning(begin, end, step, wanted)
+        except (TypeError, ValueError, OverflowError) as error:
+            if "more elements" not in str(error):  # of 2**63 NumPy makes none
+                with pytest.raises((TypeError, ValueError, OverflowError, MemoryError)):
+                    np.arange(begin, end, step, dtype=wanted)
+            continue
+        if count > 100_000:
+            continue
+        expected = np.arange(begin, end, step, dtype=wanted)
+        assert (count, values.dtype) == (len(expected), expected.dtype), (begin, end, step)
+        assert values.tobytes() == expected[:2].tobytes(), (begin, end, step)
+        compared += 1
+    assert compared > 1000
 
 
 def test_arange_with_a_step_alone():

@@ -68,6 +68,54 @@ def test_filled_arrays(memory, dtype):
     np.testing.assert_array_equal(values_of(x).astype("c16"), expected)
 
 
+@pytest.mark.parametrize("memory", ["device", "managed"])
+@pytest.mark.parametrize("dtype", [*DTYPES, None])
+def test_arange_has_numpys_bits(memory, dtype):
+    wanted = None if dtype is None else numpy_dtype(dtype)
+    for arguments in (
+        (0,), (1,), (2,), (3, 2), (7, 5, -2), (5,), (0.5, 100, 0.1), (-1e-3, 1e-3, 1e-6), (np.float32(0.1), 3, 0.3),
+        (1000, -1000, -3), (1e9, 1e9 + 4096), (-50, 50, np.int8(3)), (1 << 24,), (0, 3, 1e-7),
+    ):  # fmt: skip
+        try:
+            expected = np.arange(*arguments, dtype=wanted)
+        except (TypeError, ValueError, OverflowError) as error:
+            with pytest.raises(type(error), match=r"^interop\.arange: "):
+                interop.arange(*arguments, dtype=dtype, memory=memory)
+            continue
+        x = interop.arange(*arguments, dtype=dtype, memory=memory)
+        assert x.memory == memory
+        got = values_of(x)
+        assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+        assert got.tobytes() == expected.tobytes(), arguments
+
+
+def test_new_arrays_are_made_on_the_device(torch):
+    """A copy from plain memory of the host would be refused in a capture."""
+    with captured(torch) as graph:
+        stream = torch.cuda.current_stream()
+        made = [
+            (interop.arange(0, 5, 0.5, "float32", stream=stream), np.arange(0, 5, 0.5, "float32")),
+            (interop.zeros((3, 4), "int8", stream=stream), np.zeros((3, 4), "int8")),
+            (interop.ones(3, "complex64", stream=stream), np.ones(3, "complex64")),
+            (interop.full(3, np.float32(0.1), "float64", stream=stream), np.full(3, np.float32(0.1), "float64")),
+            (interop.full_like(torch.zeros(3, device="cuda"), 7, stream=stream), np.full(3, 7, "float32")),
+        ]
+    graph.replay()
+    synchronize()
+    for x, expected in made:
+        np.testing.assert_array_equal(values_of(x), expected)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_scalars_of_numpy_are_cast_as_numpy_casts_them(memory):
+    x = interop.zeros(4, "float32", memory=memory)
+    x[1:] = np.float64(0.1)
+    x[2] = np.int8(-3)
+    assert values_of(x).tolist() == [0, np.float32(0.1), -3, np.float32(0.1)]
+    with pytest.raises(TypeError, match="value is complex128, and the array is float32"):
+        x[0] = np.complex128(1)
+
+
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_every_library_takes_it_where_it_is(memory):
     """And writes to it: the array has what they wrote."""

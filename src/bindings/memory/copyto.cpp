@@ -187,8 +187,15 @@ void copy_between(const CopyNames& names, nb::handle dst, nb::handle src, nb::ha
 
 // ---- of one value ----
 
-/// A Python scalar as an element of `dtype`. Throws TypeError where its kind has no place in it, as 0.5 in an integer.
-ScalarValue element_of(const CopyNames& names, nb::handle value, Kind kind, DLDataType dtype) {
+/// A scalar as an element of `to`. Throws TypeError where its kind has no place in it, as 0.5 in an integer.
+ScalarValue element_of(const CopyNames& names, nb::handle value, Kind kind, const DLTensor& to) {
+  const DLDataType dtype = to.dtype;
+  if (kind == Kind::numpy_scalar) {
+    const nb::object array = kAsarray.get()(value);
+    const Call given(names.function, {read(names, array)}, options(nb::none()));
+    check_copy(names, to, given.tensor(0));
+    return value_by_numpy(array, dtype);
+  }
   const bool is_bit =
       dtype.code == kDLBool && kind == Kind::integer && (value.equal(nb::int_(0)) || value.equal(nb::int_(1)));
   if (kind > kind_of(dtype) && !is_bit) {
@@ -201,7 +208,7 @@ ScalarValue element_of(const CopyNames& names, nb::handle value, Kind kind, DLDa
 void fill(const CopyNames& names, nb::handle dst, nb::handle value, Kind kind, nb::handle stream) {
   Call call(names.function, {written(names, dst)}, options(stream));
   const DLTensor& to = call.tensor(0);
-  const ScalarValue element = element_of(names, value, kind, to.dtype);
+  const ScalarValue element = element_of(names, value, kind, to);
   if (call.on_host()) {
     copy_by_numpy(call.numpy(0), value);
   } else {
@@ -215,7 +222,6 @@ void fill(const CopyNames& names, nb::handle dst, nb::handle value, Kind kind, n
 
 void copy(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
   const Kind kind = kind_of(src);
-  if (kind == Kind::numpy_scalar) return copy(names, dst, kAsarray.get()(src), stream);
   if (kind != Kind::array) return fill(names, dst, src, kind, stream);
   const Place to = exchange::find_place(dst, names.function, names.dst),
               from = exchange::find_place(src, names.function, names.src);

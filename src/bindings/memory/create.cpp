@@ -212,6 +212,7 @@ void on_device(const Pool& pool, Body&& body) {
 }  // namespace
 
 void bind_memory(nb::module_& m) {
+  bind_arange(m);
   bind_copyto(m);
   m.def(
       "empty",
