@@ -259,6 +259,24 @@ for memory in ("managed", "pinned"):
 """)
 
 
+def test_numpys_from_dlpack_waits_for_what_it_takes(play):
+    said = play("""
+for memory, given in (("managed", {"device": "cpu"}), ("pinned", {}), ("pinned", {"device": "cpu"})):
+    x = interop.empty(1000, "float32", memory=memory)
+    address = np.asarray(x).ctypes.data
+    np.asarray(x)[:] = 0
+    queue(x)
+    taken = np.from_dlpack(x, **given)
+    assert (taken == 2).all()
+    assert taken.ctypes.data == address
+try:
+    np.from_dlpack(interop.empty(3, "float32", memory="managed"))
+except (RuntimeError, BufferError) as error:
+    print(error)
+""")
+    assert "evice" in said  # NumPy's words
+
+
 def test_work_on_a_view_is_work_on_the_array(play):
     """They are one memory: who reads the one waits for the other."""
     play("""

@@ -152,6 +152,17 @@ def test_managed_memory_is_the_gpus_to_who_does_not_ask(torch, cupy):
         x.__dlpack__(max_version=(1, 0), dl_device=asked)
 
 
+def test_cupy_makes_the_same_array_of_either_type_of_managed_memory(cupy):
+    x = interop.full(6, 2, "float32", memory="managed")
+    address = np.asarray(x).ctypes.data
+    for c in (interop.convert(x, "cupy"), cupy.from_dlpack(interop._core.Export(x, (13, 0)))):
+        assert (c.data.ptr, c.data.device_id) == (address, 0)
+        assert c.__dlpack_device__() == (13, 0)
+        c += 1
+    synchronize()
+    assert (np.asarray(x) == 4).all()
+
+
 # ---- the host sees what the GPU wrote ----
 
 
