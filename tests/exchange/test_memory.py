@@ -133,6 +133,35 @@ assert len(asked) == 2
     assert said == ""
 
 
+def test_rmm_is_asked_for_memory_on_the_stream(play):
+    """RMM's own buffers need a driver that is whole, so they are played, too; its streams are its own."""
+    pytest.importorskip("rmm")
+    play("""
+import rmm
+from rmm.pylibrmm.stream import Stream
+
+asked = []
+class DeviceBuffer:
+    def __init__(self, *, size, stream):
+        assert type(stream) is Stream
+        asked.append((size, stream.__cuda_stream__()))
+        self.memory = interop.empty(size, "uint8", memory="managed")
+        self.ptr = np.asarray(self.memory).ctypes.data
+
+rmm.DeviceBuffer = DeviceBuffer
+interop.set_allocator("rmm")
+log()
+x = interop.empty(1000, "float32")
+assert asked == [(4000, (0, x.stream))]
+assert "cuStreamWaitEvent" not in log()
+y = interop.empty(10, "uint8", stream=2)
+assert asked[1:] == [(10, (0, 2))]
+np.asarray(x)[:] = 0
+queue(x)
+assert (np.asarray(x) == 2).all()
+""")
+
+
 def test_what_an_allocator_gives_is_checked(play):
     said = play("""
 def give(made):

@@ -391,13 +391,14 @@ def test_resize_is_behind_the_work_on_the_memory(memory, torch):
 @pytest.mark.parametrize("name", ["torch", "cupy", "rmm"])
 def test_pools_of_libraries_give_the_memory(name):
     if name == "rmm":
-        pytest.importorskip("rmm")
+        statistics = pytest.importorskip("rmm.statistics")
+        statistics.enable_statistics()
     else:
         on_gpu(name)
     used = {
         "torch": lambda: on_gpu("torch").module.cuda.memory_allocated(),
         "cupy": lambda: on_gpu("cupy").module.get_default_memory_pool().used_bytes(),
-        "rmm": lambda: 0,
+        "rmm": lambda: statistics.get_statistics().current_bytes,
     }[name]
     own = interop.memory_pool().used_bytes
     before = used()
@@ -407,7 +408,7 @@ def test_pools_of_libraries_give_the_memory(name):
         assert x.memory == "device"
         assert (values_of(x + x) == 2).all()
         assert interop.memory_pool().used_bytes == own
-        assert name == "rmm" or used() - before >= 4_000_000
+        assert used() - before >= 4_000_000
         for k in range(20):
             y = interop.full(1 << 20, k, "float32")
             y += 1
@@ -418,6 +419,27 @@ def test_pools_of_libraries_give_the_memory(name):
         assert eventually(lambda: used() == before)
     finally:
         interop.set_allocator(None)
+
+
+def test_memory_of_cupys_pool_waits_for_no_other_stream(cupy):
+    pool = cupy.get_default_memory_pool()
+    side = cupy.cuda.Stream(non_blocking=True)
+    before = pool.used_bytes()
+    interop.set_allocator("cupy")
+    try:
+        interop.full(3, 1, "float32")  # the pool keeps its memory
+        synchronize()
+        assert eventually(lambda: pool.used_bytes() == before)
+        with side:
+            delay(side.ptr)
+            x = interop.full(3, 2, "float32")
+            assert (values_of(x) == 2).all()
+            assert is_busy(side.ptr)
+    finally:
+        interop.set_allocator(None)
+
+
+def test_memory_of_an_allocator_is_aligned():
     interop.set_allocator(lambda count, device, stream: on_gpu("cupy").module.empty(count + 4, "uint8")[4:])
     try:
         with pytest.raises(ValueError, match="asked for 4 bytes"):
