@@ -67,12 +67,12 @@ def astype(array: Array, /, dtype: Any) -> Array:
 
     function = "interop.Array.astype"
     converted = beside(array, dtype, function)
-    if array.memory == "host":
+    if array.device == "cpu":
         np.copyto(np.asarray(converted), np.asarray(array), casting="unsafe")
     elif converted.dtype == "bool" and array.dtype != "bool":
         _core.elementwise("not_equal", array, 0, {"out": converted})
     else:
-        _core.copyto(converted, array, None, function, "the copy", "the array")
+        _core.copyto(converted, array, None, function, "the copy", "the array", True)
     return converted
 
 

@@ -129,8 +129,12 @@ void add_values(nb::object object) {
            nb::sig("def to(self, *, memory: str | None = None, device: int | str | None = None, stream: typing.Any = "
                    "None) -> Array"),
            "The array itself if it lies there, else a copy in that memory, on that device, queued on `stream`.")
-      .def("astype", &call_python<kAstype>, nb::sig("def astype(self, dtype: typing.Any) -> Array"),
-           "A copy in another dtype, in the same memory; TypeError for a conversion that the GPU's kernels lack.")
+      .def(
+          "astype", &call_python<kAstype>, nb::sig("def astype(self, dtype: typing.Any) -> Array"),
+          "A copy in another dtype, in the same memory. Of the host's and pinned memory by NumPy, with the rule "
+          "\"unsafe\": "
+          "what a dtype cannot hold is as there, and undefined of floats made integers. On a GPU integers wrap, and to "
+          "make integers of floats, or reals of complex numbers, is a TypeError.")
       .def("prefetch", &call_python<kPrefetch>,
            nb::sig("def prefetch(self, device: int | str | None = None, *, stream: typing.Any = None) -> None"),
            "Moves managed memory to a device, or to the \"host\", before it is used there.")

@@ -413,6 +413,36 @@ for memory in ("managed", "pinned"):
 """)
 
 
+# ---- other dtypes ----
+
+
+def test_astype_on_a_gpu_has_what_kernels_convert(play):
+    """And says so of the rest. Pinned memory is the host's, and NumPy's."""
+    said = play("""
+for dtype, other in (("float32", "int32"), ("bfloat16", "uint8"), ("complex64", "float32"), ("float32", "float8_e5m2")):
+    x = interop.empty(3, dtype)
+    try:
+        x.astype(other)
+    except TypeError as error:
+        print(error)
+x = interop.empty(3, "float32", memory="pinned")
+np.asarray(x)[:] = [1.5, -2.5, 3]
+y = x.astype("int8")
+assert (y.memory, y.tolist()) == ("pinned", [1, -2, 3])
+""")
+    lines = said.splitlines()
+    rest = "x.to(memory='host').astype(dtype) for all others"
+    for line, (dtype, other) in zip(
+        lines[:3], (("float32", "int32"), ("bfloat16", "uint8"), ("complex64", "float32")), strict=True
+    ):
+        start = (
+            f"interop.Array.astype: the array is {dtype} and the copy is {other}, which no kernel converts; accepted: "
+        )
+        assert line.startswith(start)
+        assert line.endswith(rest)
+    assert "accepted: one dtype for both, or two of bool" in lines[3]
+
+
 # ---- hints ----
 
 

@@ -41,6 +41,10 @@ def numpy_dtype(name):
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
+def kind_of(name):
+    return "f" if name == "bfloat16" else numpy_dtype(name).kind
+
+
 def values_of(x):
     """By way of a copy to plain memory."""
     return np.asarray(interop.copy(x, memory="host"))
@@ -233,6 +237,31 @@ def test_device_memory_has_no_host_view():
         np.asarray(x)
     with pytest.raises(BufferError, match="device memory has no buffer"):
         memoryview(x)
+
+
+@pytest.mark.parametrize("memory", ["device", "managed"])
+def test_astype_converts_as_numpy_does(memory):
+    for source, values in (
+        ("int32", [-300, -1, 0, 1, 255, 70000]),
+        ("uint64", [0, 1, 2**40, 2**64 - 1]),
+        ("bool", [True, False]),
+        ("float32", [-1.5, 0, 1e30, np.nan]),
+        ("bfloat16", [-1.5, 0, 3]),
+        ("complex64", [1 + 2j, 0]),
+    ):
+        x = np.array(values, numpy_dtype(source))
+        for target in DTYPES[:-1]:
+            made = interop.copy(x, memory=memory)
+            before, after = kind_of(source), kind_of(target)
+            if after not in "bc" and (before == "c" or (before == "f" and after != "f")):
+                with pytest.raises(TypeError, match="which no kernel converts; accepted: integers to integers"):
+                    made.astype(target)
+                continue
+            with np.errstate(all="ignore"):
+                expected = x.astype(numpy_dtype(target))
+            got = made.astype(target)
+            assert got.memory == memory
+            np.testing.assert_array_equal(values_of(got), expected)
 
 
 # ---- operators ----

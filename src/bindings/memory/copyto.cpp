@@ -248,14 +248,15 @@ void bind_copyto(nb::module_& m) {
   m.def(
       "copyto",
       [](nb::handle dst, nb::handle src, nb::handle stream, const char* function, const char* dst_name,
-         const char* src_name) {
+         const char* src_name, bool to_any_kind) {
         const exchange::CallGuard guard;
-        exchange::as_call(function, false, [&] { copy({function, dst_name, src_name}, dst, src, stream); });
+        exchange::as_call(function, false,
+                          [&] { copy({function, dst_name, src_name, to_any_kind}, dst, src, stream); });
       },
       nb::arg("dst").none(), nb::arg("src").none(), nb::arg("stream").none(), nb::arg("function"), nb::arg("dst_name"),
-      nb::arg("src_name"),
+      nb::arg("src_name"), nb::arg("to_any_kind") = false,
       nb::sig("def copyto(dst: typing.Any, src: typing.Any, stream: typing.Any, function: str, dst_name: str, "
-              "src_name: str) -> None"),
+              "src_name: str, to_any_kind: bool = False) -> None"),
       "The elements of `src`, an array or a scalar, into `dst`; errors have the names.");
 }
 
