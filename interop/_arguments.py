@@ -15,6 +15,7 @@ __all__ = [
     "missing",
     "named",
     "refuse_call",
+    "refuse_call_by_position",
     "refuse_call_of",
     "refuse_keyword",
     "shown",
@@ -93,6 +94,14 @@ def refuse_call_of(
         refuse_keyword(name, next(iter(kwargs)), accepted)
     function = getattr(sys.modules["interop"], name.removeprefix("interop."))
     refuse_call(name, inspect.signature(function), args, kwargs)
+
+
+def refuse_call_by_position(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], accepted: Sequence[str]
+) -> NoReturn:
+    """Raise it for a method of a class in C++ that takes these arguments, by position alone."""
+    parameters = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_ONLY) for each in accepted]
+    refuse_call(name, inspect.Signature(parameters), args, kwargs)
 
 
 def refuse_keyword(name: str, keyword: str, accepted: Iterable[str]) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any, TypeVar
@@ -95,7 +96,7 @@ def _of(name: str, parameters: str, default: str = "") -> Callable[[FunctionT], 
     """Write the docstring: `parameters` are named in order, `default` says what `dtype` is where it is left out."""
 
     def document(function: FunctionT) -> FunctionT:
-        summary, examples = cleandoc(function.__doc__ or "").split("\n\n", 1)
+        summary, examples = cleandoc(function.__doc__ or "").rsplit("\n\n", 1)
         texts = [_PARAMETERS[each] for each in parameters.split()]
         listed = "\n".join(texts).format(optional=", optional" if default else "", default=default)
         kind, more = next((_REFUSED[each] for each in parameters.split() if each in _REFUSED), ("", ""))
@@ -209,9 +210,10 @@ def full(
         import numpy as np
 
         is_scalar = isinstance(value, bool | int | float | complex | np.generic)
-        dtype = np.asarray(value).dtype if is_scalar else _core.asarray(value, "interop.full", None, "value").dtype
-        if is_scalar and dtype.kind == "O":
+        values = np.asarray(value) if is_scalar else value
+        if is_scalar and values.dtype.kind == "O":
             raise OverflowError(f"interop.full: value is {shown(value)}; accepted: an integer of 64 bits, or a float")
+        dtype = _core.asarray(values, "interop.full", None, "value").dtype
     return _filled("interop.full", shape, dtype, value, memory, device, stream)
 
 
@@ -226,7 +228,10 @@ def arange(
     device: Device = None,
     stream: StreamLike | None = None,
 ) -> Array:
-    """Make an array of evenly spaced numbers, by `numpy.arange` on the host.
+    """Make an array of evenly spaced numbers, with the values that `numpy.arange` gives.
+
+    Device and managed memory is written by the GPU, with the same bits; but NumPy makes the float8 dtypes on the host,
+    and they are copied.
 
     >>> import interop
     >>> interop.arange(4, dtype="float32", memory="host")
@@ -234,11 +239,18 @@ def arange(
     """
     function = "interop.arange"
     name = None if dtype is None else _core.empty(0, dtype, "host", None, None, function).dtype
-    values = _spaced(start, stop, step, name)
-    return _filled(function, values.shape, values.dtype, values, memory, device, stream)
+    on_gpu = memory in ("device", "managed") and _core.has_gpu() and not (name or "").startswith("float8")
+    values, count = _spaced(start, stop, step, name, on_gpu)
+    array = _core.empty(count, values.dtype, memory, device, stream, function)
+    if not on_gpu:
+        return _fill(function, array, values, stream)
+    if count > 0:
+        _core.arange(array, values[0], values[-1], stream, function)
+    return array
 
 
-def _spaced(start: Any, stop: Any, step: Any, dtype: str | None) -> Any:
+def _spaced(start: Any, stop: Any, step: Any, dtype: str | None, begins: bool) -> tuple[Any, int]:
+    """Return what `numpy.arange` returns, or the beginning of it, and how many elements that has."""
     import numpy as np
 
     from interop._libraries.base import numpy_dtype
@@ -253,13 +265,39 @@ def _spaced(start: Any, stop: Any, step: Any, dtype: str | None) -> Any:
         if not np.isfinite(value) or (name == "step" and value == 0):
             raise ValueError(said + ("a finite number other than 0" if name == "step" else "a finite number"))
     begin, end = (0, start) if stop is None else (start, stop)
+    numpys = None if dtype is None else numpy_dtype(dtype)
     kinds = (TypeError, ValueError, OverflowError, MemoryError)
     try:
-        return np.arange(begin, end, step, dtype=None if dtype is None else numpy_dtype(dtype))
+        if begins:
+            return _beginning(begin, end, step, numpys)
+        values = np.arange(begin, end, step, dtype=numpys)
+        return values, len(values)
     except kinds as error:
         call = ", ".join(f"{name} is {shown(value)}" for name, value in {**given, "dtype": dtype}.items())
         kind = next(each for each in kinds if isinstance(error, each))
         raise kind(f"interop.arange: {call}: {error}") from None
+
+
+def _beginning(begin: Any, end: Any, step: Any, dtype: Any) -> tuple[Any, int]:
+    """Return the first two elements of `numpy.arange`, or fewer, which all others follow from, and how many it has."""
+    import numpy as np
+
+    span = end - begin
+    ratio = span / step
+    steps = math.ceil(ratio)
+    if not -(2**63) <= steps < 2**63:
+        raise ValueError("more elements than any memory")
+    is_lost = ratio == 0 and span != 0 and not np.signbit(ratio)  # more than 0, and too small for a float
+    count = 1 if is_lost else max(0, steps)
+    if dtype is None:
+        dtype = np.result_type(np.intp, *(np.asarray(number).dtype for number in (begin, end, step)))
+    if np.dtype(dtype).kind == "b" and count > 2:
+        raise TypeError("there are two values of bool")
+    values = np.empty(min(count, 2), dtype)
+    if count > 0:
+        for place, value in enumerate((begin, begin + step)[:count]):
+            values[place] = value.item() if isinstance(value, np.generic) else value
+    return values, count
 
 
 def _filled(

@@ -143,7 +143,8 @@ def _of_cupy() -> Callable[[int, int, int], Any]:
 
     def allocate(count: int, device: int, stream: int) -> Any:
         with cupy.cuda.Device(device), current(device, stream):
-            return cupy.empty(count, "uint8")
+            memory = cupy.empty(count, "uint8")
+        return _Memory(memory, memory.data.ptr, count, stream)
 
     return allocate
 
@@ -157,12 +158,23 @@ class _Stream(NamedTuple):
         return 0, self.handle
 
 
+class _Memory:
+    """Memory that names the stream of its first use, which then waits for no other, as for CuPy's current one."""
+
+    def __init__(self, owner: Any, pointer: int, count: int, stream: int) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {
+            "version": 3, "shape": (count,), "typestr": "|u1", "data": (pointer, False), "stream": stream,
+        }  # fmt: skip
+
+
 def _of_rmm() -> Callable[[int, int, int], Any]:
     import rmm
     from rmm.pylibrmm.stream import Stream
 
     def allocate(count: int, device: int, stream: int) -> Any:
-        return rmm.DeviceBuffer(size=count, stream=Stream(stream))
+        memory = rmm.DeviceBuffer(size=count, stream=Stream(_Stream(stream)))
+        return _Memory(memory, memory.ptr, count, stream)
 
     return allocate
 
@@ -177,7 +189,8 @@ def set_allocator(allocator: Literal["torch", "cupy", "rmm"] | Callable[[int, in
     Parameters
     ----------
     allocator : "torch", "cupy", "rmm", function or None
-        The pool of that library, which is imported: CuPy's current allocator, RMM's current device resource.
+        The pool of that library, which is imported: CuPy's current allocator, RMM's current device resource (of RMM
+        25.12 or later).
         Or a function ``(bytes, device, stream)`` of three ints that returns an array with the memory: any object that
         `interop.asarray` takes, compact, of at least as many bytes, on that device, at a multiple of 64, for first use
         on that stream. It is called with that device current. None is interop's own pool.
@@ -192,8 +205,9 @@ def set_allocator(allocator: Literal["torch", "cupy", "rmm"] | Callable[[int, in
     Notes
     -----
     What the function returned is dropped once the work that used the memory is done, by another thread. Its errors are
-    those of the call that allocates. Managed and pinned memory is interop's own all the same, and so are the copies of
-    ``execution="cuda"``.
+    those of the call that allocates. RMM frees on the stream for which it allocated: keep a stream that you give for as
+    long as the arrays that were made on it. Managed and pinned memory is interop's own all the same, and so are the
+    copies of ``execution="cuda"``.
 
     Examples
     --------

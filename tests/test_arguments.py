@@ -170,6 +170,18 @@ PARAMETERS = [
     ("interop.testing.check_producer", "make",
      lambda value: interop.testing.check_producer(None if value is Float else value, dtypes=("int8",)), ()),
     ("interop.Array.__array__", "copy", lambda value: _view().__array__(copy=value), ()),
+    *(("interop.Array.to", name, lambda value, name=name: _view().to(**{name: value}), (interop.CudaError,))
+      for name in ("memory", "device", "stream")),
+    ("interop.Array.astype", "dtype", lambda value: _view().astype(value), ()),
+    *((f"interop.Array.{function}", name, lambda value, function=function, given=given, name=name:
+       getattr(interop.zeros(3, "int8", memory="managed"), function)(*given, **{name: value}), ())
+      for function, given, names in (
+          ("prefetch", (), ("device", "stream")), ("advise", ("read_mostly",), ("device", "value")))
+      for name in names),
+    ("interop.Array.advise", "advice", lambda value: _view().advise(value), ()),
+    ("interop.Array.resize", "shape", lambda value: interop.zeros(3, "int8", memory="host").resize(value), ()),
+    ("interop.Array.reshape", "shape", lambda value: _view().reshape(value), ()),
+    ("interop.Array.transpose", "axes", lambda value: _view().transpose(value), ()),
 ]  # fmt: skip
 
 
@@ -298,6 +310,29 @@ def test_positional_only_and_doubled_arguments():
         interop.autotune("x", path="y")
     with pytest.raises(TypeError, match=r"^interop.asarray: got the positional-only argument 'x'"):
         interop.asarray(x=X)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "keywords", "words"),
+    [
+        ("item", (0,), {}, "takes 0 positional arguments but 1 was given; accepted: none"),
+        ("item", (), {"index": 0}, "got an unexpected keyword argument 'index'; accepted: none"),
+        ("tolist", (1,), {}, "takes 0 positional arguments but 1 was given; accepted: none"),
+        ("synchronize", (), {"stream": 1}, "got an unexpected keyword argument 'stream'; accepted: none"),
+        ("resize", (), {}, "missing 1 required positional argument: 'shape'"),
+        ("resize", (2, 3), {}, "takes 1 positional argument but 2 were given; accepted: shape"),
+        ("resize", (), {"shape": 3}, "got the positional-only argument 'shape' as a keyword argument"),
+        ("reshape", (), {"shape": 4}, "got the positional-only argument 'shape' as a keyword argument"),
+        ("reshape", (4,), {"order": "F"}, "got an unexpected keyword argument 'order'; accepted: none"),
+        ("transpose", (), {"axes": (1, 0)}, "got the positional-only argument 'axes' as a keyword argument"),
+        ("to", ("device",), {}, "takes 0 positional arguments but 1 was given; accepted: none"),
+        ("prefetch", (0, 1), {}, "takes 1 positional argument but 2 were given; accepted: device"),
+        ("advise", (), {}, "missing 1 required positional argument: 'advice'"),
+    ],
+)
+def test_calls_of_methods_that_do_not_fit_name_the_method(method, arguments, keywords, words):
+    with pytest.raises(TypeError, match=rf"^interop\.Array\.{method}: {words}"):
+        getattr(_view(), method)(*arguments, **keywords)
 
 
 @pytest.mark.parametrize("name", [name for name in FITTING if name != "autotune"])

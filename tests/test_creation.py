@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from helpers import alone, machine
 
 import interop
+from interop import _creation
 
 DTYPES = ["bool", "int8", "uint64", "float16", "bfloat16", "float32", "float64", "complex64", "float8_e5m2"]
 MEMORIES = ["device", "managed", "pinned", "host"]
@@ -113,6 +115,9 @@ def test_other_arguments():
         interop.empty(1 << 60, "int8", memory="host")
     with pytest.raises(OverflowError, match="300"):
         interop.full(3, 300, "int8", memory="host")
+    for make in (interop.full, lambda size, value: interop.full_like(np.zeros(size), value)):
+        with pytest.raises(TypeError, match=r": value is datetime64\[s\]; accepted: bool, integers, floats"):
+            make(3, np.datetime64(3, "s"))
     for value, dtype in ((0.5, "int32"), (1j, "float32"), (2, "bool")):
         with pytest.raises(TypeError, match="accepted: a scalar of that kind"):
             interop.full(3, value, dtype, memory="host")
@@ -127,6 +132,32 @@ def test_full_takes_the_dtype_of_its_value(memory):
 def test_arange_is_numpys(memory, arguments):
     check(interop.arange(*arguments, memory=memory), np.arange(*arguments), memory)
     check(interop.arange(*arguments, dtype="float32", memory=memory), np.arange(*arguments, dtype="f4"), memory)
+
+
+NUMBERS = [0, 1, -7, 100, 0.5, -3.25, 1e-3, 1e20, 5e-324, 2**63, -(2**63), True, np.int8(-5), np.uint8(3)]
+NUMBERS += [np.float16(0.1), np.float32(-2.5), np.int64(1000), np.uint64(9), np.float64(0.3)]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES[:-1], None])
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")  # as of NumPy
+def test_what_a_gpu_goes_on_from_is_the_beginning_of_numpys(dtype):
+    wanted = None if dtype is None else numpy_dtype(dtype)
+    compared = 0
+    for begin, end, step in itertools.product(NUMBERS, NUMBERS, [*NUMBERS[1:8], *NUMBERS[11:]]):
+        try:
+            values, count = _creation._beginning(begin, end, step, wanted)
+        except (TypeError, ValueError, OverflowError) as error:
+            if "more elements" not in str(error):  # of 2**63 NumPy makes none
+                with pytest.raises((TypeError, ValueError, OverflowError, MemoryError)):
+                    np.arange(begin, end, step, dtype=wanted)
+            continue
+        if count > 100_000:
+            continue
+        expected = np.arange(begin, end, step, dtype=wanted)
+        assert (count, values.dtype) == (len(expected), expected.dtype), (begin, end, step)
+        assert values.tobytes() == expected[:2].tobytes(), (begin, end, step)
+        compared += 1
+    assert compared > 1000
 
 
 def test_arange_with_a_step_alone():
@@ -207,7 +238,8 @@ def test_on_a_machine_with_no_gpu_all_memory_is_the_hosts():
         assert (x.memory, x.device, x.stream) == ("host", "cpu", None)
         assert x.to(memory=memory) is x
         x.prefetch()
-        x.advise("read_mostly")
+        x.prefetch(0)
+        x.advise("read_mostly", "host")
         x.synchronize()
     for call in (
         lambda: interop.empty(3, "int8", device=0),
@@ -219,6 +251,9 @@ def test_on_a_machine_with_no_gpu_all_memory_is_the_hosts():
             call()
     with pytest.raises(ValueError, match=r"^interop\.empty: stream is 1, and this machine has no GPU"):
         interop.empty(3, "int8", stream=1)
+    for hint in (x.prefetch, lambda device: x.advise("read_mostly", device)):
+        with pytest.raises(ValueError, match=r"^interop\.Array\.\w+: device is 'x'; accepted: None, 'host', an index"):
+            hint("x")
 
 
 def test_a_driver_that_is_broken_is_an_error(tmp_path):

@@ -12,6 +12,8 @@ __all__ = ["LIBRARY"]
 
 
 def _take(cupy: Any, array: Array, stream: int | None) -> Any:
+    # Managed memory is said to be plain memory of its GPU. Of DLPack's type for it CuPy makes the same array; but that
+    # type's id is no GPU's, and CuPy would give the current stream of device 0.
     export = _core.Export(array, gpu("CuPy", array, "copy it to the GPU with cupy.asarray(x)"), stream)
     return import_into("CuPy", array, lambda: cupy.from_dlpack(export))
 

@@ -15,13 +15,6 @@ __all__ = ["advise", "astype", "beside", "like", "prefetch", "to"]
 _ADVICE = ("read_mostly", "preferred_location", "accessed_by")
 
 
-def index_of(device: Device, array: Array, function: str) -> int:
-    """Return the index of a device, or of that of an array on one."""
-    if device is None:
-        return int(array.device.removeprefix("cuda:"))
-    return _core.Pool("device", device, function).device
-
-
 def beside(
     array: Array,
     dtype: Any,
@@ -57,7 +50,7 @@ def to(array: Array, /, *, memory: str | None = None, device: Device = None, str
         raise ValueError(f"{function}: device is {shown(device)}, and memory is 'host'; accepted: None")
     is_there = memory == array.memory or (device is None and not _core.has_gpu() and array.memory == "host")
     if is_there and (
-        device is None or memory == "pinned" or array.device == f"cuda:{index_of(device, array, function)}"
+        device is None or memory == "pinned" or array.device == f"cuda:{_core.Pool('device', device, function).device}"
     ):
         if stream is not None:
             _core.asarray(array, function, _core.stream_handle(stream, function))  # for its effect: the stream waits
@@ -74,28 +67,30 @@ def astype(array: Array, /, dtype: Any) -> Array:
 
     function = "interop.Array.astype"
     converted = beside(array, dtype, function)
-    if array.memory == "host":
+    if array.device == "cpu":
         np.copyto(np.asarray(converted), np.asarray(array), casting="unsafe")
     elif converted.dtype == "bool" and array.dtype != "bool":
         _core.elementwise("not_equal", array, 0, {"out": converted})
     else:
-        _core.copyto(converted, array, None, function, "the copy", "the array")
+        _core.copyto(converted, array, None, function, "the copy", "the array", True)
     return converted
 
 
-def _managed(array: Array, function: str) -> None:
+def _is_managed(array: Array, function: str) -> bool:
+    """Tell it, of an array that stands for one of managed memory; only on a machine with no GPU may it be another."""
     if array.memory != "managed" and _core.has_gpu():
         raise TypeError(f"{function}: the array lies in {array.memory} memory; accepted: managed memory")
+    return array.memory == "managed"
 
 
 @named("interop.Array.prefetch", method=True)
 def prefetch(array: Array, /, device: Device = None, *, stream: StreamLike | None = None) -> None:
     """Move managed memory to a device or the host; of host memory, on a machine with no GPU, nothing is done."""
     function = "interop.Array.prefetch"
-    _managed(array, function)
-    if array.memory == "managed":
-        handle = None if stream is None else _core.stream_handle(stream, function)
-        _core.prefetch(array, -1 if device == "host" else index_of(device, array, function), handle)
+    place = _core.hinted_place(device, array, function)
+    handle = None if stream is None else _core.stream_handle(stream, function)
+    if _is_managed(array, function):
+        _core.prefetch(array, place, handle)
 
 
 @named("interop.Array.advise", method=True)
@@ -104,6 +99,8 @@ def advise(array: Array, /, advice: str, device: Device = None, *, value: bool =
     function = "interop.Array.advise"
     if advice not in _ADVICE:
         raise ValueError(f"{function}: advice is {shown(advice)}; accepted: {', '.join(map(repr, _ADVICE))}")
-    _managed(array, function)
-    if array.memory == "managed":
-        _core.advise(array, _ADVICE.index(advice), value, -1 if device == "host" else index_of(device, array, function))
+    if not isinstance(value, bool):
+        raise TypeError(f"{function}: value is {shown(value)}; accepted: True or False")
+    place = _core.hinted_place(device, array, function)
+    if _is_managed(array, function):
+        _core.advise(array, _ADVICE.index(advice), value, place)

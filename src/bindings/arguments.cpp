@@ -8,6 +8,7 @@ namespace {
 
 const exchange::Lookup kObject("builtins", "object");
 const exchange::Lookup kRefuse("interop._arguments", "refuse_call_of");
+const exchange::Lookup kRefuseMethod("interop._arguments", "refuse_call_by_position");
 
 PyObject* g_missing = nullptr;  // for the life of the process
 
@@ -29,6 +30,18 @@ void refuse_keyword(const char* function, nb::handle keyword, nb::list accepted)
   keywords[keyword] = nb::none();
   kRefuse.get()(function, nb::make_tuple(), keywords, accepted);
   nb::raise_type_error("%s: an unexpected keyword argument", function);
+}
+
+void refuse_method_call(const char* function, nb::handle given, nb::handle keywords, const char* parameter) {
+  nb::list accepted;
+  if (parameter) accepted.append(parameter);
+  kRefuseMethod.get()(function, given, keywords, accepted);
+  nb::raise_type_error("%s: the call does not fit its signature", function);
+}
+
+void check_method_call(const char* function, nb::args given, nb::kwargs keywords, const char* parameter) {
+  if (keywords.size() == 0 && given.size() == (parameter ? 1 : 0)) return;
+  refuse_method_call(function, given, keywords, parameter);
 }
 
 void bind_arguments(nb::module_& m) {

@@ -36,5 +36,11 @@ bool is_missing(nanobind::handle x);
 [[noreturn]] void refuse_call(const char* function, nanobind::handle a, nanobind::handle b, nanobind::handle keywords);
 /// Raises the TypeError of a keyword that is none of those.
 [[noreturn]] void refuse_keyword(const char* function, nanobind::handle keyword, nanobind::list accepted);
+/// Raises the TypeError of a call of a method that takes arguments by position alone: `parameter`, or (null) none.
+[[noreturn]] void refuse_method_call(const char* function, nanobind::handle given, nanobind::handle keywords,
+                                     const char* parameter);
+/// The same, unless there is the one argument, or none.
+void check_method_call(const char* function, nanobind::args given, nanobind::kwargs keywords,
+                       const char* parameter = nullptr);
 
 }  // namespace interop::bindings

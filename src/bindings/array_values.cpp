@@ -1,4 +1,5 @@
 /// What reads the values of an `interop.Array`, which waits for the work on them, or writes them.
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "exchange/array/array.h"
 #include "exchange/array/subview.h"
@@ -86,21 +87,28 @@ void add_values(nb::object object) {
       .def("__index__", &index, nb::sig("def __index__(self) -> int"),
            "The one element of an array of integers; ValueError for more.")
       .def(
-          "item", [](nb::handle self) { return item(self, "item()"); },
+          "item",
+          [](nb::handle self, nb::args given, nb::kwargs keywords) {
+            check_method_call("interop.Array.item", given, keywords);
+            return item(self, "item()");
+          },
           nb::sig("def item(self) -> bool | int | float | complex"),
           "The one element as a number of Python, once the work on it is done; ValueError for more.")
       .def(
           "tolist",
-          [](nb::handle self) {
+          [](nb::handle self, nb::args given, nb::kwargs keywords) {
+            check_method_call("interop.Array.tolist", given, keywords);
             return as_method("interop.Array.tolist", [&] { return host_values(self); }).attr("tolist")();
           },
           nb::sig("def tolist(self) -> typing.Any"),
           "The elements as numbers of Python, in lists, once the work on them is done; copied from device memory.")
       .def(
           "synchronize",
-          [](nb::handle self) {
+          [](nb::handle self, nb::args given, nb::kwargs keywords) {
+            check_method_call("interop.Array.synchronize", given, keywords);
             as_method("interop.Array.synchronize", [&] { nb::cast<const Array&>(self).make_host_wait(); });
           },
+          nb::sig("def synchronize(self) -> None"),
           "Waits until all work on the memory is done: what a NumPy view that was taken before then shows.")
       .def(
           "__repr__", [](nb::handle self) { return kText.get()(self); }, nb::sig("def __repr__(self) -> str"))
@@ -121,8 +129,12 @@ void add_values(nb::object object) {
            nb::sig("def to(self, *, memory: str | None = None, device: int | str | None = None, stream: typing.Any = "
                    "None) -> Array"),
            "The array itself if it lies there, else a copy in that memory, on that device, queued on `stream`.")
-      .def("astype", &call_python<kAstype>, nb::sig("def astype(self, dtype: typing.Any) -> Array"),
-           "A copy in another dtype, in the same memory; TypeError for a conversion that the GPU's kernels lack.")
+      .def(
+          "astype", &call_python<kAstype>, nb::sig("def astype(self, dtype: typing.Any) -> Array"),
+          "A copy in another dtype, in the same memory. Of the host's and pinned memory by NumPy, with the rule "
+          "\"unsafe\": "
+          "what a dtype cannot hold is as there, and undefined of floats made integers. On a GPU integers wrap, and to "
+          "make integers of floats, or reals of complex numbers, is a TypeError.")
       .def("prefetch", &call_python<kPrefetch>,
            nb::sig("def prefetch(self, device: int | str | None = None, *, stream: typing.Any = None) -> None"),
            "Moves managed memory to a device, or to the \"host\", before it is used there.")

@@ -1,6 +1,7 @@
 /// Views of an `interop.Array`: no element is read or copied.
 #include <numeric>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "exchange/array/array.h"
 #include "exchange/array/subview.h"
@@ -24,7 +25,10 @@ std::vector<int64_t> numbers_of(const char* function, const char* name, nb::args
     numbers.push_back(PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow));
     if (overflow) throw ValueError(label + exchange::shown(all) + "; accepted: ints of 64 bits");
   }
-  if (!PyErr_Occurred()) return numbers;
+  if (!PyErr_Occurred()) {
+    if (numbers.size() <= kMaxDims) return numbers;
+    throw ValueError(label + std::to_string(numbers.size()) + " numbers; accepted: up to " + std::to_string(kMaxDims));
+  }
   if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
   PyErr_Clear();
   throw TypeError(label + exchange::shown(all) + "; accepted: ints, or a sequence of ints");
@@ -36,7 +40,13 @@ Array reversed(const Array& array) {
   return exchange::transposed(array, axes);
 }
 
-Array transpose(const Array& array, nb::args axes) {
+Array reshape(const Array& array, nb::args shape, nb::kwargs keywords) {
+  if (keywords.size() > 0) refuse_method_call("interop.Array.reshape", shape, keywords, "shape");
+  return exchange::reshaped(array, numbers_of("reshape", "shape", shape));
+}
+
+Array transpose(const Array& array, nb::args axes, nb::kwargs keywords) {
+  if (keywords.size() > 0) refuse_method_call("interop.Array.transpose", axes, keywords, "axes");
   const bool is_reversed = axes.size() == 0 || (axes.size() == 1 && nb::handle(axes[0]).is_none());
   return is_reversed ? reversed(array) : exchange::transposed(array, numbers_of("transpose", "axes", axes));
 }
@@ -58,13 +68,8 @@ void add_views(nb::object object) {
   type.def("__getitem__", &exchange::subview, nb::arg("key").none(),
            nb::sig("def __getitem__(self, key: typing.Any, /) -> Array"),
            "A view, for ints, slices, Ellipsis and None.")
-      .def(
-          "reshape",
-          [](const Array& array, nb::args shape) {
-            return exchange::reshaped(array, numbers_of("reshape", "shape", shape));
-          },
-          nb::sig("def reshape(self, *shape: typing.Any) -> Array"),
-          "A view with another shape; ValueError where only a copy has the elements in that order.")
+      .def("reshape", &reshape, nb::sig("def reshape(self, *shape: typing.Any) -> Array"),
+           "A view with another shape; ValueError where only a copy has the elements in that order.")
       .def("transpose", &transpose, nb::sig("def transpose(self, *axes: typing.Any) -> Array"),
            "A view with the dimensions in another order; by default reversed.")
       .def_prop_ro("T", &reversed, "A view with the dimensions reversed.")

@@ -13,6 +13,7 @@ struct CopyNames {
   const char* function = "interop.copyto";
   const char* dst = "dst";
   const char* src = "src";
+  bool to_any_kind = false;  ///< all that a kernel converts, as signed to unsigned; else NumPy's rule "same_kind"
 };
 /// As `interop.copyto`: the elements of `src`, an array or a scalar, into `dst`.
 void copy_into(const CopyNames& names, nanobind::handle dst, nanobind::handle src);
@@ -25,6 +26,7 @@ void add_resize(nanobind::object type);
 void add_values(nanobind::object type);
 void add_views(nanobind::object type);
 
+void bind_arange(nanobind::module_& m);
 void bind_arguments(nanobind::module_& m);
 void bind_array(nanobind::module_& m);
 void bind_by_operation(nanobind::module_& m);

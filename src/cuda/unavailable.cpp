@@ -75,6 +75,7 @@ void give_staging_block(StagingBlock*) noexcept {}
 PassShape compiled_shape(const Elementwise&) { unavailable(); }
 void launch_elementwise(const ElementwiseStep&, const Elementwise&, cudaStream_t) { unavailable(); }
 void launch_elementwise(const CompiledPass&, const Elementwise&, cudaStream_t) { unavailable(); }
+void launch_arange(void*, int64_t, DLDataType, const ScalarValue&, const ScalarValue&, cudaStream_t) { unavailable(); }
 std::string describe(const ElementwiseStep&, const Elementwise&) { unavailable(); }
 std::string describe(const Elementwise&) { unavailable(); }
 

@@ -83,88 +83,6 @@ assert log() == ["cuMemPoolTrimTo"]
 """)
 
 
-# ---- another allocator ----
-
-
-def test_a_function_gives_the_memory(play):
-    """And what it gave is dropped once the work that used it is done."""
-    said = play("""
-import gc, time
-
-class Memory:
-    dropped = 0
-    def __init__(self, count):
-        self.array = interop.empty(count, "uint8", memory="managed")
-        self.__cuda_array_interface__ = self.array.__cuda_array_interface__
-    def __del__(self):
-        Memory.dropped += 1
-
-asked = []
-def allocate(count, device, stream):
-    asked.append((count, device, stream))
-    return Memory(count)
-
-interop.set_allocator(allocate)
-x = interop.empty((10, 100), "float32")
-assert (x.memory, x.device, x.shape, x.dtype) == ("managed", "cuda:0", (10, 100), "float32")
-assert asked == [(4000, 0, x.stream)]
-interop.copyto(x, np.full((10, 100), 3, "float32"))
-assert (np.asarray(x) == 3).all()
-capsule = memoryview(interop.asarray(np.ones(3)))
-class Led:
-    __cuda_array_interface__ = x.__cuda_array_interface__
-c = lib.add.returning(c="a")(Led(), Led(), n=1000)
-assert [count for count, _, _ in asked] == [4000, 4000]
-assert (np.asarray(c) == 6).all()
-del c
-x[3:].synchronize()
-view = x[5]
-del x
-gc.collect()
-assert Memory.dropped <= 1
-del view
-end = time.monotonic() + 30
-while Memory.dropped < 2 and time.monotonic() < end:
-    time.sleep(0.01)
-assert Memory.dropped == 2
-interop.set_allocator(None)
-assert interop.empty(3, "float32").memory == "device"
-assert len(asked) == 2
-""")
-    assert said == ""
-
-
-def test_what_an_allocator_gives_is_checked(play):
-    said = play("""
-def give(made):
-    interop.set_allocator(lambda count, device, stream: made(count))
-    try:
-        interop.empty(1000, "float32")
-    except Exception as error:
-        print(type(error).__name__, error)
-
-def managed(count):
-    return interop.empty(count, "uint8", memory="managed")
-
-give(lambda count: managed(count - 1))
-give(lambda count: managed(2 * count)[::2])
-give(lambda count: managed(count + 1)[1:])
-give(lambda count: np.empty(count, "uint8"))
-give(lambda count: None)
-give(lambda count: 1 / 0)
-interop.set_allocator(None)
-interop.empty(1000, "float32")
-""")
-    start = "ValueError interop.set_allocator: the allocator was asked for 4000 bytes on cuda:0, and gives "
-    end = "; accepted: a compact, writable array of as many bytes there, at a multiple of 64"
-    lines = said.splitlines()
-    given = ("an array of shape (3999,)", "an array of shape (4000,)", "another address")
-    assert lines[:3] == [start + what + end for what in given]
-    assert "the memory is in host memory" in lines[3]
-    assert lines[4].startswith("TypeError interop.set_allocator: the memory is NoneType")
-    assert lines[5] == "ZeroDivisionError division by zero"
-
-
 # ---- managed and pinned memory ----
 
 
@@ -271,6 +189,24 @@ for memory in ("managed", "pinned"):
     np.asarray(x)[:] = 5
     assert (np.asarray(z) == 2).all()
 """)
+
+
+def test_numpys_from_dlpack_waits_for_what_it_takes(play):
+    said = play("""
+for memory, given in (("managed", {"device": "cpu"}), ("pinned", {}), ("pinned", {"device": "cpu"})):
+    x = interop.empty(1000, "float32", memory=memory)
+    address = np.asarray(x).ctypes.data
+    np.asarray(x)[:] = 0
+    queue(x)
+    taken = np.from_dlpack(x, **given)
+    assert (taken == 2).all()
+    assert taken.ctypes.data == address
+try:
+    np.from_dlpack(interop.empty(3, "float32", memory="managed"))
+except (RuntimeError, BufferError) as error:
+    print(error)
+""")
+    assert "evice" in said  # NumPy's words
 
 
 def test_work_on_a_view_is_work_on_the_array(play):
@@ -383,6 +319,36 @@ for memory in ("managed", "pinned"):
 """)
 
 
+# ---- other dtypes ----
+
+
+def test_astype_on_a_gpu_has_what_kernels_convert(play):
+    """And says so of the rest. Pinned memory is the host's, and NumPy's."""
+    said = play("""
+for dtype, other in (("float32", "int32"), ("bfloat16", "uint8"), ("complex64", "float32"), ("float32", "float8_e5m2")):
+    x = interop.empty(3, dtype)
+    try:
+        x.astype(other)
+    except TypeError as error:
+        print(error)
+x = interop.empty(3, "float32", memory="pinned")
+np.asarray(x)[:] = [1.5, -2.5, 3]
+y = x.astype("int8")
+assert (y.memory, y.tolist()) == ("pinned", [1, -2, 3])
+""")
+    lines = said.splitlines()
+    rest = "x.to(memory='host').astype(dtype) for all others"
+    for line, (dtype, other) in zip(
+        lines[:3], (("float32", "int32"), ("bfloat16", "uint8"), ("complex64", "float32")), strict=True
+    ):
+        start = (
+            f"interop.Array.astype: the array is {dtype} and the copy is {other}, which no kernel converts; accepted: "
+        )
+        assert line.startswith(start)
+        assert line.endswith(rest)
+    assert "accepted: one dtype for both, or two of bool" in lines[3]
+
+
 # ---- hints ----
 
 
@@ -397,13 +363,13 @@ x.advise("read_mostly")
 x.advise("preferred_location", "host")
 x.advise("accessed_by", 0, value=False)
 print(log())
-for bad in (lambda: interop.empty(3, "int8").prefetch(), lambda: x.advise("often")):
+for bad in (lambda: interop.empty(3, "int8").prefetch(), lambda: x.advise("often"), lambda: x.prefetch(1)):
     try:
         bad()
     except (TypeError, ValueError) as error:
         print(error)
 """)
-    calls, first, second = said.splitlines()
+    calls, first, second, third = said.splitlines()
     assert eval(calls) == [
         "cuMemPrefetchAsync 4000 0",
         "cuMemPrefetchAsync 4000 -1",
@@ -415,6 +381,10 @@ for bad in (lambda: interop.empty(3, "int8").prefetch(), lambda: x.advise("often
     assert first == "interop.Array.prefetch: the array lies in device memory; accepted: managed memory"
     assert second == (
         "interop.Array.advise: advice is 'often'; accepted: 'read_mostly', 'preferred_location', 'accessed_by'"
+    )
+    assert third == (
+        "interop.Array.prefetch: device is 1; this machine has 1 CUDA device(s); accepted: None, 'host', an index, "
+        "'cuda' or 'cuda:<index>'"
     )
 
 

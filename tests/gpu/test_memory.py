@@ -41,6 +41,10 @@ def numpy_dtype(name):
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
+def kind_of(name):
+    return "f" if name == "bfloat16" else numpy_dtype(name).kind
+
+
 def values_of(x):
     """By way of a copy to plain memory."""
     return np.asarray(interop.copy(x, memory="host"))
@@ -66,6 +70,54 @@ def test_filled_arrays(memory, dtype):
     expected = np.zeros((5, 7))
     expected[1:4, ::2] = 1
     np.testing.assert_array_equal(values_of(x).astype("c16"), expected)
+
+
+@pytest.mark.parametrize("memory", ["device", "managed"])
+@pytest.mark.parametrize("dtype", [*DTYPES, None])
+def test_arange_has_numpys_bits(memory, dtype):
+    wanted = None if dtype is None else numpy_dtype(dtype)
+    for arguments in (
+        (0,), (1,), (2,), (3, 2), (7, 5, -2), (5,), (0.5, 100, 0.1), (-1e-3, 1e-3, 1e-6), (np.float32(0.1), 3, 0.3),
+        (1000, -1000, -3), (1e9, 1e9 + 4096), (-50, 50, np.int8(3)), (1 << 24,), (0, 3, 1e-7),
+    ):  # fmt: skip
+        try:
+            expected = np.arange(*arguments, dtype=wanted)
+        except (TypeError, ValueError, OverflowError) as error:
+            with pytest.raises(type(error), match=r"^interop\.arange: "):
+                interop.arange(*arguments, dtype=dtype, memory=memory)
+            continue
+        x = interop.arange(*arguments, dtype=dtype, memory=memory)
+        assert x.memory == memory
+        got = values_of(x)
+        assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+        assert got.tobytes() == expected.tobytes(), arguments
+
+
+def test_new_arrays_are_made_on_the_device(torch):
+    """A copy from plain memory of the host would be refused in a capture."""
+    with captured(torch) as graph:
+        stream = torch.cuda.current_stream()
+        made = [
+            (interop.arange(0, 5, 0.5, "float32", stream=stream), np.arange(0, 5, 0.5, "float32")),
+            (interop.zeros((3, 4), "int8", stream=stream), np.zeros((3, 4), "int8")),
+            (interop.ones(3, "complex64", stream=stream), np.ones(3, "complex64")),
+            (interop.full(3, np.float32(0.1), "float64", stream=stream), np.full(3, np.float32(0.1), "float64")),
+            (interop.full_like(torch.zeros(3, device="cuda"), 7, stream=stream), np.full(3, 7, "float32")),
+        ]
+    graph.replay()
+    synchronize()
+    for x, expected in made:
+        np.testing.assert_array_equal(values_of(x), expected)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_scalars_of_numpy_are_cast_as_numpy_casts_them(memory):
+    x = interop.zeros(4, "float32", memory=memory)
+    x[1:] = np.float64(0.1)
+    x[2] = np.int8(-3)
+    assert values_of(x).tolist() == [0, np.float32(0.1), -3, np.float32(0.1)]
+    with pytest.raises(TypeError, match="value is complex128, and the array is float32"):
+        x[0] = np.complex128(1)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -102,6 +154,17 @@ def test_managed_memory_is_the_gpus_to_who_does_not_ask(torch, cupy):
     assert np.from_dlpack(x, device="cpu").ctypes.data == address
     for asked in ((13, 0), (1, 0), (2, 0)):
         x.__dlpack__(max_version=(1, 0), dl_device=asked)
+
+
+def test_cupy_makes_the_same_array_of_either_type_of_managed_memory(cupy):
+    x = interop.full(6, 2, "float32", memory="managed")
+    address = np.asarray(x).ctypes.data
+    for c in (interop.convert(x, "cupy"), cupy.from_dlpack(interop._core.Export(x, (13, 0)))):
+        assert (c.data.ptr, c.data.device_id) == (address, 0)
+        assert c.__dlpack_device__() == (13, 0)
+        c += 1
+    synchronize()
+    assert (np.asarray(x) == 4).all()
 
 
 # ---- the host sees what the GPU wrote ----
@@ -174,6 +237,31 @@ def test_device_memory_has_no_host_view():
         np.asarray(x)
     with pytest.raises(BufferError, match="device memory has no buffer"):
         memoryview(x)
+
+
+@pytest.mark.parametrize("memory", ["device", "managed"])
+def test_astype_converts_as_numpy_does(memory):
+    for source, values in (
+        ("int32", [-300, -1, 0, 1, 255, 70000]),
+        ("uint64", [0, 1, 2**40, 2**64 - 1]),
+        ("bool", [True, False]),
+        ("float32", [-1.5, 0, 1e30, np.nan]),
+        ("bfloat16", [-1.5, 0, 3]),
+        ("complex64", [1 + 2j, 0]),
+    ):
+        x = np.array(values, numpy_dtype(source))
+        for target in DTYPES[:-1]:
+            made = interop.copy(x, memory=memory)
+            before, after = kind_of(source), kind_of(target)
+            if after not in "bc" and (before == "c" or (before == "f" and after != "f")):
+                with pytest.raises(TypeError, match="which no kernel converts; accepted: integers to integers"):
+                    made.astype(target)
+                continue
+            with np.errstate(all="ignore"):
+                expected = x.astype(numpy_dtype(target))
+            got = made.astype(target)
+            assert got.memory == memory
+            np.testing.assert_array_equal(values_of(got), expected)
 
 
 # ---- operators ----
@@ -332,13 +420,14 @@ def test_resize_is_behind_the_work_on_the_memory(memory, torch):
 @pytest.mark.parametrize("name", ["torch", "cupy", "rmm"])
 def test_pools_of_libraries_give_the_memory(name):
     if name == "rmm":
-        pytest.importorskip("rmm")
+        statistics = pytest.importorskip("rmm.statistics")
+        statistics.enable_statistics()
     else:
         on_gpu(name)
     used = {
         "torch": lambda: on_gpu("torch").module.cuda.memory_allocated(),
         "cupy": lambda: on_gpu("cupy").module.get_default_memory_pool().used_bytes(),
-        "rmm": lambda: 0,
+        "rmm": lambda: statistics.get_statistics().current_bytes,
     }[name]
     own = interop.memory_pool().used_bytes
     before = used()
@@ -348,7 +437,7 @@ def test_pools_of_libraries_give_the_memory(name):
         assert x.memory == "device"
         assert (values_of(x + x) == 2).all()
         assert interop.memory_pool().used_bytes == own
-        assert name == "rmm" or used() - before >= 4_000_000
+        assert used() - before >= 4_000_000
         for k in range(20):
             y = interop.full(1 << 20, k, "float32")
             y += 1
@@ -359,6 +448,27 @@ def test_pools_of_libraries_give_the_memory(name):
         assert eventually(lambda: used() == before)
     finally:
         interop.set_allocator(None)
+
+
+def test_memory_of_cupys_pool_waits_for_no_other_stream(cupy):
+    pool = cupy.get_default_memory_pool()
+    side = cupy.cuda.Stream(non_blocking=True)
+    before = pool.used_bytes()
+    interop.set_allocator("cupy")
+    try:
+        interop.full(3, 1, "float32")  # the pool keeps its memory
+        synchronize()
+        assert eventually(lambda: pool.used_bytes() == before)
+        with side:
+            delay(side.ptr)
+            x = interop.full(3, 2, "float32")
+            assert (values_of(x) == 2).all()
+            assert is_busy(side.ptr)
+    finally:
+        interop.set_allocator(None)
+
+
+def test_memory_of_an_allocator_is_aligned():
     interop.set_allocator(lambda count, device, stream: on_gpu("cupy").module.empty(count + 4, "uint8")[4:])
     try:
         with pytest.raises(ValueError, match="asked for 4 bytes"):

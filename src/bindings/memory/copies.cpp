@@ -30,6 +30,13 @@ int kind_rank(DLDataType dtype) {
   }
 }
 
+/// Is there a kernel that reads `src` as `dst`? Of floats none makes integers: what a dtype cannot hold is undefined.
+bool has_kernel(DLDataType dst, DLDataType src) {
+  if (!is_served(dst) || !is_served(src)) return false;
+  if (dst.code == kDLBool) return src.code == kDLBool;
+  return dst.code == kDLComplex || (src.code != kDLComplex && (is_float(dst) || is_integral(src)));
+}
+
 /// A dtype whose elements are moved as they are: that of the same size.
 DLDataType bits_of(DLDataType dtype) {
   const auto bits = static_cast<uint8_t>(8 * item_bytes(dtype));
@@ -54,10 +61,13 @@ std::optional<size_t> pitch_of(int64_t stride, int64_t item) {
 }  // namespace
 
 void check_conversion(const CopyNames& names, DLDataType dst, DLDataType src) {
-  if (dst == src || (is_served(dst) && is_served(src))) return;
+  if (dst == src || has_kernel(dst, src)) return;
+  const std::string accepted = is_served(dst) && is_served(src)
+                                   ? "integers to integers, floats or complex numbers, floats to floats or complex "
+                                     "numbers; x.to(memory='host').astype(dtype) for all others"
+                                   : std::string("one dtype for both, or two of ") + ops::kServedDtypes;
   throw TypeError(std::string(names.function) + ": " + names.src + " is " + dtype_name(src) + " and " + names.dst +
-                  " is " + dtype_name(dst) + ", which no kernel converts; accepted: one dtype for both, or two of " +
-                  ops::kServedDtypes);
+                  " is " + dtype_name(dst) + ", which no kernel converts; accepted: " + accepted);
 }
 
 void check_copy(const CopyNames& names, const DLTensor& dst, const DLTensor& src) {
@@ -68,7 +78,7 @@ void check_copy(const CopyNames& names, const DLTensor& dst, const DLTensor& src
     throw ValueError(std::string(names.function) + ": " + names.src + " has shape " + shape_text(src) +
                      ", which does not broadcast to that of " + names.dst + ", " + shape_text(dst));
   }
-  if (kind_rank(src.dtype) > kind_rank(dst.dtype)) {
+  if (!names.to_any_kind && kind_rank(src.dtype) > kind_rank(dst.dtype)) {
     throw TypeError(std::string(names.function) + ": " + names.src + " is " + dtype_name(src.dtype) + ", and " +
                     names.dst + " is " + dtype_name(dst.dtype) +
                     "; accepted: a dtype of the same kind, or of one that holds it");

@@ -15,7 +15,7 @@ typedef struct CUstream_st* cudaStream_t;
 namespace interop::bindings {
 
 /// Throws ValueError where `src` does not broadcast to the shape of `dst`, and TypeError where NumPy's rule
-/// "same_kind" does not allow the conversion.
+/// "same_kind", if it counts, does not allow the conversion.
 void check_copy(const CopyNames& names, const DLTensor& dst, const DLTensor& src);
 /// Throws TypeError where the GPU's kernels do not convert between two dtypes.
 void check_conversion(const CopyNames& names, DLDataType dst, DLDataType src);

@@ -197,8 +197,15 @@ void copy_between(const CopyNames& names, nb::handle dst, nb::handle src, nb::ha
 
 // ---- of one value ----
 
-/// A Python scalar as an element of `dtype`. Throws TypeError where its kind has no place in it, as 0.5 in an integer.
-ScalarValue element_of(const CopyNames& names, nb::handle value, Kind kind, DLDataType dtype) {
+/// A scalar as an element of `to`. Throws TypeError where its kind has no place in it, as 0.5 in an integer.
+ScalarValue element_of(const CopyNames& names, nb::handle value, Kind kind, const DLTensor& to) {
+  const DLDataType dtype = to.dtype;
+  if (kind == Kind::numpy_scalar) {
+    const nb::object array = kAsarray.get()(value);
+    const Call given(names.function, {read(names, array)}, options(nb::none()));
+    check_copy(names, to, given.tensor(0));
+    return value_by_numpy(array, dtype);
+  }
   const bool is_bit =
       dtype.code == kDLBool && kind == Kind::integer && (value.equal(nb::int_(0)) || value.equal(nb::int_(1)));
   if (kind > kind_of(dtype) && !is_bit) {
@@ -211,7 +218,7 @@ ScalarValue element_of(const CopyNames& names, nb::handle value, Kind kind, DLDa
 void fill(const CopyNames& names, nb::handle dst, nb::handle value, Kind kind, nb::handle stream) {
   Call call(names.function, {written(names, dst)}, options(stream));
   const DLTensor& to = call.tensor(0);
-  const ScalarValue element = element_of(names, value, kind, to.dtype);
+  const ScalarValue element = element_of(names, value, kind, to);
   if (call.on_host()) {
     copy_by_numpy(call.numpy(0), value);
   } else {
@@ -225,7 +232,6 @@ void fill(const CopyNames& names, nb::handle dst, nb::handle value, Kind kind, n
 
 void copy(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
   const Kind kind = kind_of(src);
-  if (kind == Kind::numpy_scalar) return copy(names, dst, kAsarray.get()(src), stream);
   if (kind != Kind::array) return fill(names, dst, src, kind, stream);
   const Place to = exchange::find_place(dst, names.function, names.dst),
               from = exchange::find_place(src, names.function, names.src);
@@ -252,14 +258,15 @@ void bind_copyto(nb::module_& m) {
   m.def(
       "copyto",
       [](nb::handle dst, nb::handle src, nb::handle stream, const char* function, const char* dst_name,
-         const char* src_name) {
+         const char* src_name, bool to_any_kind) {
         const exchange::CallGuard guard;
-        exchange::as_call(function, false, [&] { copy({function, dst_name, src_name}, dst, src, stream); });
+        exchange::as_call(function, false,
+                          [&] { copy({function, dst_name, src_name, to_any_kind}, dst, src, stream); });
       },
       nb::arg("dst").none(), nb::arg("src").none(), nb::arg("stream").none(), nb::arg("function"), nb::arg("dst_name"),
-      nb::arg("src_name"),
+      nb::arg("src_name"), nb::arg("to_any_kind") = false,
       nb::sig("def copyto(dst: typing.Any, src: typing.Any, stream: typing.Any, function: str, dst_name: str, "
-              "src_name: str) -> None"),
+              "src_name: str, to_any_kind: bool = False) -> None"),
       "The elements of `src`, an array or a scalar, into `dst`; errors have the names.");
 }
 

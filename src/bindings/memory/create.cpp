@@ -37,10 +37,11 @@ DLDeviceType read_memory(const char* function, nb::handle memory) {
 }
 
 constexpr const char* kDevices = "; accepted: None, an index, 'cuda' or 'cuda:<index>'";
+constexpr const char* kPlaces = "; accepted: None, 'host', an index, 'cuda' or 'cuda:<index>'";
 
-/// The index that a device names, or that of the GPU to take where none is named; -1 for what no GPU has.
-/// Throws TypeError for what is no device.
-std::optional<long> index_of(const char* function, nb::handle device) {
+/// The index that a device names; none where that of the current context is meant, -1 for what no GPU has. Throws
+/// TypeError for what is no device.
+std::optional<long> index_of(const char* function, nb::handle device, const char* accepted) {
   if (device.is_none()) return std::nullopt;
   if (PyUnicode_Check(device.ptr())) {
     const std::string text = exchange::text_of(device);
@@ -50,30 +51,41 @@ std::optional<long> index_of(const char* function, nb::handle device) {
     return std::stol(text.substr(5));
   }
   if (!PyLong_Check(device.ptr()) || PyBool_Check(device.ptr())) {
-    throw TypeError(std::string(function) + ": device is " + exchange::type_text(device) + kDevices);
+    throw TypeError(std::string(function) + ": device is " + exchange::type_text(device) + accepted);
   }
   int overflow = 0;
   const long index = PyLong_AsLongAndOverflow(device.ptr(), &overflow);
   return overflow ? -1 : index;
 }
 
-/// Throws TypeError and ValueError for what names no GPU of this machine, and CudaError where it has none.
-int read_device(const char* function, nb::handle device) {
-  const std::optional<long> index = index_of(function, device);
-  const auto label = [&] { return std::string(function) + ": device is " + exchange::shown(device); };
+std::string device_label(const char* function, nb::handle device) {
+  return std::string(function) + ": device is " + exchange::shown(device);
+}
+
+/// The GPU of an index that is not negative. Throws ValueError where the machine has none of it, and CudaError where it
+/// has none at all.
+int existing_device(const char* function, nb::handle device, std::optional<long> index, const char* accepted) {
+  const auto label = [&] { return device_label(function, device); };
   try {
-    if (!index || *index >= 0) cuda::require_driver();
+    cuda::require_driver();
   } catch (const CudaError& error) {
     throw CudaError(of_call(label().c_str(), false, error.what()));
   }
   if (!index) return cuda::default_device();
-  if (*index < 0) {
-    const bool is_host = PyUnicode_Check(device.ptr()) && exchange::text_of(device) == "cpu";
-    throw ValueError(label() + kDevices + (is_host ? "; the host's memory is memory='host'" : ""));
-  }
   const int count = cuda::device_count();
   if (*index < count) return static_cast<int>(*index);
-  throw ValueError(label() + "; this machine has " + std::to_string(count) + " CUDA device(s)" + kDevices);
+  throw ValueError(label() + "; this machine has " + std::to_string(count) + " CUDA device(s)" + accepted);
+}
+
+/// Throws TypeError and ValueError for what names no GPU of this machine, and CudaError where it has none.
+int read_device(const char* function, nb::handle device) {
+  const std::optional<long> index = index_of(function, device, kDevices);
+  if (index && *index < 0) {
+    const bool is_host = PyUnicode_Check(device.ptr()) && exchange::text_of(device) == "cpu";
+    throw ValueError(device_label(function, device) + kDevices +
+                     (is_host ? "; the host's memory is memory='host'" : ""));
+  }
+  return existing_device(function, device, index, kDevices);
 }
 
 void refuse_on_host(const char* function, const char* name, nb::handle value, const char* why) {
@@ -127,6 +139,16 @@ nb::object empty(nb::handle given_shape, nb::handle given_dtype, nb::handle memo
 }
 
 // ---- hints about managed memory ----
+
+/// Where a hint says that memory is to be: the index of a GPU, -1 for the host, and `own` where nothing is said. On a
+/// machine with no GPU, any that there could be.
+int hinted_place(nb::handle device, int own, const char* function) {
+  if (device.is_none()) return own;
+  if (PyUnicode_Check(device.ptr()) && exchange::text_of(device) == "host") return -1;
+  const std::optional<long> index = index_of(function, device, kPlaces);
+  if (index && *index < 0) throw ValueError(device_label(function, device) + kPlaces);
+  return cuda::has_gpu() ? existing_device(function, device, index, kPlaces) : own;
+}
 
 /// Runs `body` of the array's bytes on its device, without the GIL, in a method of that name.
 template <class Body>
@@ -192,6 +214,7 @@ void on_device(const Pool& pool, Body&& body) {
 }  // namespace
 
 void bind_memory(nb::module_& m) {
+  bind_arange(m);
   bind_copyto(m);
   m.def(
       "empty",
@@ -214,6 +237,14 @@ void bind_memory(nb::module_& m) {
   m.def("prefetch", &prefetch, nb::arg("array"), nb::arg("device"), nb::arg("stream").none(),
         nb::sig("def prefetch(array: Array, device: int, stream: int | None) -> None"),
         "Moves managed memory to a device, or (-1) to the host.");
+  m.def(
+      "hinted_place",
+      [](nb::handle device, const Array& array, const char* function) {
+        return exchange::as_call(function, false, [&] { return hinted_place(device, array.gpu, function); });
+      },
+      nb::arg("device").none(), nb::arg("array"), nb::arg("function"),
+      nb::sig("def hinted_place(device: typing.Any, array: Array, function: str) -> int"),
+      "The index of the device of a hint, that of the array if it is None, or -1 for the host.");
   m.def("advise", &advise, nb::arg("array"), nb::arg("advice"), nb::arg("value"), nb::arg("device"),
         nb::sig("def advise(array: Array, advice: int, value: bool, device: int) -> None"),
         "The advice of that number: read mostly, preferred location, accessed by.");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/memory/arguments.h"
 #include "exchange/array/array.h"
@@ -78,11 +79,12 @@ void resize(Array& array, nb::handle given) {
 void add_resize(nb::object object) {
   nb::borrow<nb::class_<Array>>(object).def(
       "resize",
-      [](Array& array, nb::handle shape) {
+      [](Array& array, nb::args shape, nb::kwargs keywords) {
+        check_method_call(kFunction, shape, keywords, "shape");
         const exchange::CallGuard guard;
-        exchange::as_call(kFunction, false, [&] { resize(array, shape); });
+        exchange::as_call(kFunction, false, [&] { resize(array, shape[0]); });
       },
-      nb::arg("shape").none(), nb::sig("def resize(self, shape: int | tuple[int, ...] | list[int], /) -> None"),
+      nb::sig("def resize(self, shape: int | tuple[int, ...] | list[int], /) -> None"),
       "Changes the shape in place, as `std::vector::resize`: the first elements, in row-major order, are kept, and new "
       "ones are 0. The memory moves only where it is too small, behind the work that uses it. ValueError where a view, "
       "a buffer or another library's array has the memory, too.");

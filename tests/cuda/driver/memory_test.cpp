@@ -124,10 +124,63 @@ TEST_F(Memory, OfWhichMuchWaitsIsWaitedFor) {
   check_cuda(cudaStreamDestroy(y), "cudaStreamDestroy");
 }
 
+TEST_F(Memory, IsTakenAgainForItsSizeAlone) {
+  for (const MemoryKind kind : kVisible) {
+    const PoolState before = pool_state(kind, 0);
+    const TakenBlock first = take_block(kind, 1, x);
+    give_block(first.block, {x});
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    const TakenBlock same = take_block(kind, 4096, x);  // a whole page
+    EXPECT_EQ(same.data, first.data);
+    const TakenBlock larger = take_block(kind, 4097, x);
+    EXPECT_NE(larger.data, first.data);
+    const PoolState during = pool_state(kind, 0);
+    EXPECT_EQ(during.used_bytes, before.used_bytes + 3 * 4096);
+    EXPECT_EQ(during.reserved_bytes, before.reserved_bytes + 3 * 4096);
+    EXPECT_GE(during.used_high, during.used_bytes);
+    EXPECT_GE(during.reserved_high, during.reserved_bytes);
+    give_block(same.block);
+    give_block(larger.block);
+    EXPECT_EQ(pool_state(kind, 0).used_bytes, before.used_bytes);
+  }
+}
+
+TEST_F(Memory, InUseIsNotGivenBack) {
+  for (const MemoryKind kind : kVisible) {
+    const TakenBlock small = take_block(kind, 1000, x), large = take_block(kind, 5000, x);
+    close_gate();
+    check_cuda(cudaMemsetAsync(large.data, 9, 5000, x), "cudaMemsetAsync");
+    give_block(large.block, {x});
+    give_block(small.block, {x});
+    trim_pool(kind, 0, 0);  // frees nothing, which would wait for the device
+    EXPECT_EQ(pool_state(kind, 0).reserved_bytes, 3u * 4096);
+    open_gate();
+    trim_pool(kind, 0, 2 * 4096);
+    EXPECT_EQ(pool_state(kind, 0).reserved_bytes, 2u * 4096);
+    trim_pool(kind, 0, 0);
+    EXPECT_EQ(pool_state(kind, 0).reserved_bytes, 0u);
+  }
+}
+
+TEST_F(Memory, BeyondTheThresholdGoesBackForANewBlock) {
+  for (const MemoryKind kind : kVisible) {
+    set_release_threshold(kind, 0, 0);
+    EXPECT_EQ(pool_state(kind, 0).release_threshold, 0u);
+    give_block(take_block(kind, 1000, x).block);
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    EXPECT_EQ(pool_state(kind, 0).reserved_bytes, 4096u);
+    const TakenBlock other = take_block(kind, 5000, x);
+    EXPECT_EQ(pool_state(kind, 0).reserved_bytes, 2u * 4096);
+    set_release_threshold(kind, 0, ~uint64_t{0});
+    give_block(other.block);
+  }
+}
+
 TEST_F(Memory, ThatIsManagedHasALimit) {
   set_managed_limit(0, 1 << 20);
   EXPECT_TRUE(throws<CudaError>("may have 1048576 bytes", [&] { take_block(MemoryKind::managed, 2 << 20, x); }));
   const TakenBlock taken = take_block(MemoryKind::managed, 1 << 19, x);
+  EXPECT_TRUE(throws<CudaError>("524288 are taken", [&] { take_block(MemoryKind::managed, (1 << 19) + 1, x); }));
   set_managed_limit(0, ~uint64_t{0});
   give_block(taken.block);
 }

@@ -43,6 +43,12 @@ PassShape compiled_shape(const Elementwise& work);
 void launch_elementwise(const ElementwiseStep& step, const Elementwise& work, cudaStream_t stream);
 void launch_elementwise(const CompiledPass& compiled, const Elementwise& work, cudaStream_t stream);
 
+/// Queues out[i] = first + i * (second - first) for `count` compact elements on `stream`, with the bits that
+/// numpy.arange has where its first two elements are these; returns at once. Of every dtype that is served; of bool two
+/// elements at most. The context of the device of `out` is current. Throws CudaError if the launch fails.
+void launch_arange(void* out, int64_t count, DLDataType dtype, const ScalarValue& first, const ScalarValue& second,
+                   cudaStream_t stream);
+
 /// Is there nothing to compute?
 inline bool is_empty(const Elementwise& work) { return work.loop.layout == LayoutClass::empty; }
 
