@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dis
 import functools
-import inspect
 import operator
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -16,6 +13,7 @@ from torch.autograd import forward_ad
 from interop import _core
 from interop._arguments import type_name
 from interop._operators.description import Description
+from interop._operators.reads import reads_of
 from interop.torch._tensors import by_vmap, has_tangent, is_batched, name_of, needing_grad, outer_levels
 
 __all__ = ["Below", "Known", "apply_recorded", "compact"]
@@ -36,7 +34,7 @@ class Known:
         self.several = len(signature.outputs) > 1
         self.keeps_all = keeps_all
         both = (*signature.inputs, *signature.outputs)
-        reads = [True] * len(both) if keeps_all else _reads(description.gradient, len(both))
+        reads = [True] * len(both) if keeps_all else reads_of(description.gradient, len(both))
         #: The places, among the inputs and the results, of the arrays that a call keeps.
         self.kept = [place for place, operand in enumerate(both) if operand.axes is not None and reads[place]]
         order = {place: k for k, place in enumerate((*self.kept, *self.numbers))}
@@ -139,24 +137,6 @@ def _checked(description: Description, given: Any, facts: Sequence[tuple[Any, An
             )
         results[place] = x
     return (None, *results)
-
-
-def _reads(function: Callable[..., Any] | None, count: int) -> list[bool]:
-    """Tell which of the arguments behind the first a function reads, of `count`; all, where that is not known.
-
-    Autograd keeps the others for nothing.
-    """
-    if not isinstance(function, types.FunctionType):
-        return [function is not None] * count
-    code = function.__code__
-    names = code.co_varnames[1 : code.co_argcount]
-    if len(names) < count or code.co_flags & inspect.CO_VARARGS or {"locals", "eval", "exec"} & {*code.co_names}:
-        return [True] * count
-    read = set(code.co_cellvars)
-    for step in dis.get_instructions(code):
-        read |= {step.argval} if isinstance(step.argval, str) else set()
-        read |= {*step.argval} if isinstance(step.argval, tuple) and "FAST" in step.opname else set()
-    return [name in read for name in names[:count]]
 
 
 def compact(x: torch.Tensor) -> torch.Tensor:
