@@ -55,11 +55,11 @@ bool equal(const nb::object& a, const nb::object& b) {
   return answer == 1;
 }
 
-/// Is an input one that JAX traces? Of arrays this is known before.
-bool is_traced_number(nb::handle x) {
-  if (PyFloat_CheckExact(x.ptr()) || PyLong_CheckExact(x.ptr()) || PyBool_Check(x.ptr())) return false;
-  const exchange::Route* const route = exchange::find_route(x);
-  return route && route->tracing() == exchange::Tracing::tracer;
+/// What JAX calls a number: an array of no dimension, or what stands for one as it traces.
+exchange::Tracing tracing_of_number(nb::handle x) {
+  const bool is_plain = PyFloat_CheckExact(x.ptr()) || PyLong_CheckExact(x.ptr()) || PyBool_Check(x.ptr());
+  const exchange::Route* const route = is_plain ? nullptr : exchange::find_route(x);
+  return route ? route->tracing() : exchange::Tracing::none;
 }
 
 class OperatorCalls {
@@ -80,15 +80,22 @@ class OperatorCalls {
   const char* door(const nb::tuple& inputs) const {
     Room<Argument> arguments(static_cast<int>(arrays_.size()));
     int count = 0;
+    bool is_of_jax = false;
     for (const int place : arrays_) {
       const nb::handle x = inputs[static_cast<size_t>(place)];
       const exchange::Route* const route = exchange::find_route(x);
       if (!route) return "unknown";
+      if (count == 0) is_of_jax = route->tracing() == exchange::Tracing::concrete;
       if (route->tracing() == exchange::Tracing::tracer) return "jax";
       arguments[count++] = {names_[static_cast<size_t>(place)].c_str(), x};
     }
-    for (size_t place = 0; arrays_.size() < names_.size() && place < names_.size(); ++place) {
-      if (is_traced_number(inputs[place])) return "jax";
+    for (size_t place = 0, k = 0; arrays_.size() < names_.size() && place < names_.size(); ++place) {
+      if (k < arrays_.size() && static_cast<size_t>(arrays_[k]) == place) {
+        ++k;
+        continue;
+      }
+      const exchange::Tracing tracing = tracing_of_number(inputs[place]);
+      if (tracing == exchange::Tracing::tracer || (is_of_jax && tracing == exchange::Tracing::concrete)) return "jax";
     }
     const Computes who = exchange::who_computes(label_.c_str(), arguments.data(), count, count, nb::none());
     if (who == Computes::torch_autograd) return kRecorded;
