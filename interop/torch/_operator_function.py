@@ -42,7 +42,7 @@ class Known:
         self._values, self.pick_kept = _picker(sources), _picker(self.kept)
         self._calls = description.make_calls()
         #: Compute, of tensors that are memory, where torch records nothing: see `run_slowly`. Or NotImplemented.
-        self.run: Callable[[tuple[Any, ...]], Any] = self._calls.run_and_tell if description.is_exact else self._watched
+        self.run: Callable[[tuple[Any, ...]], Any] = self._calls.run_and_tell
         is_array = [operand.axes is not None for operand in signature.inputs]
         check = functools.partial(_checked, description)
         #: Return None and the gradients by the inputs, of (grads, saved, numbers, facts). Or NotImplemented.
@@ -54,27 +54,20 @@ class Known:
         return Known(self.description, keeps_all=True)
 
     def run_slowly(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Call `call` at once.
+        """Call `call` at once, and return the results, and what `told` does.
 
-        Returns the results, and what `told` does.
+        Raises where `call` has written to an input, as far as torch counts that.
         """
-        made = self.description.run(inputs)
-        return made, *self.told(inputs, made)
-
-    def _watched(self, inputs: tuple[Any, ...]) -> Any:
-        """Return what `run_slowly` does; raise where `call` has written to an input, as far as torch counts that."""
         tensors = self.tensors(inputs)
         versions = [None if x.is_inference() else x._version for x in tensors]
-        made = self._calls.run_and_tell(inputs)
-        if made is NotImplemented:
-            made = self.run_slowly(inputs)
+        made = self.description.run(inputs)
         for name, x, version in zip(self.names, tensors, versions, strict=True):
             if version is not None and x._version != version:
                 raise TypeError(
                     f"{self.description.label}: call has written to {name}; accepted: a function that only reads its "
                     "inputs, such as one that writes to a copy"
                 )
-        return made
+        return made, *self.told(inputs, made)
 
     def told(self, inputs: Sequence[Any], made: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], list[int]]:
         """Return the shapes and dtypes of the arrays, the numbers, and the places of the results without a gradient."""

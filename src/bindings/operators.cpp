@@ -127,11 +127,19 @@ class OperatorCalls {
   }
 
   /// The same, with a tuple of the arrays' shapes and dtypes, the inputs that are no arrays, and the places of the
-  /// results that are no floats.
+  /// results that are no floats. TypeError where `call` has written to an array, as far as its library counts that.
   nb::object run_and_tell(const nb::tuple& inputs) {
     const std::shared_ptr<Plan> plan = plan_of(inputs);
     if (!plan) return nb::borrow(Py_NotImplemented);
+    std::vector<int64_t> writes;  // to each array, as far as its library counts them
+    if (asks_dtypes_) {           // a Python function may do what a kernel that only reads does not
+      for (const int place : arrays_) writes.push_back(write_count(inputs[static_cast<size_t>(place)]));
+    }
     nb::object made = checked(*plan, run_plan(*plan, inputs));
+    for (size_t k = 0; k < writes.size(); ++k) {
+      const auto place = static_cast<size_t>(arrays_[k]);
+      if (write_count(inputs[place]) != writes[k]) refuse_written(place);
+    }
     const size_t count = names_.size() - arrays_.size();
     nb::object numbers = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
     if (!numbers.is_valid()) nb::raise_python_error();
@@ -152,6 +160,13 @@ class OperatorCalls {
     if (!read(inputs, facts)) return nullptr;
     std::shared_ptr<Plan> plan = find(inputs, facts);
     return plan ? plan : make(inputs, facts);
+  }
+
+  int64_t write_count(nb::handle x) const { return exchange::route_of(x, label_.c_str(), "").write_count(x); }
+
+  [[noreturn]] void refuse_written(size_t place) const {
+    throw TypeError(label_ + ": call has written to " + names_[place] +
+                    "; accepted: a function that only reads its inputs, such as one that writes to a copy");
   }
 
   nb::object checked(Plan& plan, nb::object made) const {
