@@ -137,8 +137,7 @@ class OperatorCalls {
     }
     nb::object made = checked(*plan, run_plan(*plan, inputs));
     for (size_t k = 0; k < writes.size(); ++k) {
-      const auto place = static_cast<size_t>(arrays_[k]);
-      if (write_count(inputs[place]) != writes[k]) refuse_written(place);
+      if (write_count(inputs[static_cast<size_t>(arrays_[k])]) != writes[k]) refuse_written(k);
     }
     const size_t count = names_.size() - arrays_.size();
     nb::object numbers = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
@@ -164,8 +163,8 @@ class OperatorCalls {
 
   int64_t write_count(nb::handle x) const { return exchange::route_of(x, label_.c_str(), "").write_count(x); }
 
-  [[noreturn]] void refuse_written(size_t place) const {
-    throw TypeError(label_ + ": call has written to " + names_[place] +
+  [[noreturn]] void refuse_written(size_t k) const {
+    throw TypeError(label_ + ": call has written to " + names_[static_cast<size_t>(arrays_[k])] +
                     "; accepted: a function that only reads its inputs, such as one that writes to a copy");
   }
 
