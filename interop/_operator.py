@@ -162,7 +162,7 @@ def _call_of(label: str, call: Any, signature: Signature, sizes: Mapping[str, Si
     if isinstance(call, ArrayFunction):
         return calls.of_array_function(label, call, signature, sizes)
     if isinstance(call, Expression):
-        return calls.of_expression(label, call, call.parameters, signature)
+        return calls.of_expression(label, call, call.parameters, signature, sizes)
     if not callable(call):
         raise TypeError(
             f"{label}: call is {type_name(call)}; accepted: {calls.ACCEPTED}; or {{'cpu': f, 'cuda': g}} of such"

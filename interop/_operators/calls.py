@@ -58,11 +58,13 @@ def of_python(function: Callable[..., Any], signature: Signature) -> Call:
     )
 
 
-def of_expression(label: str, expression: Any, parameters: Sequence[str], signature: Signature) -> Call:
+def of_expression(
+    label: str, expression: Any, parameters: Sequence[str], signature: Signature, extra: Mapping[str, SizeRule]
+) -> Call:
     """Return the call of an expression, whose parameters are matched with the inputs, and with letters, by name."""
     if len(signature.outputs) != 1:
         raise ValueError(f"{label}: call is an expression, which has one result; accepted: a signature with one")
-    takes = _Takes(label, "expression", parameters, signature)
+    takes = _Takes(label, "expression", parameters, signature, extra)
 
     def call(*inputs: Any, **options: Any) -> Any:
         return expression(*takes.arguments(inputs), **options)
@@ -135,9 +137,9 @@ class _Takes:
         kind: str,
         parameters: Sequence[str],
         signature: Signature,
-        extra: Mapping[str, SizeRule] | None = None,
+        extra: Mapping[str, SizeRule],
     ) -> None:
-        self.label, self.signature, self.extra = label, signature, extra or {}
+        self.label, self.signature, self.extra = label, signature, extra
         places = {operand.name: place for place, operand in enumerate(signature.inputs)}
         self.sources: list[int | str] = []  # of each argument: the place of an input, or a letter
         for name in parameters:

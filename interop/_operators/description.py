@@ -214,8 +214,9 @@ class Description:
     def run(self, inputs: Sequence[Any], **options: Any) -> Any:
         """Call `call` at once with these inputs, and check what it returns. `options` are of `keywords`."""
         inputs, expected = self.check(inputs)
-        made = self.chosen(inputs, options.get("execution")).function(*inputs, **options)
-        return made if self.is_exact else self.check_results(made, expected)
+        chosen = self.chosen(inputs, options.get("execution"))
+        made = chosen.function(*inputs, **options)
+        return made if chosen.is_exact else self.check_results(made, expected)
 
     def make_calls(self) -> _core.OperatorCalls:
         """Return what runs calls at once, and keeps what follows from the types and shapes of their inputs."""
@@ -241,4 +242,5 @@ class Description:
             return None
         shapes = [facts_of(inputs[place])[0] for place in self.signature.arrays]
         sizes = self.signature.sizes_of(self.label, shapes, self.sizes)
-        return (*self.chosen(inputs).prepare(sizes), None if self.is_exact else expected, discrete(expected))
+        chosen = self.chosen(inputs)
+        return (*chosen.prepare(sizes), None if chosen.is_exact else expected, discrete(expected))

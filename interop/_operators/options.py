@@ -53,7 +53,7 @@ def check_sizes(label: str, sizes: Mapping[str, SizeRule], signature: Signature,
         if letter not in of_results and letter not in taken:
             raise ValueError(
                 f"{label}: sizes: {letter} is in no result of {signature}, and no parameter of call; accepted: letters "
-                "of results, and parameters of a kernel or C function"
+                "of results, and parameters of a kernel, C function or expression"
             )
         for name in rule.letters:
             if name not in signature.letters and not (name == LEADING and signature.has_leading):
@@ -154,9 +154,10 @@ def check_parts(label: str, letters: Sequence[str], signature: Signature, sizes:
                     f"{label}: {letter} stands twice in one operand, so that no part is cut along it; accepted: "
                     f"letters that stand once{signature.pointed(place)}"
                 )
+        of_results = {name for operand in signature.outputs for name in operand.letters}
         for name, rule in sizes.items():
-            if letter in rule.letters:
+            if letter in rule.letters and name in of_results:  # a parameter of a kernel has that of the part
                 raise ValueError(
                     f"{label}: the size {name} depends on {letter}, so that no part is cut along it; accepted: "
-                    "letters that sizes= does not take"
+                    "letters of which no size of a result is made"
                 )

@@ -30,21 +30,21 @@ ad.primitive_transposes[operator_p] = refuse_transpose
 
 
 def compute(description: Description, inputs: Sequence[Any]) -> Any:
-    """Compute an operator of inputs by position, of which at least one is traced.
+    """Compute an operator of inputs by position, of which one or more are traced, or numbers in arrays of JAX's.
 
     Throws TypeError and ValueError for inputs that do not fit the signature.
     """
     pairs = [*zip(description.signature.inputs, inputs, strict=True)]
-    traced = [operand.axes is None and isinstance(x, _Tracer) for operand, x in pairs]
-    read = description.readable([0 if is_traced else x for is_traced, x in zip(traced, inputs, strict=True)])
+    of_jax = [operand.axes is None and isinstance(x, jax.Array) for operand, x in pairs]
+    read = description.readable([0 if is_of_jax else x for is_of_jax, x in zip(of_jax, inputs, strict=True)])
     numbers: list[Number | None] = []
     operands = []
     for place, (operand, x) in enumerate(pairs):
-        if operand.axes is None and not traced[place]:
+        if operand.axes is None and not of_jax[place]:
             numbers.append(Number(x))
             continue
         numbers.append(None)
-        operands.append((_number if traced[place] else _array)(description, place, x))
+        operands.append((_number if of_jax[place] else _array)(description, place, x))
     form = Results(description, tuple(numbers))
     if description.is_exact:
         check_operands(
@@ -67,7 +67,7 @@ def _array(description: Description, place: int, x: Any) -> Any:
 
 
 def _number(description: Description, place: int, x: Any) -> Any:
-    """Return a number that is traced. Raise TypeError for an array, and where `call` takes numbers by value."""
+    """Return a number as JAX has it. Raise TypeError for an array, and where `call` takes numbers by value."""
     name, pointed = description.signature.inputs[place].name, description.signature.pointed(place)
     if x.ndim:
         raise TypeError(
@@ -75,9 +75,12 @@ def _number(description: Description, place: int, x: Any) -> Any:
             f"signature has axes, such as {name}[{'n, ' * (x.ndim - 1)}n]{pointed}"
         )
     if description.is_exact:
+        what, instead = "an array of JAX's, and call takes it by value", f"a number, as float({name}) makes one"
+        if isinstance(x, _Tracer):
+            what = "a traced value of JAX, and call takes it by value, which is fixed in the program"
+            instead = "a number of Python or NumPy, such as a size (static_argnames of jax.jit makes an argument one)"
         raise TypeError(
-            f"{description.label}: {name} is a traced value of JAX, and call takes it by value, which is fixed in the "
-            "program; accepted: a number of Python or NumPy, such as a size (static_argnames of jax.jit makes an "
-            f"argument one), or {name}[] in the signature, and a pointer or a view of no dimension in call{pointed}"
+            f"{description.label}: {name} is {what}; accepted: {instead}, or {name}[] in the signature, and a pointer "
+            f"or a view of no dimension in call{pointed}"
         )
     return x

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dis
 import functools
-import inspect
 import operator
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -16,6 +13,7 @@ from torch.autograd import forward_ad
 from interop import _core
 from interop._arguments import type_name
 from interop._operators.description import Description
+from interop._operators.reads import reads_of
 from interop.torch._tensors import by_vmap, has_tangent, is_batched, name_of, needing_grad, outer_levels
 
 __all__ = ["Below", "Known", "apply_recorded", "compact"]
@@ -36,7 +34,7 @@ class Known:
         self.several = len(signature.outputs) > 1
         self.keeps_all = keeps_all
         both = (*signature.inputs, *signature.outputs)
-        reads = [True] * len(both) if keeps_all else _reads(description.gradient, len(both))
+        reads = [True] * len(both) if keeps_all else reads_of(description.gradient, len(both))
         #: The places, among the inputs and the results, of the arrays that a call keeps.
         self.kept = [place for place, operand in enumerate(both) if operand.axes is not None and reads[place]]
         order = {place: k for k, place in enumerate((*self.kept, *self.numbers))}
@@ -44,7 +42,7 @@ class Known:
         self._values, self.pick_kept = _picker(sources), _picker(self.kept)
         self._calls = description.make_calls()
         #: Compute, of tensors that are memory, where torch records nothing: see `run_slowly`. Or NotImplemented.
-        self.run: Callable[[tuple[Any, ...]], Any] = self._calls.run_and_tell if description.is_exact else self._watched
+        self.run: Callable[[tuple[Any, ...]], Any] = self._calls.run_and_tell
         is_array = [operand.axes is not None for operand in signature.inputs]
         check = functools.partial(_checked, description)
         #: Return None and the gradients by the inputs, of (grads, saved, numbers, facts). Or NotImplemented.
@@ -56,27 +54,20 @@ class Known:
         return Known(self.description, keeps_all=True)
 
     def run_slowly(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Call `call` at once.
+        """Call `call` at once, and return the results, and what `told` does.
 
-        Returns the results, and what `told` does.
+        Raises where `call` has written to an input, as far as torch counts that.
         """
-        made = self.description.run(inputs)
-        return made, *self.told(inputs, made)
-
-    def _watched(self, inputs: tuple[Any, ...]) -> Any:
-        """Return what `run_slowly` does; raise where `call` has written to an input, as far as torch counts that."""
         tensors = self.tensors(inputs)
         versions = [None if x.is_inference() else x._version for x in tensors]
-        made = self._calls.run_and_tell(inputs)
-        if made is NotImplemented:
-            made = self.run_slowly(inputs)
+        made = self.description.run(inputs)
         for name, x, version in zip(self.names, tensors, versions, strict=True):
             if version is not None and x._version != version:
                 raise TypeError(
                     f"{self.description.label}: call has written to {name}; accepted: a function that only reads its "
                     "inputs, such as one that writes to a copy"
                 )
-        return made
+        return made, *self.told(inputs, made)
 
     def told(self, inputs: Sequence[Any], made: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], list[int]]:
         """Return the shapes and dtypes of the arrays, the numbers, and the places of the results without a gradient."""
@@ -139,24 +130,6 @@ def _checked(description: Description, given: Any, facts: Sequence[tuple[Any, An
             )
         results[place] = x
     return (None, *results)
-
-
-def _reads(function: Callable[..., Any] | None, count: int) -> list[bool]:
-    """Tell which of the arguments behind the first a function reads, of `count`; all, where that is not known.
-
-    Autograd keeps the others for nothing.
-    """
-    if not isinstance(function, types.FunctionType):
-        return [function is not None] * count
-    code = function.__code__
-    names = code.co_varnames[1 : code.co_argcount]
-    if len(names) < count or code.co_flags & inspect.CO_VARARGS or {"locals", "eval", "exec"} & {*code.co_names}:
-        return [True] * count
-    read = set(code.co_cellvars)
-    for step in dis.get_instructions(code):
-        read |= {step.argval} if isinstance(step.argval, str) else set()
-        read |= {*step.argval} if isinstance(step.argval, tuple) and "FAST" in step.opname else set()
-    return [name in read for name in names[:count]]
 
 
 def compact(x: torch.Tensor) -> torch.Tensor:

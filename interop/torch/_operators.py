@@ -6,6 +6,7 @@ Each is defined when torch first meets it, and those that were made before this 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,7 +78,7 @@ class _Defined:
     """An operator that torch has."""
 
     def __init__(self, description: Description) -> None:
-        self.description, self.known = description, Known(description)
+        self.description = description
         package, _, name = description.name.partition("::")
         self.library = torch.library.Library(package, "FRAGMENT")
         try:
@@ -93,6 +94,11 @@ class _Defined:
         torch.library.register_fake(description.name, self._fake, lib=self.library)
         torch.library.register_vmap(description.name, self._vmap, lib=self.library)
         self.knows_distributed = False
+
+    @functools.cached_property
+    def known(self) -> Known:
+        """What autograd is told, from the first call on: what functions close over is there by then."""
+        return Known(self.description)
 
     def destroy(self) -> None:
         self.library._destroy()  # as torch.library.custom_op does of one that is defined again

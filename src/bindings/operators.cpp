@@ -55,11 +55,11 @@ bool equal(const nb::object& a, const nb::object& b) {
   return answer == 1;
 }
 
-/// Is an input one that JAX traces? Of arrays this is known before.
-bool is_traced_number(nb::handle x) {
-  if (PyFloat_CheckExact(x.ptr()) || PyLong_CheckExact(x.ptr()) || PyBool_Check(x.ptr())) return false;
-  const exchange::Route* const route = exchange::find_route(x);
-  return route && route->tracing() == exchange::Tracing::tracer;
+/// What JAX calls a number: an array of no dimension, or what stands for one as it traces.
+exchange::Tracing tracing_of_number(nb::handle x) {
+  const bool is_plain = PyFloat_CheckExact(x.ptr()) || PyLong_CheckExact(x.ptr()) || PyBool_Check(x.ptr());
+  const exchange::Route* const route = is_plain ? nullptr : exchange::find_route(x);
+  return route ? route->tracing() : exchange::Tracing::none;
 }
 
 class OperatorCalls {
@@ -80,15 +80,22 @@ class OperatorCalls {
   const char* door(const nb::tuple& inputs) const {
     Room<Argument> arguments(static_cast<int>(arrays_.size()));
     int count = 0;
+    bool is_of_jax = false;
     for (const int place : arrays_) {
       const nb::handle x = inputs[static_cast<size_t>(place)];
       const exchange::Route* const route = exchange::find_route(x);
       if (!route) return "unknown";
+      if (count == 0) is_of_jax = route->tracing() == exchange::Tracing::concrete;
       if (route->tracing() == exchange::Tracing::tracer) return "jax";
       arguments[count++] = {names_[static_cast<size_t>(place)].c_str(), x};
     }
-    for (size_t place = 0; arrays_.size() < names_.size() && place < names_.size(); ++place) {
-      if (is_traced_number(inputs[place])) return "jax";
+    for (size_t place = 0, k = 0; arrays_.size() < names_.size() && place < names_.size(); ++place) {
+      if (k < arrays_.size() && static_cast<size_t>(arrays_[k]) == place) {
+        ++k;
+        continue;
+      }
+      const exchange::Tracing tracing = tracing_of_number(inputs[place]);
+      if (tracing == exchange::Tracing::tracer || (is_of_jax && tracing == exchange::Tracing::concrete)) return "jax";
     }
     const Computes who = exchange::who_computes(label_.c_str(), arguments.data(), count, count, nb::none());
     if (who == Computes::torch_autograd) return kRecorded;
@@ -120,11 +127,18 @@ class OperatorCalls {
   }
 
   /// The same, with a tuple of the arrays' shapes and dtypes, the inputs that are no arrays, and the places of the
-  /// results that are no floats.
+  /// results that are no floats. TypeError where `call` has written to an array, as far as its library counts that.
   nb::object run_and_tell(const nb::tuple& inputs) {
     const std::shared_ptr<Plan> plan = plan_of(inputs);
     if (!plan) return nb::borrow(Py_NotImplemented);
+    std::vector<int64_t> writes;  // to each array, as far as its library counts them
+    if (asks_dtypes_) {           // a Python function may do what a kernel that only reads does not
+      for (const int place : arrays_) writes.push_back(write_count(inputs[static_cast<size_t>(place)]));
+    }
     nb::object made = checked(*plan, run_plan(*plan, inputs));
+    for (size_t k = 0; k < writes.size(); ++k) {
+      if (write_count(inputs[static_cast<size_t>(arrays_[k])]) != writes[k]) refuse_written(k);
+    }
     const size_t count = names_.size() - arrays_.size();
     nb::object numbers = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
     if (!numbers.is_valid()) nb::raise_python_error();
@@ -145,6 +159,13 @@ class OperatorCalls {
     if (!read(inputs, facts)) return nullptr;
     std::shared_ptr<Plan> plan = find(inputs, facts);
     return plan ? plan : make(inputs, facts);
+  }
+
+  int64_t write_count(nb::handle x) const { return exchange::route_of(x, label_.c_str(), "").write_count(x); }
+
+  [[noreturn]] void refuse_written(size_t k) const {
+    throw TypeError(label_ + ": call has written to " + names_[static_cast<size_t>(arrays_[k])] +
+                    "; accepted: a function that only reads its inputs, such as one that writes to a copy");
   }
 
   nb::object checked(Plan& plan, nb::object made) const {

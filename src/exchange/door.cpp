@@ -40,14 +40,19 @@ Computes who_computes(const char* function, const Argument* arrays, int count, i
 DLDevice device_of(const char* function, const Argument* arrays, int count) {
   DLDevice found = {kDLCPU, 0};
   for (int k = 0; k < count; ++k) {
+    const Route& route = route_of(arrays[k].object, function, arrays[k].name);
+    if (&route == &torch_route()) {  // nothing else need be read
+      if (is_on_host(arrays[k].object)) continue;
+      if (is_on_cuda(arrays[k].object)) return {kDLCUDA, 0};
+    }
     const auto operand = std::make_unique<Operand>();  // not on the stack: what is read may call interop again
     operand->function = function;
     operand->name = arrays[k].name;
     operand->object = arrays[k].object;
-    operand->route = &route_of(operand->object, function, operand->name);
-    operand->below_autograd = operand->route->is_torch();
-    operand->route->enter(*operand);
-    operand->route->inspect(*operand);
+    operand->route = &route;
+    operand->below_autograd = route.is_torch();
+    route.enter(*operand);
+    route.inspect(*operand);
     const DLDevice device = operand->tensor.device;
     if (device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged) return {kDLCUDA, device.device_id};
     if (device.device_type != kDLCPU && device.device_type != kDLCUDAHost && found.device_type == kDLCPU)

@@ -200,6 +200,22 @@ def test_a_traced_number_by_value_is_refused_by_name(ops):
             call()
 
 
+def test_a_number_that_is_an_array_of_jax_is_taken_as_a_traced_one_is(ops):
+    """Outside of jit, and in one that closes over it."""
+    x, by = draw(2, 3), jnp.float32(3)
+    op = only_tests("by_array", interop.elementwise("x * by"), "x[..., n], by -> [..., n]")
+    assert op(x, by).tolist() == jax.jit(op)(x, by).tolist() == jax.jit(lambda x: op(x, by))(x).tolist()
+    assert op(x, by).tolist() == (3 * x).tolist()
+    message = r"::scaled: by is an array of JAX's, and call takes it by value; accepted: a number, as float"
+    for call in (lambda: ops.scaled(x, by), lambda: jax.jit(lambda x: ops.scaled(x, by))(x)):
+        with pytest.raises(TypeError, match=message):
+            call()
+    with pytest.raises(TypeError, match=r"::by_array: by is an array of shape \(3,\); accepted: a number, or an array"):
+        op(x, x[0])
+    with pytest.raises(TypeError, match=r"::by_array: by is jaxlib.*; accepted: a number"):  # NumPy's call
+        op(host(x), by)
+
+
 def test_a_number_is_no_array_and_has_no_derivative():
     op = only_tests("by_number", lambda x, by: x * by, "x[n], by -> [n]", gradient=lambda g, x, by, y: (g * by, None))
     x = jnp.ones(3)

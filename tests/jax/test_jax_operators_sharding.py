@@ -98,6 +98,15 @@ def test_letters_of_cut_are_cut_and_others_are_not(ops, mesh):
     assert_close(y, np.maximum(np.asarray(x) * np.asarray(s) + np.asarray(b), 0))
 
 
+def test_a_parameter_of_a_kernel_has_the_size_of_the_part(mesh):
+    op = interop.operator(
+        "tests_jax::of_part", interop.elementwise("x + rows"), "x[m] -> [m]", sizes={"rows": lambda m: m}, cut="m"
+    )
+    x = put(mesh, P("x"), 8)
+    assert sent(op, x) == {}
+    assert_close(jax.jit(op)(x), np.asarray(x) + 4)
+
+
 @pytest.mark.parametrize(
     ("x_cut", "w_cut", "cut", "collectives"),
     [

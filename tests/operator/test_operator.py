@@ -6,6 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
+from helpers import machine
 from helpers.threads import THREADS, at_once
 
 import interop
@@ -328,8 +329,41 @@ def test_an_explained_call_of_a_python_function():
     assert plan.algorithm.startswith("the Python function ")
     assert plan.algorithm.endswith("halves")
     assert (plan.arguments[0].library, plan.arguments[0].strides) == ("numpy", (4, 1))
+    assert plan.copies == ()
     with pytest.raises(ValueError, match=r"^tests::halves: x has 0 dimensions"):
         interop.explain(op, np.ones(()))
+
+
+def test_an_explained_call_inside_a_transform(scale, torch, jax):
+    """There arrays may be made compact, as no call outside of one does."""
+    plans = {}
+
+    def explained(x, s):
+        plans[type(x).__module__.partition(".")[0]] = interop.explain(scale, x, s, 1.0)
+        return scale(x, s, 1.0)
+
+    torch.vmap(explained, in_dims=(1, None))(torch.from_numpy(X), torch.ones(3))
+    jax.make_jaxpr(jax.vmap(explained, in_axes=(1, None)))(X, np.ones(3, "float32"))
+    assert len(plans) == 2
+    for library, plan in (("torch", plans["torch"]), ("JAX", next(x for name, x in plans.items() if name != "torch"))):
+        (copied,) = plan.copies
+        assert copied.startswith("each array that a transform gives expanded or moved, made compact on its device by")
+        assert f"the {library} " in plan.algorithm
+        assert "void scale(" in plan.algorithm
+    assert interop.explain(scale, X, S, 1.0).copies == ()
+
+
+# ---- parts ----
+
+
+def test_a_part_has_the_sizes_of_that_part_for_the_parameters_of_a_kernel(lib):
+    da = machine.need("dask")
+    op = interop.operator(
+        "tests::cut_scale", lib.scale, "x[m, n], s[n], eps -> y[m, n]", sizes={"rows": lambda m: m}, cut="m"
+    )
+    made = op(da.from_array(X, chunks=((2, 1), 4)), S, 0.5)
+    assert made.numblocks == (2, 1)
+    assert made.compute(scheduler="sync").tolist() == (X * S + np.float32(0.5)).tolist()
 
 
 # ---- sizes that are symbols ----

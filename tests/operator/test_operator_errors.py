@@ -127,6 +127,8 @@ def test_cuts_that_do_not_fit():
     refused(ValueError, "k stands twice in one operand", first, "x[k, k] -> []; sum k", above="x[k, k]")
     refused(ValueError, "the size m depends on n, so that no part is cut along it",
             first, "x[n] -> [n, m]", cut="n", sizes={"m": lambda n: n})  # fmt: skip
+    refused(ValueError, "the size m depends on k, so that no part is cut along it",
+            first, "x[n, k] -> [n, m]; sum k", sizes={"m": lambda k: k})  # fmt: skip
     for letters in ("m, n", " n,m "):
         op = interop.operator("tests::cut", first, "x[m, n] -> [m, n]", cut=letters)
         assert op._description.cut == {"m", "n"}

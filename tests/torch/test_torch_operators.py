@@ -142,6 +142,27 @@ def test_none_is_no_gradient(place):
     assert y.grad is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_gradient_that_is_only_noted_is_resolved(place, dtype):
+    seen = []
+
+    def gradient(g, x, y):
+        seen.append((g.is_contiguous(), g.is_neg(), g.is_conj(), g.tolist()))
+        return g
+
+    name = f"torch_{place}::noted_{str(dtype).partition('.')[2]}"
+    op = interop.operator(name, interop.elementwise("x + 1"), "x[n] -> [n]", gradient=gradient)
+    (x,) = leaves(torch.ones(3, dtype=dtype, device=place))
+    values = torch.tensor([1, 2, 3], dtype=dtype, device=place) * (1 if dtype == torch.float32 else 1 + 2j)
+    for g in (values, torch._neg_view(values), values.conj(), torch._neg_view(values.conj()), values.flip(0)):
+        expected = (True, False, False, g.tolist())
+        assert torch.autograd.grad(op(x), x, g)[0].tolist() == expected[-1]
+        assert seen.pop() == expected
+    pair = torch.stack([values, values], 1)[:, 0]
+    torch.autograd.grad(op(x), x, pair)
+    assert seen.pop() == (True, False, False, values.tolist())
+
+
 def test_a_call_keeps_what_its_gradient_reads(place):
     def kept_by(gradient):
         op = interop.operator(

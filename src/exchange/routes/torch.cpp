@@ -47,6 +47,7 @@ const Fact kVersion("torch", "Tensor", "_version");
 const Fact kDetach("torch", "Tensor", "detach");
 const Fact kDataPtr("torch", "Tensor", "data_ptr");
 const Fact kIsCpu("torch", "Tensor", "is_cpu");
+const Fact kIsCuda("torch", "Tensor", "is_cuda");
 const Name kNumpy("numpy");
 const Name kIsContiguous("is_contiguous");
 const Lookup kIsBatched("torch", "_C._functorch.is_legacy_batchedtensor");
@@ -308,6 +309,9 @@ bool has_tangent(nb::handle tensor) {
   const nb::object tangent = nb::object(kUnpackDual.get()(tensor))[1];
   return !tangent.is_none();
 }
+
+bool is_on_host(nb::handle tensor) { return is_true(kIsCpu(tensor)); }
+bool is_on_cuda(nb::handle tensor) { return is_true(kIsCuda(tensor)); }
 
 bool is_compact(nb::handle tensor) {
   if (find_route(tensor) != &torch_route()) return false;

@@ -57,6 +57,10 @@ bool records_gradient(nb::handle tensor);
 /// Has the tensor, of torch's exact type, a tangent? Asked where `has_tangents`.
 bool has_tangent(nb::handle tensor);
 
+/// Is the tensor, of torch's exact type, in host memory; or on a GPU of CUDA's?
+bool is_on_host(nb::handle tensor);
+bool is_on_cuda(nb::handle tensor);
+
 /// Is it a tensor of torch's exact type, in C order, with no negation or conjugation that is only noted, and no batch
 /// of `is_grads_batched=True`?
 bool is_compact(nb::handle tensor);
