@@ -13,7 +13,7 @@ from interop._functions.array_function import ArrayFunction
 from interop._libraries.dask import is_dask_array
 from interop._operators import calls, options, registry
 from interop._operators.arguments import bound, refuse_option, signature_of
-from interop._operators.content import key_of, portable
+from interop._operators.content import changeable, key_of, portable
 from interop._operators.description import Description
 from interop._operators.devices import check_devices, joined
 from interop._operators.signature import Signature, SizeRule, parse
@@ -142,11 +142,18 @@ def operator(
     dtypes = options.dtypes_of(label, dtype, parsed, called.accepted, called.made)
     cuts = options.cut_of(label, cut, parsed, rules)
     made_of = (name, call, parsed.text, gradient, tangent, dtype, dict(sizes or {}), cut, batching)
+    key, closed_over = key_of(*made_of), tuple(changeable(made_of))
+    found = registry.find(name)
+    if found is not None and found.key == key and [*map(id, found.closed_over)] != [*map(id, closed_over)]:
+        key = key_of(
+            *made_of, object()
+        )  # equal now, but of other lists: the one that is there would change the old ones
     description = Description(
         name,
         parsed,
         called,
-        key_of(*made_of),
+        key,
+        closed_over=closed_over,
         devices=devices,
         gradient=gradient,
         tangent=tangent,

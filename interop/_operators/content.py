@@ -9,12 +9,13 @@ import itertools
 import os
 import types
 import uuid
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from interop._functions.array_function import ArrayFunction
 from interop._operators.description import Description
 
-__all__ = ["content_of", "key_of", "portable"]
+__all__ = ["changeable", "content_of", "key_of", "portable"]
 
 _PROCESS = str(uuid.uuid4())
 _count = itertools.count()
@@ -72,6 +73,28 @@ def content_of(x: object, within: tuple[int, ...] = ()) -> str:
         made = x.__reduce__()  # what it is pickled as
         return inner(made[:2]) if isinstance(made, tuple) else made
     return f"{_name_of(type(x))}({_PROCESS}, {next(_count)})"
+
+
+def changeable(x: object, seen: set[int] | None = None) -> Iterator[object]:
+    """Give the lists, dicts and sets that functions close over, whose content may be another one later."""
+    seen = set() if seen is None else seen
+    if id(x) in seen:
+        return
+    seen.add(id(x))
+    parts: Iterable[object] = ()
+    if isinstance(x, types.FunctionType):
+        parts = [cell.cell_contents for cell in x.__closure__ or () if cell != _EMPTY]
+        yield from (part for part in parts if isinstance(part, list | dict | set))
+    elif isinstance(x, tuple | list | set | frozenset):
+        parts = x
+    elif isinstance(x, dict):
+        parts = x.values()
+    elif isinstance(x, functools.partial):
+        parts = (x.func, x.args, x.keywords)
+    elif isinstance(x, types.MethodType):
+        parts = (x.__self__, x.__func__)
+    for part in parts:
+        yield from changeable(part, seen)
 
 
 _EMPTY = types.CellType()

@@ -28,6 +28,7 @@ class Description:
         call: Call,
         key: str,
         *,
+        closed_over: Sequence[object] = (),
         devices: Mapping[str, Call] | None = None,
         gradient: Callable[..., Any] | None = None,
         tangent: Callable[..., Any] | None = None,
@@ -39,6 +40,7 @@ class Description:
         self.name = self.label = name
         self.signature = signature
         self.gradient, self.tangent, self.cut, self.batching, self.key = gradient, tangent, cut, batching, key
+        self.closed_over = closed_over
         self.keywords = call.keywords
         self._call, self._accepted, self._made = call, call.accepted, call.made
         #: What is called for arrays on each kind of device; None where it is the same everywhere.

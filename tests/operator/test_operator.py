@@ -423,3 +423,26 @@ def test_sizes_may_be_those_of_torch(torch):
     assert not any(type(size) is int for size in shape)
     assert str(shape[1].node.expr) == f"2*{x.shape[1].node.expr} + 1"
     assert not mode.shape_env.guards
+
+
+def test_functions_of_equal_lists_are_two():
+    """Each operator calls its own function, whose list is another one; the same function twice is the same operator."""
+
+    def counting(calls):
+        def call(x):
+            calls.append(x.shape)
+            return x + 1
+
+        return call
+
+    first, second = [], []
+    call = counting(second)
+    one, two = (interop.operator("tests::counts", f, "x[n] -> [n]") for f in (counting(first), call))
+    assert one != two
+    two(np.ones(3))
+    assert (first, second) == ([], [(3,)])
+    one(np.ones(2))
+    assert (first, second) == ([(2,)], [(3,)])
+    second.clear()
+    again = interop.operator("tests::counts", call, "x[n] -> [n]")
+    assert again == interop.operator("tests::counts", call, "x[n] -> [n]")
