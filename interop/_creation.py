@@ -293,6 +293,8 @@ def _beginning(begin: Any, end: Any, step: Any, dtype: Any) -> tuple[Any, int]:
         dtype = np.result_type(np.intp, *(np.asarray(number).dtype for number in (begin, end, step)))
     if np.dtype(dtype).kind == "b" and count > 2:
         raise TypeError("there are two values of bool")
+    if count * np.dtype(dtype).itemsize >= 2**62:
+        raise MemoryError("more bytes than any memory")
     values = np.empty(min(count, 2), dtype)
     if count > 0:
         for place, value in enumerate((begin, begin + step)[:count]):

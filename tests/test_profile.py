@@ -74,7 +74,7 @@ def test_what_is_done_outside_is_not_counted():
     [
         ("interop.copy", lambda: interop.copy(VALUES)),
         ("interop.copyto", lambda: interop.copyto(np.zeros((2, 3)), VALUES)),
-        ("interop.Array.__setitem__", lambda: interop.zeros((2, 3), "float64").__setitem__(..., VALUES)),
+        ("interop.Array.__setitem__", lambda: interop.zeros((2, 3), "float64", memory="host").__setitem__(..., VALUES)),
         ("interop.full_like", lambda: interop.full_like(VALUES, np.ones((2, 3)))),
         ("interop.Array.__dlpack__", lambda: interop.asarray(VALUES).__dlpack__(copy=True, max_version=(1, 0))),
     ],

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "bindings/bindings.h"
-#include "exchange/array/array.h"
 #include "exchange/routes/exchange_api.h"
 #include "ops/matmul.h"
 
@@ -114,15 +113,15 @@ nb::dict time_stages(nb::handle a, nb::handle b, int count) {
   return stages;
 }
 
-/// The mean seconds of a new array of device memory of interop's own and its end, `count` times in a row.
+/// The mean seconds of device memory of interop's own and its end, `count` times in a row.
 double time_allocations(int64_t bytes, int count) {
   const cuda::DeviceGuard guard(cuda::default_device());
-  const DLDevice device{kDLCUDA, cuda::default_device()};
+  const int device = cuda::default_device();
   const cudaStream_t stream = cuda::own_stream();
-  Shape shape;
-  shape.ndim = 1;
-  shape.sizes[0] = bytes;
-  return seconds_each(count, [&] { exchange::new_array(shape, {kDLUInt, 8, 1}, device, stream); });
+  return seconds_each(count, [&] {
+    void* const memory = cuda::allocate(static_cast<size_t>(bytes), stream);
+    cuda::release_unless_captured(memory, device, stream);
+  });
 }
 
 }  // namespace
@@ -137,7 +136,7 @@ void bind_timing(nb::module_& m) {
                   "The mean seconds of each stage of a product.")
       .def_static("allocations", &time_allocations, nb::arg(), nb::arg(),
                   nb::sig("def allocations(bytes: int, count: int, /) -> float"),
-                  "The mean seconds of a new array of device memory and its end, with no call of Python.");
+                  "The mean seconds of device memory and its end, with no array and no call of Python.");
 }
 
 }  // namespace interop::bindings

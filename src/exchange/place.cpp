@@ -18,7 +18,7 @@ Place find_place(nb::handle array, const char* function, const char* name) {
   operand.route->inspect(operand);
   const DLTensor& tensor = operand.tensor;
   Place place;
-  place.is_ours = nb::isinstance<Array>(array);
+  place.is_ours = nb::isinstance<Array>(array) && !nb::cast<const Array&>(array).is_view;
   switch (tensor.device.device_type) {
     case kDLCUDA:
       place.gpu = tensor.device.device_id;
@@ -29,10 +29,14 @@ Place find_place(nb::handle array, const char* function, const char* name) {
     case kDLCUDAHost:
       place.is_pinned = true;
       break;
-    default:  // torch's exchange API calls pinned memory the CPU's
-      place.is_pinned = tensor.data && cuda::has_gpu() && cuda::pointer_device(tensor.data).has_value();
+    default:
+      place.plain = tensor.data;
   }
   return place;
+}
+
+void Place::ask_driver() {
+  if (plain) is_pinned = cuda::has_gpu() && cuda::pointer_device(plain).has_value();
 }
 
 }  // namespace interop::exchange

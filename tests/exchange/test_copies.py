@@ -36,9 +36,19 @@ log()
 interop.copyto(view, x)
 print([line for line in log() if "Synchronize" in line or "Memcpy" in line])
 assert (view == 1).all()
+log()
+interop.copyto(x, view)  # which may be written to at once
+print([line for line in log() if "Synchronize" in line or "Memcpy" in line])
+log()
+interop.copyto(x, interop.asarray(view))
+print([line for line in log() if "Synchronize" in line or "Memcpy" in line])
+log()
+interop.copyto(x, view, stream=2)
+print([line for line in log() if "Synchronize" in line or "Memcpy" in line])
 """)
-    first, second = said.splitlines()
-    assert eval(first) == eval(second) == ["cuMemcpyAsync 4000", "cuStreamSynchronize"]
+    first, second, third, again, fourth = said.splitlines()
+    assert eval(first) == eval(second) == eval(third) == eval(again) == ["cuMemcpyAsync 4000", "cuStreamSynchronize"]
+    assert eval(fourth) == ["cuMemcpyAsync 4000"]
 
 
 def test_rows_are_copied_by_the_engines(play):

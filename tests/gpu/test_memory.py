@@ -81,7 +81,8 @@ def test_arange_has_numpys_bits(memory, dtype):
         (1000, -1000, -3), (1e9, 1e9 + 4096), (-50, 50, np.int8(3)), (1 << 24,), (0, 3, 1e-7),
     ):  # fmt: skip
         try:
-            expected = np.arange(*arguments, dtype=wanted)
+            with np.errstate(over="ignore"):
+                expected = np.arange(*arguments, dtype=wanted)
         except (TypeError, ValueError, OverflowError) as error:
             with pytest.raises(type(error), match=r"^interop\.arange: "):
                 interop.arange(*arguments, dtype=dtype, memory=memory)
@@ -261,7 +262,10 @@ def test_astype_converts_as_numpy_does(memory):
                 expected = x.astype(numpy_dtype(target))
             got = made.astype(target)
             assert got.memory == memory
-            np.testing.assert_array_equal(values_of(got), expected)
+            got = values_of(got)
+            assert got.dtype == expected.dtype
+            same = (got == expected) | ((got != got) & (expected != expected))  # NumPy's own knows no NaN of bfloat16
+            assert same.all(), (source, target)
 
 
 # ---- operators ----

@@ -132,7 +132,7 @@ def test_what_is_called_is_explained(row_sum, lib, torch):
     assert plan.function == f"<operator tests::either_row_sum: {ROW_SUM}>"
     assert plan.algorithm.startswith("the C function void row_sum(")
     op, _ = seeing("cpu", "cuda")
-    assert interop.explain(op, X[0]).algorithm == "the Python function seeing.<locals>.<dictcomp>.<lambda>"
+    assert interop.explain(op, X[0]).algorithm.startswith("the Python function seeing.<locals>.")
     plans = []
     torch.vmap(lambda x: plans.append(interop.explain(row_sum, x)) or row_sum(x))(torch.tensor(X))
     assert "for 'cpu' <C function liboperators.row_sum: void" in plans[0].algorithm

@@ -82,7 +82,8 @@ void queue_on_device(Call& call, const DLTensor& to, const DLTensor& from) {
   });
 }
 
-void copy_on_device(const CopyNames& names, nb::handle dst, const Place& to, nb::handle src, nb::handle stream) {
+/// `is_awaited`: nobody else would wait before the host reads what is written, or writes to what is read.
+void copy_on_device(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream, bool is_awaited) {
   Call call(names.function, {written(names, dst), read(names, src)}, options(stream));
   check_copy(names, call.tensor(0), call.tensor(1));
   check_conversion(names, call.tensor(0).dtype, call.tensor(1).dtype);
@@ -92,7 +93,6 @@ void copy_on_device(const CopyNames& names, nb::handle dst, const Place& to, nb:
   } else {
     on_own_frame([&] { queue_on_device(call, call.tensor(0), call.tensor(1)); });
   }
-  const bool is_awaited = to.is_pinned && !to.is_ours && stream.is_none();  // nobody else would wait for it
   if (is_awaited && !cuda::is_capturing(call.stream())) call.launch([](cudaStream_t s) { cuda::synchronize(s); });
   call.hand_over();
 }
@@ -233,12 +233,17 @@ void fill(const CopyNames& names, nb::handle dst, nb::handle value, Kind kind, n
 void copy(const CopyNames& names, nb::handle dst, nb::handle src, nb::handle stream) {
   const Kind kind = kind_of(src);
   if (kind != Kind::array) return fill(names, dst, src, kind, stream);
-  const Place to = exchange::find_place(dst, names.function, names.dst),
-              from = exchange::find_place(src, names.function, names.src);
+  Place to = exchange::find_place(dst, names.function, names.dst),
+        from = exchange::find_place(src, names.function, names.src);
   const bool to_gpu = to.gpu >= 0, from_gpu = from.gpu >= 0;
   if (!to_gpu && !from_gpu) return copy_on_host(names, dst, src, stream);
   if (to_gpu && from_gpu && to.gpu != from.gpu) return copy_between(names, dst, src, stream);
-  if ((to_gpu || to.is_pinned) && (from_gpu || from.is_pinned)) return copy_on_device(names, dst, to, src, stream);
+  to.ask_driver();
+  from.ask_driver();
+  if ((to_gpu || to.is_pinned) && (from_gpu || from.is_pinned)) {
+    const bool is_foreign = (to.is_pinned && !to.is_ours) || (from.is_pinned && !from.is_ours);
+    return copy_on_device(names, dst, src, stream, is_foreign && stream.is_none());
+  }
   return to_gpu ? copy_to_device(names, dst, src, stream) : copy_to_host(names, dst, src, stream);
 }
 

@@ -16,12 +16,16 @@
 namespace interop::cuda {
 
 PrimaryContext::PrimaryContext(const DriverApi& api, int device) : api_(api) {
-  check(api.cuCtxPushCurrent(primary_context(api, device)), "making the primary context current");
+  const CUcontext primary = primary_context(api, device);
+  CUcontext current = nullptr;
+  if (api.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == primary) return;  // a quarter of a push and a pop
+  check(api.cuCtxPushCurrent(primary), "making the primary context current");
+  is_pushed_ = true;
 }
 
 PrimaryContext::~PrimaryContext() {
   CUcontext popped;
-  api_.cuCtxPopCurrent(&popped);
+  if (is_pushed_) api_.cuCtxPopCurrent(&popped);
 }
 
 namespace {

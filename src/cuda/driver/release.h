@@ -17,6 +17,7 @@ class PrimaryContext {
 
  private:
   const DriverApi& api_;
+  bool is_pushed_ = false;
 };
 
 /// Tries again what a capture has held up before, if there is any. Never throws.
