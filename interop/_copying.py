@@ -46,8 +46,9 @@ def copyto(dst: Any, src: Any, /, *, stream: StreamLike | None = None) -> None:
     Notes
     -----
     The host waits for a copy to host memory, unless `dst` is an `interop.Array` in pinned memory, whose readers wait,
-    or `stream` is given and `dst` is pinned: such memory is ready when the stream is. It does not wait otherwise, and
-    memory that is not pinned has been read on return.
+    or `stream` is given and `dst` is pinned: such memory is ready when the stream is. Host memory has been read on
+    return, but for pinned memory of an `interop.Array` itself, whose NumPy views wait, or where `stream` is given; for
+    pinned memory of others that takes a wait.
 
     Rows that lie at even steps are moved by the copy engines; other strides by a kernel on the device, and on the host
     by way of a compact copy.

@@ -148,9 +148,8 @@ def operator(
     key, closed_over = key_of(*made_of), tuple(changeable(made_of))
     found = registry.find(name)
     if found is not None and found.key == key and [*map(id, found.closed_over)] != [*map(id, closed_over)]:
-        key = key_of(
-            *made_of, object()
-        )  # equal now, but of other lists: the one that is there would change the old ones
+        # Equal now, but it closes over other lists than the operator that is there, whose call changes its own.
+        key = key_of(*made_of, object())
     description = Description(
         name,
         parsed,

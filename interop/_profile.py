@@ -174,8 +174,8 @@ def profile() -> Profile:
     Notes
     -----
     All threads of the process are counted, whichever opened the block. Profiles may be nested and may overlap in
-    several threads; each counts for itself. A forked child counts nothing. While none runs, calls cost what they would
-    cost without profiles.
+    several threads; each counts for itself. In a forked child those of its parent count nothing. While none runs,
+    calls cost what they would cost without profiles.
 
     What other libraries do by themselves is not seen: that ``torch.Tensor.cpu`` copies, say, or that a result was
     allocated by torch.
