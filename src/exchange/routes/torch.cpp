@@ -71,15 +71,6 @@ nb::object call0(nb::handle function) {
   return nb::steal(result);
 }
 
-bool has_compact_strides(const DLTensor& tensor) {
-  int64_t expected = 1;
-  for (int i = tensor.ndim; i-- > 0;) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
-    expected *= tensor.shape[i];
-  }
-  return true;
-}
-
 void check_gradient(const Operand& operand) {
   if (records_gradient(operand.object)) {
     throw BufferError(operand.label() + " requires grad, and interop has no derivative to record; pass " +
@@ -322,7 +313,7 @@ bool is_compact(nb::handle tensor) {
       PyErr_Clear();
       return false;
     }
-    if (!view.data || !has_compact_strides(view)) return false;
+    if (!view.data || !interop::is_compact(view)) return false;
     is_complex = view.dtype.code == kDLComplex;
   } else {
     const nb::object in_order = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), kIsContiguous.get()));
