@@ -144,6 +144,16 @@ def test_a_wrong_product_is_not_timed(torch, monkeypatch, capsys):
     assert overhead._NVMATH not in contest.calls
 
 
+def test_rows_of_numpy_arrays(monkeypatch, capsys):
+    monkeypatch.setattr(measure, "_CALLS", 3)
+    contest = overhead._contest_on_the_host()
+    rows = list(overhead._contest_rows(contest))
+    assert [row["row"] for row in rows if row["ratio"]] == list(contest.peers)
+    assert {"interop.add on NumPy", "interop.elementwise('x * y + a') on NumPy"} <= set(contest.peers)
+    assert all(row["microseconds"] > 0 for row in rows)
+    assert capsys.readouterr().out.count("\n") == len(rows) + 1
+
+
 def test_launches_that_cannot_be_made_say_so(torch, monkeypatch, capsys):
     def add(torch, x, out):
         return lambda: torch.add(x, x, out=out)

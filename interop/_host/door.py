@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from interop._expressions.typed import Typed
-from interop._host import elementwise, expression, matmul
+from interop._host import elementwise, expression, kept, matmul
 
-__all__ = ["compute"]
+__all__ = ["compute", "keep"]
 
 _Array = np.ndarray[Any, Any]
 _AS_THEY_ARE = contextlib.nullcontext()  # NumPy's errors
@@ -33,3 +33,14 @@ def compute(operation: str | Typed, operands: Sequence[Any], out: _Array, dtype:
             matmul.compute(a, b, out, dtype, **more)
         else:
             elementwise.compute(operation, a, b, out, dtype, more)
+
+
+def keep(operation: str | Typed, names: Sequence[Any], has_out: bool, dtype: Any, out_dtype: Any) -> kept.Plan | None:
+    """Return what the compiled half keeps of an operation on NumPy's arrays; None if it is more than calls of NumPy's.
+
+    `names` are the dtypes of a function's operands, with None for a scalar; of an expression, what messages call its
+    scalars.
+    """
+    if isinstance(operation, Typed):
+        return kept.of_expression(operation, names, has_out)
+    return kept.of_function(operation, names, has_out, dtype, out_dtype)

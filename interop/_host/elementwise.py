@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 from interop._operations.promotion import comparison_of, element_of
 from interop._operations.table import COMPARISONS, OPERATIONS
 
-__all__ = ["compute"]
+__all__ = ["compute", "ufunc_of"]
 
 _Array = np.ndarray[Any, Any]
+_BOOL = np.dtype(bool)
 
 
 def compute(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: complex | None) -> None:
@@ -24,15 +26,31 @@ def compute(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: comp
     _FUNCTIONS.get(name, _by_ufunc)(name, a, b, out, dtype, where_zero)
 
 
-def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
+@functools.cache  # bounded: dtypes that are served, or equal to one
+def ufunc_of(name: str, operands: tuple[Any, ...], dtype: Any, result: Any) -> tuple[Any, dict[str, Any]] | None:
+    """Return NumPy's function that computes `name` in `dtype`, with what it is told.
+
+    The operands are given by their dtypes. None where more than one function is needed.
+    """
+    if name == "pow" and dtype.kind == "i":
+        return None
+    if name in ("floor_divide", "remainder") and dtype == ml_dtypes.bfloat16:
+        return None
     ufunc = getattr(np, OPERATIONS[name].numpy)
-    operands = [a] if b is None else _operands(name, a, b, dtype)
     if name == "abs" and dtype.kind == "c":
-        ufunc(*operands, out=out)
-        return
-    result = np.dtype(bool) if out.dtype.kind == "b" else dtype
-    signature = (dtype,) * len(operands) + (result,)
-    ufunc(*operands, out=out, signature=signature, casting="unsafe")
+        return ufunc, {}
+    if name in COMPARISONS and dtype == np.uint64 and any(x.kind == "i" for x in operands):
+        return ufunc, {}  # exact, which no common dtype would be
+    return ufunc, {"signature": (dtype,) * len(operands) + (result,), "casting": "unsafe"}
+
+
+def _by_ufunc(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: Any) -> None:
+    operands = [a] if b is None else _operands(name, a, b, dtype)
+    dtypes = (operands[0].dtype,) if b is None else (operands[0].dtype, operands[1].dtype)
+    found = ufunc_of(name, dtypes, dtype, _BOOL if out.dtype.kind == "b" else dtype)
+    assert found is not None
+    ufunc, options = found
+    ufunc(*operands, out=out, **options)
 
 
 def _operands(name: str, a: Any, b: Any, dtype: Any) -> list[Any]:
@@ -47,10 +65,7 @@ def _compare(name: str, a: Any, b: Any, out: _Array, dtype: Any, _where_zero: An
         name, a = comparison_of(f"interop.{name}", name, "a", a, dtype, True)
     elif not isinstance(b, np.ndarray):
         name, b = comparison_of(f"interop.{name}", name, "b", b, dtype, False)
-    if dtype == np.uint64 and "i" in (a.dtype.kind, b.dtype.kind):
-        getattr(np, name)(a, b, out=out)  # exact, which no common dtype would be
-    else:
-        _by_ufunc(name, a, b, out, dtype, None)
+    _by_ufunc(name, a, b, out, dtype, None)
 
 
 def _divide(name: str, a: Any, b: Any, out: _Array, dtype: Any, where_zero: complex | None) -> None:

@@ -15,6 +15,7 @@ const exchange::Lookup kInJax("interop.jax._door", "compute");
 const exchange::Lookup kInTorch("interop.torch._door", "compute");
 const exchange::Lookup kRecorded("interop.torch._door", "record");
 const exchange::Lookup kOnHost("interop._host.door", "compute");
+const exchange::Lookup kKept("interop._host.door", "keep");
 
 }  // namespace
 
@@ -39,6 +40,10 @@ void compute_on_host(const Call& call, nb::handle operation, nb::handle operands
                      nb::object out) {
   if (!out.is_valid()) out = call.numpy_output();
   kOnHost.get()(operation, operands, out, dtype, more, led_by_numpy(call));
+}
+
+nb::object kept_on_host(nb::handle operation, nb::handle names, bool has_out, nb::handle dtype, nb::handle out_dtype) {
+  return kKept.get()(operation, names, has_out, dtype, out_dtype);
 }
 
 }  // namespace interop::bindings

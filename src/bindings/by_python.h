@@ -26,4 +26,8 @@ bool led_by_numpy(const Call& call);
 void compute_on_host(const Call& call, nanobind::handle operation, nanobind::handle operands, nanobind::handle dtype,
                      nanobind::handle more, nanobind::object out = {});
 
+/// What of an operation on NumPy's own arrays is kept: `interop._host.door.keep`, which says what these are.
+nanobind::object kept_on_host(nanobind::handle operation, nanobind::handle names, bool has_out, nanobind::handle dtype,
+                              nanobind::handle out_dtype);
+
 }  // namespace interop::bindings

@@ -69,19 +69,27 @@ def run(torch: Any) -> Iterable[Row]:
     yield from _contest_rows(kernels, "one launch of the kernel of sums, again", launch_sum, synchronize)
     if programs := _contest_of_programs():
         yield from _contest_rows(programs, "one launch of the kernel of sums, once more", launch_sum, synchronize)
+    yield from _contest_rows(_contest_on_the_host())
     gc.enable()
 
 
 def _contest_rows(
-    contest: _Contest, name_of_launch: str, launch: Callable[[], float], synchronize: Callable[[], None]
+    contest: _Contest,
+    name_of_launch: str = "",
+    launch: Callable[[], float] | None = None,
+    synchronize: Callable[[], None] = lambda: None,
 ) -> Generator[Row, None, dict[str, float]]:
-    """Check the calls of a contest, time them, print and yield their rows; return microseconds per call."""
+    """Check the calls of a contest, time them, print and yield their rows; return microseconds per call.
+
+    There is neither a launch nor a GPU to wait for where the calls are of host arrays.
+    """
     for name, peer in contest.peers.items():
         if (result := contest.calls[name]()) is not None:
             _check(result, contest.calls[peer]())
     times = host_times(contest.calls, synchronize)
     print(f"{'host time per call, 16 x 16 float32':<42}{'us':>8}{'ratio':>8}   beside the launch, us")
-    yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)
+    if launch is not None:
+        yield _overhead_row(name_of_launch, statistics.median(launch() for _ in range(1000)) * 1e6)
     for name, microseconds in times.items():
         ratio = microseconds / times[contest.peers[name]] if name in contest.peers else None
         has_launch = name in contest.launches
@@ -168,6 +176,31 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
         contest.add("jitted x * y + a of jnp", lambda: chain(j, j, j), own, lambda: g(j, j, j))
         own = "interop.elementwise('x * y + a') on JAX, a: 0.5"
         contest.add("jitted x * y + a of jnp, a: 0.5", lambda: chain(j, j, 0.5), own, lambda: g(j, j, 0.5))
+    return contest
+
+
+def _contest_on_the_host() -> _Contest:
+    """Return interop's sums, expressions and products of NumPy arrays, and NumPy's own."""
+    contest = _Contest()
+    generator = np.random.default_rng(0)
+    x, y, a = (generator.random((16, 16), np.float32) for _ in range(3))
+    wide = x.astype(np.float64)
+    out = np.empty_like(x)
+    f = interop.elementwise("x * y + a")
+    contest.add("numpy.add", lambda: np.add(x, y), "interop.add on NumPy", lambda: interop.add(x, y))
+    contest.add(
+        "numpy.add(out=)",
+        lambda: np.add(x, y, out=out),
+        "interop.add(out=) on NumPy",
+        lambda: interop.add(x, y, out=out),
+    )
+    own = "interop.add on NumPy, float32 + float64"
+    contest.add("numpy.add, float32 + float64", lambda: np.add(x, wide), own, lambda: interop.add(x, wide))
+    own = "interop.multiply(x, 2.5) on NumPy"
+    contest.add("numpy.multiply(x, 2.5)", lambda: np.multiply(x, 2.5), own, lambda: interop.multiply(x, 2.5))
+    own = "interop.elementwise('x * y + a') on NumPy"
+    contest.add("x * y + a of NumPy", lambda: x * y + a, own, lambda: f(x, y, a))
+    contest.add("numpy.matmul", lambda: np.matmul(x, y), "interop.matmul on NumPy", lambda: interop.matmul(x, y))
     return contest
 
 

@@ -13,6 +13,7 @@
 #include "bindings/by_operation.h"
 #include "bindings/by_python.h"
 #include "bindings/elementwise/abstract.h"
+#include "bindings/elementwise/host_plan.h"
 #include "bindings/elementwise/pass.h"
 #include "bindings/elementwise/shared_dtype.h"
 #include "bindings/frame.h"
@@ -65,6 +66,8 @@ const Function& function_named(nb::handle name) {
 /// The arguments with a name, each None where it is left out.
 struct Options {
   nb::handle out = Py_None, stream = Py_None, where_zero = Py_None, execution = Py_None;
+
+  bool has_only_out() const { return stream.is_none() && where_zero.is_none() && execution.is_none(); }
 };
 const Keyword<Options> kOptions[] = {
     {Name("out"), &Options::out},
@@ -326,7 +329,35 @@ class Decision {
   DevicePass pass_;
 };
 
+// ---- what is kept for NumPy's own arrays ----
+
+HostPlans& host_plans(const Function& function) {
+  static HostPlans* const plans = new HostPlans[std::size(kFunctionsByName)];  // never freed, as Python may be gone
+  return plans[static_cast<int>(function.op)];
+}
+
+void keep(const HostKey& key, const Function& function, const Plan& plan) {
+  if (host_plans(function).find(key)) return;  // which does not hold for the scalars of this call
+  nb::list dtypes;
+  for (int k = 0; k < plan.operands.count; ++k) {
+    const int place = plan.operands.place[k];
+    dtypes.append(place < 0 ? nb::handle(Py_None) : exchange::numpy_dtype(plan.call.tensor(place).dtype));
+  }
+  host_plans(function).keep(
+      key, kept_on_host(function.short_name.get(), dtypes, plan.call.has_out(), exchange::numpy_dtype(plan.dtype),
+                        exchange::numpy_dtype(plan.out->dtype)));
+}
+
 nb::object compute(const Function& function, nb::handle a, nb::handle b, nb::dict given, const Options& options) {
+  HostKey key;
+  const nb::handle objects[] = {a, b};
+  const bool may_be_kept = options.has_only_out() && key.read(objects, function.operation().arity, options.out);
+  if (may_be_kept) {
+    const HostPlan* const kept = host_plans(function).find(key);
+    if (kept && kept->computes(objects)) {
+      return kept->run(function.name, objects, function.operation().arity, objects, options.out, key.is_plain());
+    }
+  }
   const Operands operands = read_operands(function, a, b);
   check_where_zero(function, options.where_zero);
   const Computes who = who_computes(function, operands, options);
@@ -335,7 +366,9 @@ nb::object compute(const Function& function, nb::handle a, nb::handle b, nb::dic
   }
   if (is_left_to_torch(who)) return in_torch(who, function.short_name.get(), given, nb::make_tuple(a, b));
   Plan plan(function, operands, options, false, who == Computes::interop_memory);
-  return on_own_frame([&] { return Decision(function, plan).run(); });
+  nb::object result = on_own_frame([&] { return Decision(function, plan).run(); });
+  if (may_be_kept) keep(key, function, plan);
+  return result;
 }
 
 nb::object elementwise(nb::handle name, nb::handle a, nb::handle b, nb::dict given) {

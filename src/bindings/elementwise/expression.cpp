@@ -27,6 +27,8 @@ using exchange::Computes;
 struct Options {
   nb::handle out = Py_None, stream = Py_None, execution = Py_None;
 
+  bool has_only_out() const { return stream.is_none() && execution.is_none(); }
+
   CallOptions of_call(bool only_looks, bool below_autograd) const {
     return {out, stream, execution, only_looks, true, true, below_autograd};
   }
@@ -156,11 +158,52 @@ nb::object in_torch(Computes who, ExpressionCalls& self, const ExpressionArgumen
   return bindings::in_torch(who, operation, options, argument_tuple(self, arguments));
 }
 
+/// A call as what is kept for NumPy's own arrays sees it: the arrays, then the scalars that they meet.
+struct HostOperands {
+  nb::handle all[kMaxInputs];
+  int array_count;
+  HostKey key;
+  bool may_be_kept;
+
+  HostOperands(const Split& split, const ExpressionArguments& arguments, const Options& options)
+      : array_count(arguments.array_count) {
+    int count = 0;
+    for (; count < array_count; ++count) all[count] = arguments.arrays[count].object;
+    may_be_kept = options.has_only_out() && !split.computes;
+    if (!may_be_kept) return;
+    for (const int place : split.places) all[count++] = arguments.objects[place];
+    may_be_kept = key.read(all, count, options.out);
+  }
+  const nb::handle* scalars() const { return all + array_count; }
+};
+
+void keep(const HostOperands& operands, const ExpressionPlan& plan) {
+  HostPlans& plans = plan.split.host_plans;
+  if (plans.find(operands.key)) return;                 // which does not hold for the scalars of this call
+  for (const Typed::Value& x : plan.typed->compared) {  // else these steps are for this scalar alone
+    const nb::handle scalar = operands.scalars()[x.source];
+    if (!fits(scalar, kind_of(scalar), x.dtype)) return;
+  }
+  plans.keep(operands.key, kept_on_host(plan.typed->python, nb::cast(plan.split.labels), plan.call.has_out(),
+                                        nb::none(), nb::none()));
+}
+
 nb::object compute(ExpressionCalls& self, const ExpressionArguments& arguments, const Options& options,
                    bool below_autograd) {
   return exchange::as_call(self.function.c_str(), !options.execution.is_none(), [&] {
+    const Split& split = find_split(self, arguments.scalars);
+    const HostOperands operands(split, arguments, options);
+    if (operands.may_be_kept) {
+      const HostPlan* const kept = split.host_plans.find(operands.key);
+      if (kept && kept->computes(operands.scalars())) {
+        return kept->run(self.function.c_str(), operands.all, operands.array_count, operands.scalars(), options.out,
+                         operands.key.is_plain());
+      }
+    }
     ExpressionPlan plan(self, arguments, options.of_call(false, below_autograd));
-    return on_own_frame([&] { return Decision(self, plan).run(); });
+    nb::object result = on_own_frame([&] { return Decision(self, plan).run(); });
+    if (operands.may_be_kept) keep(operands, plan);
+    return result;
   });
 }
 

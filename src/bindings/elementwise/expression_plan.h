@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "bindings/elementwise/host_plan.h"
+
 namespace interop::bindings {
 
 /// An expression for arrays and scalars of given dtypes: `interop._expressions.typed.Typed`, as far as a call reads it.
@@ -42,6 +44,7 @@ struct Split {
   std::vector<std::string> labels;
   bool computes = false;
   std::vector<std::unique_ptr<Typed>> typed;
+  HostPlans host_plans;  // of NumPy's own arrays
 };
 
 /// An expression, and all that its calls have found out. Entries are added and never removed or moved: one for each
