@@ -59,6 +59,12 @@ ASK = """
     refused(TypeError, "tracing", lambda: torch.jit.trace(lambda t: torch.from_numpy(interop.convert(t, "numpy")), x))
     assert interop.convert(x, "numpy").tolist() == [1, 1, 1]
 
+    tripled = torch.func.vmap(lambda t: interop.add(interop.add(t, t), t))(torch.ones(2, 3))
+    assert tripled.tolist() == [[3] * 3] * 2
+    slope = torch.func.grad(lambda t: interop.multiply(t, t).sum())(torch.ones(3))
+    assert slope.tolist() == [2] * 3
+    assert interop.add(x, x).tolist() == [2] * 3
+
     # memory: its own words where there is none, and that of now where it was changed
     refused(BufferError, "no memory of its own", lambda: interop.add(x.to_sparse(), 1.0))
     refused(BufferError, "device meta", lambda: interop.add(torch.ones(3, device="meta"), 1.0))

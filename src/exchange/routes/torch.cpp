@@ -24,7 +24,6 @@ const Lookup kTensor("torch", "Tensor");
 const Lookup kIsGradEnabled("torch", "is_grad_enabled");
 const Lookup kResolveNeg("torch", "resolve_neg");
 const Lookup kResolveConj("torch", "resolve_conj");
-const Lookup kInTransform("torch", "_C._are_functorch_transforms_active");
 const Lookup kClone("torch", "clone");
 const Lookup kIsWrapped("torch", "_C._functorch.is_functorch_wrapped_tensor");
 const Lookup kForwardAd("torch.autograd.forward_ad", "__dict__");
@@ -274,7 +273,7 @@ void TorchRoute::refuse(const Operand& operand) {
 
 TorchState torch_state(const char* function) {
   enter_foreign(function, "torch");
-  return {in_dispatch_mode(), in_jit_trace(), is_true(call0(kInTransform.get())), in_forward_ad()};
+  return {in_dispatch_mode(), in_jit_trace(), in_transform(), in_forward_ad()};
 }
 
 bool records_gradient(nb::handle tensor) { return requires_grad(tensor) && is_true(call0(kIsGradEnabled.get())); }

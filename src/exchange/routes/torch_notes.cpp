@@ -21,6 +21,9 @@ const Fact kImplementation("torch", "Tensor", "_cdata");
 const Lookup kTensor("torch", "Tensor");
 const Lookup kDispatchModes("torch", "_C._len_torch_dispatch_stack");
 const Lookup kIsTracing("torch", "_C._is_tracing");
+const Lookup kInTransform("torch", "_C._are_functorch_transforms_active");
+const Lookup kFrontMode("torch", "_C.DispatchKey.FuncTorchDynamicLayerFrontMode");
+const Lookup kBackMode("torch", "_C.DispatchKey.FuncTorchDynamicLayerBackMode");
 const Lookup kCountWrites("torch", "_C._increment_version");
 const Lookup kCountWrite("torch.autograd.graph", "increment_version");
 
@@ -46,6 +49,7 @@ struct Functions {
   void (*bump_version)(Tensor*);           // torch::autograd::impl::bump_version(const Variable&)
   int64_t (*mode_count)();                 // c10::impl::TorchDispatchModeTLS::stack_len()
   void* const* (*trace)();                 // torch::jit::tracer::getTracingState(): the address of a shared_ptr
+  bool (*is_included)(uint16_t);           // c10::impl::tls_is_dispatch_key_included(DispatchKey)
   void (*view)(Tensor*, DLTensor*);        // at::toDLPackNonOwning(const Tensor&, DLTensor*), which throws; or null
 };
 
@@ -57,6 +61,7 @@ bool find_functions(Functions& functions) {
          cpu.find(functions.is_inference, "_ZN2at6native12is_inferenceERKNS_6TensorE") &&
          c10.find(functions.requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv") &&
          cpu.find(functions.bump_version, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE") &&
+         c10.find(functions.is_included, "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE") &&
          c10.find(functions.mode_count, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv") &&
          cpu.find(functions.trace, "_ZN5torch3jit6tracer15getTracingStateEv");
 }
@@ -80,7 +85,8 @@ bool has_known_layout(nb::handle object) {
 struct Way {
   Functions functions{};
   bool has_functions = false;
-  bool is_asked = false;  // with 'shim', which takes no other
+  bool is_asked = false;                   // with 'shim', which takes no other
+  uint16_t front_mode = 0, back_mode = 0;  // the dispatch keys of torch.func's transforms: each version has its numbers
   /// Of the objects, once one has been seen.
   mutable std::atomic<int> layout{kUnseen};
   static constexpr int kUnseen = 0, kKnown = 1, kOther = 2;
@@ -93,6 +99,9 @@ void choose(Way& way) {
   way.has_functions = is_tested(version) && find_functions(way.functions);
   way.is_asked = asked == "shim";
   if (!way.has_functions && way.is_asked) refuse_choice(kSwitch, version);
+  if (!way.has_functions) return;
+  way.front_mode = nb::cast<uint16_t>(nb::int_(kFrontMode.get()));
+  way.back_mode = nb::cast<uint16_t>(nb::int_(kBackMode.get()));
 }
 
 /// Decided once, but not by a static's initialiser: a thread that waits for that would keep the GIL.
@@ -105,13 +114,7 @@ const Way& way() {
   return chosen.compare_exchange_strong(known, made.get()) ? *made.release() : *known;
 }
 
-/// torch's functions of the thread; null where Python is asked.
-const Functions* functions() {
-  const Way& chosen = way();
-  return chosen.has_functions ? &chosen.functions : nullptr;
-}
-
-/// The same for those of a tensor.
+/// torch's functions of a tensor; null where Python is asked.
 const Functions* functions(nb::handle tensor) {
   const Way& chosen = way();
   if (!chosen.has_functions) return nullptr;
@@ -176,13 +179,21 @@ bool view_memory(nb::handle tensor, DLTensor* view) {
 }
 
 bool in_dispatch_mode() {
-  if (const Functions* f = functions()) return f->mode_count() != 0;
+  const Way& chosen = way();
+  if (chosen.has_functions) return chosen.functions.mode_count() != 0;
   return to_int64(call0(kDispatchModes.get())) != 0;
 }
 
 bool in_jit_trace() {
-  if (const Functions* f = functions()) return *f->trace() != nullptr;
+  const Way& chosen = way();
+  if (chosen.has_functions) return *chosen.functions.trace() != nullptr;
   return is_true(call0(kIsTracing.get()));
+}
+
+bool in_transform() {
+  const Way& chosen = way();
+  if (!chosen.has_functions) return is_true(call0(kInTransform.get()));
+  return chosen.functions.is_included(chosen.front_mode) || chosen.functions.is_included(chosen.back_mode);
 }
 
 }  // namespace interop::exchange

@@ -31,5 +31,7 @@ bool view_memory(nb::handle tensor, DLTensor* view);
 bool in_dispatch_mode();
 /// Does `torch.jit.trace` record?
 bool in_jit_trace();
+/// Is a transform of torch.func active (vmap, grad, jvp)?
+bool in_transform();
 
 }  // namespace interop::exchange
