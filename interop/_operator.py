@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,8 @@ from interop._traced import traced_by
 
 __all__ = ["Operator", "operator"]
 
-_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*::(?!__|name$)[A-Za-z_]\w*", re.ASCII)  # torch.ops.package.name is the package's own
+_PACKAGES = ("interop", "aten", "prim", "prims")  # not of the user's
 
 
 @named("interop.operator")
@@ -118,7 +120,8 @@ def operator(
     if not isinstance(name, str):
         raise TypeError(f"interop.operator: name is {type_name(name)}; accepted: a str such as 'package::row_sum'")
     label = f"interop.operator({shown(name)})"
-    if not _NAME.fullmatch(name) or name.startswith("interop::"):
+    parts = name.split("::")
+    if not _NAME.fullmatch(name) or any(map(keyword.iskeyword, parts)) or parts[0] in _PACKAGES:
         raise ValueError(
             f"interop.operator: name is {shown(name)}; accepted: 'package::row_sum', of a package of yours"
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import operator
+import threading
 
 import numpy as np
 import pytest
@@ -302,3 +304,95 @@ def test_resize_of_what_is_not_an_array_alone(torch):
         with pytest.raises(error, match=r"^interop\.Array\.resize: shape is "):
             x.resize(shape)
     assert x.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+class Resizing:
+    """An array that resizes another one as it is exported."""
+
+    def __init__(self, other, shape):
+        self.other, self.shape = other, shape
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self, **options):
+        self.other.resize(self.shape)
+        return np.ones(1000).__dlpack__(**options)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, source: interop.copyto(x, source),
+        lambda x, source: interop.add(x, source),
+        lambda x, source: x @ source,
+        lambda x, source: interop.add(source, 1, out=x),
+    ],
+    ids=["copyto", "add", "matmul", "out"],
+)
+def test_an_array_is_not_resized_in_a_call(call):
+    x = interop.zeros(1000, "float64", memory="host")
+    with pytest.raises(BufferError, match=r"interop\.Array\.resize: the memory is in use by .* or a call; accepted: "):
+        call(x, Resizing(x, 1_000_000))
+    assert x.shape == (1000,)
+    assert x.tolist() == [0] * 1000
+    x.resize(2000)  # the call is over
+
+
+def test_resize_beside_other_threads():
+    """Each of two threads that meet has a result, or an error that says why; no memory is used that is gone."""
+    x = interop.zeros(1 << 18, "float64", memory="host")
+    stop = threading.Event()
+    resized, refused = [], []
+
+    def resize():
+        while not stop.is_set():
+            for count in (1 << 20, 10, 1 << 18):
+                try:
+                    x.resize(count)
+                    resized.append(count)
+                except ValueError as error:
+                    refused.append(str(error))
+
+    uses = (lambda: np.asarray(x).sum(), lambda: x + 1, lambda: interop.copyto(x, 0), lambda: interop.copy(x))
+    thread = threading.Thread(target=resize)
+    thread.start()
+    try:
+        for _ in range(300):
+            for use in uses:
+                with contextlib.suppress(BufferError, ValueError):
+                    use()
+    finally:
+        stop.set()
+        thread.join()
+    assert resized
+    assert all(error.startswith("interop.Array.resize: the memory is in use") for error in refused)
+
+
+def test_products_in_place():
+    x = y = interop.arange(9, dtype="float64", memory="host").reshape(3, 3)
+    expected = np.arange(9.0).reshape(3, 3) @ np.eye(3)[::-1]
+    x @= np.eye(3)[::-1]
+    assert x is y
+    assert np.array_equal(np.asarray(y), expected)
+    with pytest.raises(ValueError, match=r"^interop\.Array\.__imatmul__: the product has shape \(3,\); accepted: "):
+        x @= np.ones(3)
+    z = interop.ones((2, 2), "int32", memory="host")
+    with pytest.raises(TypeError, match="the product is float64, and the array is int32"):
+        z @= np.ones((2, 2))
+
+
+def test_in_place_operators_do_not_go_on_to_the_other_operand():
+    x = y = interop.ones(3, "float64", memory="host")
+    with pytest.raises(TypeError, match=r"^interop\.Array\.__iadd__: the operand is \S*MaskedArray; accepted: "):
+        x += np.ma.array([1.0, 2, 3], mask=[1, 0, 0])
+    assert x is y
+
+
+def test_an_index_is_of_no_dimension():
+    x = interop.full(1, 5, memory="host")
+    assert bytes(x) == np.full(1, 5).tobytes()
+    assert bytearray(interop.full((1, 1), 3, "uint8", memory="host")) == b"\x03"
+    with pytest.raises(TypeError, match=r"^interop\.Array: an index is a 0-d array, and this array has 1 dimension"):
+        [1, 2, 3][x]
+    assert [1, 2, 3][interop.full((), 2, memory="host")] == 3

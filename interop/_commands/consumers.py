@@ -151,6 +151,12 @@ def _warp(warp: Any, x: Any) -> Seen:
     return Seen(x.ptr or 0, tuple(x.shape), tuple(x.strides), x.numpy())
 
 
+def _to_tvm_ffi(tvm_ffi: Any, x: Any) -> Any:
+    """Take it by the C exchange API, which orders nothing: who takes an array so is to work on interop's stream."""
+    x.synchronize()
+    return tvm_ffi.from_dlpack(x)
+
+
 def _tvm_ffi(tvm_ffi: Any, x: Any) -> Seen:
     return Seen(x.data_ptr(), tuple(x.shape), _in_bytes(x.strides), _copied(x))
 
@@ -187,9 +193,7 @@ def _consumers() -> Iterator[Consumer]:
         yield Consumer("JAX", "`jax.dlpack.from_dlpack`", device, "jax", lambda jax, x: jax.dlpack.from_dlpack(x), _jax)
         yield Consumer("JAX", convert, device, "jax", lambda jax, x: interop.convert(x, "jax"), _jax)
         yield Consumer("Warp", "`warp.from_dlpack`", device, "warp", lambda warp, x: warp.from_dlpack(x), _warp)
-        yield Consumer(
-            "tvm-ffi", "`tvm_ffi.from_dlpack`", device, "tvm_ffi", lambda tvm_ffi, x: tvm_ffi.from_dlpack(x), _tvm_ffi
-        )
+        yield Consumer("tvm-ffi", "`tvm_ffi.from_dlpack`", device, "tvm_ffi", _to_tvm_ffi, _tvm_ffi)
         yield Consumer(
             "cuda.core",
             "`StridedMemoryView.from_any_interface`",

@@ -31,7 +31,7 @@ constexpr Methods kMethods[] = {
     {"//", "__floordiv__", "__rfloordiv__", "__ifloordiv__"},
     {"%", "__mod__", "__rmod__", "__imod__"},
     {"**", "__pow__", "__rpow__", "__ipow__"},
-    {"@", "__matmul__", "__rmatmul__", nullptr},
+    {"@", "__matmul__", "__rmatmul__", "__imatmul__"},
     {"==", "__eq__", nullptr, nullptr},
     {"!=", "__ne__", nullptr, nullptr},
     {"<", "__lt__", nullptr, nullptr},
@@ -77,8 +77,21 @@ void add_binary(nb::class_<Array>& type, const Methods& methods, const Function&
   if (methods.in_place) {
     type.def(
         methods.in_place,
-        [function](nb::handle self, nb::handle other) {
-          return is_operand(other) ? function->get()(self, other, nb::arg("out") = self) : not_implemented();
+        [function, name = methods.in_place, is_product = methods.symbol == "@"](nb::handle self, nb::handle other) {
+          // Not NotImplemented: Python would go on to the other operand, whose result would be bound to the name.
+          if (!is_operand(other)) {
+            throw TypeError(std::string("interop.Array.") + name + ": the operand is " + exchange::type_text(other) +
+                            "; accepted: an array, or a number");
+          }
+          if (!is_product) return function->get()(self, other, nb::arg("out") = self);
+          const nb::object product = function->get()(self, other);  // which has read all of the array
+          if (!product.attr("shape").equal(self.attr("shape"))) {
+            throw ValueError("interop.Array.__imatmul__: the product has shape " +
+                             exchange::shown(product.attr("shape")) + "; accepted: that of the array, " +
+                             exchange::shown(self.attr("shape")));
+          }
+          copy_into({"interop.Array.__imatmul__", "the array", "the product"}, self, product);
+          return nb::borrow(self);
         },
         nb::arg("other").none(), nb::sig(signature(methods.in_place, kOther).c_str()));
   }

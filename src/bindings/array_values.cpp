@@ -54,6 +54,11 @@ nb::object index(nb::handle self) {
   if (array.dtype.code != kDLInt && array.dtype.code != kDLUInt) {
     throw TypeError("interop.Array: an index is of integers, and this array is " + dtype_name(array.dtype));
   }
+  if (!array.shape
+           .empty()) {  // as of NumPy's arrays: bytes(x) and bytearray(x) take the buffer after a TypeError alone
+    throw TypeError("interop.Array: an index is a 0-d array, and this array has " + std::to_string(array.shape.size()) +
+                    " dimension(s); accepted: x.item() of one element");
+  }
   return item(self, "an index");
 }
 
@@ -85,7 +90,7 @@ void add_values(nb::object object) {
           "__complex__", [](nb::handle self) { return kComplex.get()(item(self, "complex()")); },
           nb::sig("def __complex__(self) -> complex"), "The one element; ValueError for more.")
       .def("__index__", &index, nb::sig("def __index__(self) -> int"),
-           "The one element of an array of integers; ValueError for more.")
+           "The element of a 0-d array of integers; TypeError for others.")
       .def(
           "item",
           [](nb::handle self, nb::args given, nb::kwargs keywords) {

@@ -63,6 +63,7 @@ bool give_block(Block*, const std::vector<cudaStream_t>&, std::shared_ptr<const 
 void prefetch(const void*, std::size_t, int, cudaStream_t) { unavailable(); }
 void advise(const void*, std::size_t, Advice, bool, int) { unavailable(); }
 void copy(void*, const void*, std::size_t, cudaStream_t) { unavailable(); }
+void copy_between(void*, int, const void*, int, std::size_t, cudaStream_t) { unavailable(); }
 void copy_rows(const Rows&, const Rows&, std::size_t, std::size_t, std::size_t, cudaStream_t) { unavailable(); }
 PoolState pool_state(MemoryKind, int) { unavailable(); }
 void set_release_threshold(MemoryKind, int, uint64_t) { unavailable(); }

@@ -52,6 +52,7 @@ struct Operand {
   bool temporary = false;                 ///< nobody but the operand holds `exported`
   nanobind::object resolved;              ///< what stands in for `object` where that itself cannot be read
   std::vector<Shown> shown;               ///< other arrays on its memory, if it is written to
+  std::shared_ptr<void> kept;             ///< the memory of an `interop.Array`, which is not resized meanwhile
   nanobind::object view;                  ///< `interop.Array` on host memory, which has `release` from then on
   const char* copied = nullptr;           ///< why `resolved` has other memory than `object`; null if it has the same
   Release release{nullptr, [](void*) {}};

@@ -80,6 +80,7 @@ def test_an_array_is_one_memory_for_cxx_and_numpy(module):
     view[0, 1] = 5
     assert np.asarray(image).tolist() == [[2, 5, 2], [2, 2, 2]]
     x += 1
+    x.synchronize()
     assert np.asarray(image)[0].tolist() == [3, 6, 3]
     assert x.memory == ("managed" if machine.gpu_count() else "host")
 

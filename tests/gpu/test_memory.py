@@ -87,7 +87,8 @@ def test_arange_has_numpys_bits(memory, dtype):
             with pytest.raises(type(error), match=r"^interop\.arange: "):
                 interop.arange(*arguments, dtype=dtype, memory=memory)
             continue
-        x = interop.arange(*arguments, dtype=dtype, memory=memory)
+        with np.errstate(over="ignore"):
+            x = interop.arange(*arguments, dtype=dtype, memory=memory)
         assert x.memory == memory
         got = values_of(x)
         assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
@@ -323,6 +324,7 @@ def test_memory_is_used_again_only_behind_its_work(memory, torch):
 def test_many_threads_and_streams(torch):
     pool = interop.memory_pool()
     wrong = []
+    before = pool.reserved_bytes  # by tests of this process before
 
     def work(number):
         streams = [torch.cuda.Stream() for _ in range(4)]
@@ -339,7 +341,7 @@ def test_many_threads_and_streams(torch):
         thread.join()
     assert not wrong
     assert eventually(lambda: pool.used_bytes < 1 << 20)
-    assert pool.reserved_bytes < 256 << 20
+    assert pool.reserved_bytes - before < 256 << 20
 
 
 def test_out_of_memory_is_an_error_that_leaves_all_usable():

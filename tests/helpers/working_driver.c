@@ -415,6 +415,10 @@ int cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, void* stream) {
 int cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, void* stream) {
   return queue_any_copy("cuMemcpyAsync", (void*)to, (void*)from, bytes, stream);
 }
+int cuMemcpyPeerAsync(Pointer to, void* to_context, Pointer from, void* from_context, size_t bytes, void* stream) {
+  (void)to_context, (void)from_context;
+  return queue_any_copy("cuMemcpyPeerAsync", (void*)to, (void*)from, bytes, stream);
+}
 struct Copy2D {
   size_t from_x, from_y;
   int from_type;

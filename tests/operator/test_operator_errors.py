@@ -33,7 +33,24 @@ def first(x, *rest):
 # ---- the definition ----
 
 
-@pytest.mark.parametrize("name", ["row_sum", "a::", "::a", "a::b::c", "a::b-c", "a b::c", "1::2", "", "interop::add"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "row_sum",
+        "a::",
+        "::a",
+        "a::b::c",
+        "a::b-c",
+        "a b::c",
+        "1::2",
+        "",
+        "interop::add",
+        "aten::add",
+        "a::class",
+        "a::name",
+        "a::__init__",
+    ],
+)
 def test_names_have_a_package(name):
     with pytest.raises(ValueError, match=f"^interop.operator: name is {name!r}; accepted: 'package::row_sum', of"):
         interop.operator(name, first, "x[n] -> [n]")

@@ -89,4 +89,15 @@ Shape read_shape(const char* function, nb::handle given, DLDataType dtype) {
   return shape;
 }
 
+exchange::Array make_array(const char* function, const Shape& shape, DLDataType dtype, DLDevice device,
+                           cudaStream_t stream) {
+  try {
+    return exchange::new_array(shape, dtype, device, stream);
+  } catch (const std::bad_alloc&) {
+    PyErr_Format(PyExc_MemoryError, "%s: the host has no memory for shape %s of %s", function,
+                 shape_text(shape).c_str(), dtype_name(dtype).c_str());
+    nb::raise_python_error();
+  }
+}
+
 }  // namespace interop::bindings

@@ -3,6 +3,7 @@
 
 #include <interop/tensor.h>
 
+#include "exchange/array/array.h"
 #include "exchange/python.h"
 
 namespace interop::bindings {
@@ -12,5 +13,8 @@ DLDataType read_dtype(const char* function, nb::handle dtype);
 /// An int, or a sequence of ints. Throws TypeError for anything else, and ValueError for negative sizes, and for more
 /// elements than any memory has.
 Shape read_shape(const char* function, nb::handle shape, DLDataType dtype);
+/// A new array. Throws MemoryError where the host has no memory for it, and CudaError where CUDA has none.
+exchange::Array make_array(const char* function, const Shape& shape, DLDataType dtype, DLDevice device,
+                           cudaStream_t stream);
 
 }  // namespace interop::bindings

@@ -185,7 +185,7 @@ void copy_between(const CopyNames& names, nb::handle dst, nb::handle src, nb::ha
     on_own_frame([&] {
       const DeviceCopy spread(to, *beside);
       target.launch([&](cudaStream_t s) {
-        if (bytes > 0) cuda::copy(received, sent, bytes, s);
+        if (bytes > 0) cuda::copy_between(received, target.device(), sent, source.device(), bytes, s);
         if (!is_direct) spread.queue(s);
       });
     });

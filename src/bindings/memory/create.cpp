@@ -109,31 +109,20 @@ DLDeviceType existing_memory(const char* function, nb::handle memory, nb::handle
   return kDLCPU;
 }
 
-/// Throws MemoryError where the host has no memory for it, and CudaError where CUDA has none.
-Array made(const char* function, const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream) {
-  try {
-    return exchange::new_array(shape, dtype, device, stream);
-  } catch (const std::bad_alloc&) {
-    PyErr_Format(PyExc_MemoryError, "%s: the host has no memory for shape %s of %s", function,
-                 shape_text(shape).c_str(), dtype_name(dtype).c_str());
-    nb::raise_python_error();
-  }
-}
-
 nb::object empty(nb::handle given_shape, nb::handle given_dtype, nb::handle memory, nb::handle given_device,
                  nb::handle given_stream, const char* function) {
   const DLDataType dtype = read_dtype(function, given_dtype);
   const Shape shape = read_shape(function, given_shape, dtype);
   const DLDeviceType type = existing_memory(function, memory, given_device, given_stream);
-  if (type == kDLCPU) return nb::cast(made(function, shape, dtype, {kDLCPU, 0}, nullptr));
+  if (type == kDLCPU) return nb::cast(make_array(function, shape, dtype, {kDLCPU, 0}, nullptr));
   exchange::enter_foreign(function, "CUDA");
   const int device = read_device(function, given_device);
   const cuda::DeviceGuard guard(device);
   if (given_stream.is_none()) {
-    return nb::cast(made(function, shape, dtype, {type, device}, cuda::own_stream()));
+    return nb::cast(make_array(function, shape, dtype, {type, device}, cuda::own_stream()));
   }
   const cudaStream_t stream = exchange::stream_argument(given_stream, function);
-  Array array = made(function, shape, dtype, {type, device}, stream);
+  Array array = make_array(function, shape, dtype, {type, device}, stream);
   if (type == kDLCUDA) array.used_on(stream, 0);  // who uses it next waits for the allocation
   return nb::cast(std::move(array));
 }

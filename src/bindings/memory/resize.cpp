@@ -36,7 +36,9 @@ void check_alone(const Array& array) {
   };
   if (array.is_view) refuse("the memory is another library's");
   if (array.memory.use_count() > 1 || array.buffers > 0) {
-    refuse("the memory is in use by a view, a buffer (such as that of a NumPy view), or an export to another library");
+    refuse(
+        "the memory is in use by a view, a buffer (such as that of a NumPy view), an export to another library, or a "
+        "call");
   }
   if (array.data != array.memory.get() || !is_compact(array.tensor())) refuse("the array is a part of its memory");
 }
@@ -51,18 +53,33 @@ void move(Array& array, const Shape& shape, int64_t count) {
     guard.emplace(array.gpu);
     stream = cuda::own_stream();
   }
-  const nb::object made = nb::cast(exchange::new_array(shape, array.dtype, device, stream));
+  const nb::object made = nb::cast(make_array(kFunction, shape, array.dtype, device, stream));
   Array& fresh = nb::cast<Array&>(made);
   if (count > 0) copy_into(kNames, part_of(fresh, 0, count), part_of(array, 0, count));
+  check_alone(array);                      // other threads have run meanwhile
   array.memory = std::move(fresh.memory);  // the old memory is freed behind its last use, which was the copy
   array.data = fresh.data;
   array.work = fresh.work;
   array.capacity = fresh.capacity;
 }
 
+/// Nobody else begins to use the array, in this thread or another, as long as this lives.
+class Resizing {
+ public:
+  explicit Resizing(Array& array) : array_(array) { array.resizing.is_on = true; }
+  ~Resizing() { array_.resizing.is_on = false; }
+  Resizing(const Resizing&) = delete;
+  Resizing& operator=(const Resizing&) = delete;
+
+ private:
+  Array& array_;
+};
+
 void resize(Array& array, nb::handle given) {
   const Shape shape = read_shape(kFunction, given, array.dtype);
+  array.check_address();
   check_alone(array);
+  const Resizing resizing(array);
   const int64_t old_count = element_count(array.shape.data(), static_cast<int>(array.shape.size()));
   const int64_t count = element_count(shape.sizes, shape.ndim);
   if (static_cast<size_t>(count * item_bytes(array.dtype)) > array.capacity) {

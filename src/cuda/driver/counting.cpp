@@ -90,6 +90,12 @@ CUresult CUDAAPI copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstr
   return counted(What::transfer, kind, bytes, g_plain->cuMemcpyAsync, to, from, bytes, stream);
 }
 
+CUresult CUDAAPI copy_between(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                              std::size_t bytes, CUstream stream) {
+  return counted(What::transfer, profile::kPeer, bytes, g_plain->cuMemcpyPeerAsync, to, to_context, from, from_context,
+                 bytes, stream);
+}
+
 CUresult CUDAAPI copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream) {
   const std::size_t bytes = copy->WidthInBytes * copy->Height;
   return counted(What::transfer, direction_of(*copy), bytes, g_plain->cuMemcpy2DAsync, copy, stream);
@@ -155,6 +161,7 @@ DriverApi replaced(DriverApi api) {
   api.cuMemcpyDtoHAsync = &copy_to_host;
   api.cuMemcpyDtoDAsync = &copy_on_device;
   api.cuMemcpyAsync = &copy;
+  api.cuMemcpyPeerAsync = &copy_between;
   api.cuMemcpy2DAsync = &copy_2d;
   api.cuMemcpy3DAsync = &copy_3d;
   api.cuMemPrefetchAsync_v1 = &prefetch;

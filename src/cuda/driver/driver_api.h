@@ -24,7 +24,7 @@ struct DriverApi {
   X(cuMemPoolCreate) X(cuMemPoolSetAttribute) X(cuMemPoolGetAttribute) X(cuMemPoolTrimTo)                        \
   X(cuMemAllocFromPoolAsync) X(cuMemAllocManaged) X(cuMemFree)                                                   \
   X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemcpyAsync)                                \
-  X(cuMemcpy2DAsync) X(cuMemcpy3DAsync)                                                                          \
+  X(cuMemcpyPeerAsync) X(cuMemcpy2DAsync) X(cuMemcpy3DAsync)                                                     \
   X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject)                                        \
   X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuLibraryGetManaged)                         \
   X(cuModuleLoadDataEx) X(cuModuleUnload)                                                                        \

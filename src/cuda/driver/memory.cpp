@@ -118,6 +118,14 @@ void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
         "copying memory");
 }
 
+void copy_between(void* to, int to_device, const void* from, int from_device, std::size_t bytes, cudaStream_t stream) {
+  const DriverApi& api = driver();
+  RelaxedCapture relaxed(api);
+  check(api.cuMemcpyPeerAsync(reinterpret_cast<CUdeviceptr>(to), primary_context(api, to_device),
+                              reinterpret_cast<CUdeviceptr>(from), primary_context(api, from_device), bytes, stream),
+        "copying between devices");
+}
+
 void copy_rows(const Rows& to, const Rows& from, std::size_t row_bytes, std::size_t rows, std::size_t planes,
                cudaStream_t stream) {
   const DriverApi& api = driver();

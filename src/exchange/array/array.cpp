@@ -8,6 +8,8 @@
 namespace interop::exchange {
 namespace {
 
+constexpr const char* kBeingResized = " is being resized; accepted: one at a time, resize() or another use";
+
 // ---- the route ----
 
 const Array& array_of(nb::handle object) { return nb::cast<const Array&>(object); }
@@ -20,6 +22,8 @@ class ArrayRoute final : public Route {
   void inspect(Operand& operand) const override {
     const Array& array = array_of(operand.object);
     if (array.owner_route) enter_foreign(operand.function, array.owner_route->library());
+    if (array.resizing.is_on) throw BufferError(operand.label() + kBeingResized);
+    operand.kept = array.memory;
     operand.tensor = array.tensor();
     std::copy(array.shape.begin(), array.shape.end(), operand.shape);
     std::copy(array.strides.begin(), array.strides.end(), operand.strides);
@@ -82,6 +86,7 @@ cudaStream_t Array::producer_stream() const {
 }
 
 void Array::check_address() const {
+  if (resizing.is_on) throw BufferError(std::string("interop.Array: the array") + kBeingResized);
   if (!owner_route || !owner_data) return;
   enter_foreign("interop.Array", owner_route->library());
   owner_route->check_kept(owner, owner_data);

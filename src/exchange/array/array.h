@@ -38,6 +38,14 @@ struct Work {
 ///
 /// Several threads may use one array. The GIL orders them, except while work is launched or waited for.
 struct Array {
+  /// Is the array being resized, in this thread or another? A copy of it, such as a view, is not.
+  struct Resizing {
+    bool is_on = false;
+    Resizing() = default;
+    Resizing(const Resizing&) {}
+    Resizing& operator=(const Resizing&) { return *this; }
+  };
+
   std::shared_ptr<void> memory;
   void* data = nullptr;
   DLDevice device{kDLCPU, 0};
@@ -54,7 +62,8 @@ struct Array {
   const void* owner_data = nullptr;  ///< where that had the memory when the view was made
   bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp
   size_t capacity = 0;               ///< the bytes of `memory`, where it is of interop's own
-  int buffers = 0;                   ///< exported by the buffer protocol and not yet released; counted with the GIL
+  Resizing resizing;
+  int buffers = 0;  ///< exported by the buffer protocol and not yet released; counted with the GIL
 
   DLTensor tensor() const;
   /// The device that exports name where nobody asks for another: managed memory is plain memory of its GPU, since an
@@ -70,7 +79,7 @@ struct Array {
 
   /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
   cudaStream_t producer_stream() const;
-  /// Throws BufferError if the memory of a view is no longer where it was.
+  /// Throws BufferError if the memory of a view is no longer where it was, or is about to be another.
   void check_address() const;
   /// `waiter` waits for all work on the memory. Throws ValueError where a capture into a CUDA graph forbids that.
   void make_wait(cudaStream_t waiter) const;

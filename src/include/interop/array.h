@@ -74,19 +74,20 @@ class array {
 
   /// As `std::vector::resize`. Throws ValueError while Python has the memory.
   void resize(std::vector<int64_t> shape) {
-    if (state_->exports > 0) {
-      throw ValueError("interop::array::resize: an array of Python has the memory; accepted: none that does");
-    }
     std::size_t count = 1;
     for (const int64_t each : shape) {
       if (each < 0) throw ValueError("interop::array: a size is negative; accepted: 0 or more");
       count *= static_cast<std::size_t>(each);
     }
+    if (state_->exports > 0) {
+      throw ValueError("interop::array::resize: an array of Python has the memory; accepted: none that does");
+    }
     state_->values.resize(count);
     state_->shape = std::move(shape);
   }
 
-  /// An interop.Array on the memory, which keeps it.
+  /// An interop.Array on the memory, which keeps it. C++, and another array of the same memory, know nothing of the
+  /// work of a GPU on this one: `x.synchronize()` in Python waits for it.
   nanobind::object to_python() const {
     auto exported = std::make_unique<Export>();
     exported->state = state_;

@@ -54,6 +54,9 @@ void advise(const void* managed, std::size_t bytes, Advice advice, bool is_set, 
 /// A copy between any two addresses, of the host, pinned or pageable, or of any device, queued on `stream`. Pageable
 /// memory has been read, or has been written to, on return.
 void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
+/// A copy between memory of two devices, queued on `stream`. `copy` may not do: a pool's memory is its own device's
+/// alone.
+void copy_between(void* to, int to_device, const void* from, int from_device, std::size_t bytes, cudaStream_t stream);
 
 /// Memory that is copied row by row.
 struct Rows {
