@@ -75,12 +75,6 @@ std::string device_text(DLDevice device) {
   }
 }
 
-int64_t element_count(const int64_t* sizes, int ndim) {
-  int64_t count = 1;
-  for (int i = 0; i < ndim; ++i) count *= sizes[i];
-  return count;
-}
-
 bool is_beyond_counting(const DLTensor& tensor) {
   double bytes = static_cast<double>(item_bytes(tensor.dtype));
   // As in NumPy, sizes of 0 do not count: the compact strides of an empty array must not overflow either.
@@ -103,20 +97,18 @@ void transpose_matrices(DLTensor& tensor) {
 }
 
 bool is_compact(const DLTensor& tensor) {
-  if (element_count(tensor) == 0) return true;
   int64_t expected = 1;
   for (int i = tensor.ndim - 1; i >= 0; --i) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return element_count(tensor) == 0;
     expected *= tensor.shape[i];
   }
   return true;
 }
 
 bool is_compact_backwards(const DLTensor& tensor) {
-  if (element_count(tensor) == 0) return true;
   int64_t expected = 1;
   for (int i = 0; i < tensor.ndim; ++i) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return element_count(tensor) == 0;
     expected *= tensor.shape[i];
   }
   return true;

@@ -32,7 +32,7 @@ class Room {
   const T& operator[](int i) const { return at_[i]; }
 
  private:
-  static constexpr int kInside = 16;
+  static constexpr int kInside = 24;
   T inside_[kInside];
   const std::unique_ptr<T[]> many_;
   T* const at_;

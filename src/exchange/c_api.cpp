@@ -39,7 +39,7 @@ struct SharedCall : InteropCall {
     staged = call.staged();
   }
 
-  static constexpr int kFew = 6;
+  static constexpr int kFew = 16;
 
   const CallGuard guard;
   Call call;
@@ -49,7 +49,7 @@ struct SharedCall : InteropCall {
 
 Call& call_of(InteropCall* call) { return static_cast<SharedCall*>(call)->call; }
 
-// The memory of a call that has ended, for the next one: 10 KB of malloc would take longer than all of this file.
+// The memory of a call that has ended, for the next one: 20 KB of malloc would take longer than all of this file.
 // Used with the GIL.
 void* spare = nullptr;
 

@@ -44,7 +44,7 @@ class OperandList {
   const Operand& operator[](int i) const { return at_[i]; }
 
  private:
-  static constexpr int kInside = 6;
+  static constexpr int kInside = 16;
   alignas(Operand) unsigned char inside_[kInside * sizeof(Operand)];
   Operand* at_;
   int count_ = 0;

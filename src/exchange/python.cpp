@@ -39,7 +39,7 @@ void Fact::find() const {
 }
 
 nb::object Fact::operator()(nb::handle object) const {
-  if (!method_ && !property_) find();
+  require();
   PyObject* value = method_ ? method_(object.ptr(), nullptr) : property_->get(object.ptr(), property_->closure);
   if (!value) nb::raise_python_error();
   return nb::steal(value);

@@ -62,6 +62,10 @@ class Fact {
   /// `object.name`, or `object.name()`; throws the Python error. The object is of the type, or of a subtype that
   /// overrides nothing.
   nb::object operator()(nb::handle object) const;
+  /// Finds it, if it is not found yet; throws if the type has no such thing in C.
+  void require() const {
+    if (!method_ && !property_) find();
+  }
 
  private:
   void find() const;

@@ -392,13 +392,14 @@ def test_no_mode_sees_the_allocation(torch):
 
 
 def test_results_by_the_other_way(torch, request):
-    """The tests of results, of values and of refusals again, in a process whose tensors are made in the other way."""
+    """The tests of results, of values and of refusals again, in a process that makes and asks tensors by Python."""
     if "INTEROP_TORCH_RESULTS" in os.environ:
         return  # this is that process
     files = [Path(__file__).with_name(name) for name in ("test_torch.py", "test_torch_results.py")]
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     # No plugins: some warn where they find themselves inside a run of pytest-xdist.
-    environment = {**os.environ, "INTEROP_TORCH_RESULTS": "python", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ways = {"INTEROP_TORCH_RESULTS": "python", "INTEROP_TORCH_NOTES": "python"}
+    environment = {**os.environ, **ways, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         [*command, *files], capture_output=True, text=True, cwd=request.config.rootpath, env=environment
     )

@@ -12,7 +12,7 @@ from interop import _core
 from interop._commands.bench.measure import TorchStream
 from interop._cuda import nvrtc
 
-__all__ = ["COUNT", "RAW_KERNEL", "WAYS", "launches"]
+__all__ = ["COUNT", "PEERS", "RAW_KERNEL", "WAYS", "launches"]
 
 #: c = a + b for `COUNT` elements, in one block.
 SOURCE = """
@@ -25,7 +25,11 @@ COUNT = 256
 RAW_KERNEL = "cupy.RawKernel"
 _NO_LAUNCH = "tvm-ffi, the same arguments, no launch"
 
+#: Of the kernels of many arrays: how many each has. All are written to, as far as anybody knows.
+_ARRAYS = (4, 8, 16)
+
 Call = Callable[[], Any]
+Way = Callable[[Any, Any, Any], Call]
 
 
 def launches(torch: Any, x: Any, out: Any) -> dict[str, Call]:
@@ -57,6 +61,36 @@ def _by_raw_kernel(torch: Any, x: Any, out: Any) -> Call:
     a, c = cupy.from_dlpack(x), cupy.from_dlpack(out)
     kernel = cupy.RawKernel(SOURCE, "add")
     return lambda: kernel((1,), (COUNT,), (a, a, c, COUNT))
+
+
+def _source_of_many(arrays: int) -> str:
+    """Return a kernel that writes the sum of the first two of so many arrays to the last."""
+    parameters = ", ".join(f"float* x{i}" for i in range(arrays))
+    return f"""
+extern "C" __global__ void add({parameters}, long long n) {{
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < n) x{arrays - 1}[i] = x0[i] + x1[i];
+}}
+"""
+
+
+def _many_by_raw_kernel(arrays: int) -> Way:
+    def make(torch: Any, x: Any, out: Any) -> Call:
+        cupy = importlib.import_module("cupy")
+        a = [cupy.from_dlpack(t) for t in (*[x] * (arrays - 1), out)]
+        kernel = cupy.RawKernel(_source_of_many(arrays), "add")
+        return lambda: kernel((1,), (COUNT,), (*a, COUNT))
+
+    return make
+
+
+def _many_on_torch(arrays: int) -> Way:
+    def make(torch: Any, x: Any, out: Any) -> Call:
+        a = [*[x] * (arrays - 1), out]
+        kernel = interop.kernel(_source_of_many(arrays), "add", grid=1, block=COUNT)
+        return lambda: kernel(*a, COUNT)
+
+    return make
 
 
 def _on_torch(torch: Any, x: Any, out: Any) -> Call:
@@ -135,7 +169,7 @@ def _by_tvm_ffi(torch: Any, x: Any, out: Any) -> Call:
     return lambda: nop(x, x, out, COUNT)
 
 
-WAYS: dict[str, Callable[[Any, Any, Any], Call]] = {
+WAYS: dict[str, Way] = {
     RAW_KERNEL: _by_raw_kernel,
     "interop.kernel on CuPy": _on_cupy,
     "interop.kernel on CuPy, grid in the call": _on_cupy_with_options,
@@ -145,3 +179,10 @@ WAYS: dict[str, Callable[[Any, Any, Any], Call]] = {
     "cuLaunchKernel by ctypes": _by_ctypes,
     _NO_LAUNCH: _by_tvm_ffi,
 }
+for _count in _ARRAYS:
+    WAYS[f"{RAW_KERNEL}, {_count} arrays"] = _many_by_raw_kernel(_count)
+    WAYS[f"interop.kernel on torch, {_count} arrays"] = _many_on_torch(_count)
+
+#: A launch of interop's -> that by RawKernel with as many arrays.
+PEERS = {name: RAW_KERNEL for name in WAYS if name.startswith("interop")}
+PEERS |= {f"interop.kernel on torch, {count} arrays": f"{RAW_KERNEL}, {count} arrays" for count in _ARRAYS}

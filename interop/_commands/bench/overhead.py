@@ -208,9 +208,9 @@ def _contest_of_kernels(torch: Any, launch: Callable[[], float]) -> _Contest:
     """Return launches of one small kernel of a user's, by all that can make them here, beside CuPy's RawKernel."""
     x = torch.rand(launches.COUNT, device="cuda")
     calls = launches.launches(torch, x, torch.empty_like(x))
-    ours = [name for name in calls if name.startswith("interop")]
-    peer = launches.RAW_KERNEL
-    return _Contest(calls, dict.fromkeys(ours, peer) if peer in calls else {}, dict.fromkeys(ours, launch))
+    ours = [name for name in calls if name in launches.PEERS]
+    peers = {name: peer for name in ours if (peer := launches.PEERS[name]) in calls}
+    return _Contest(calls, peers, dict.fromkeys(ours, launch))
 
 
 def _contest_of_programs() -> _Contest | None:

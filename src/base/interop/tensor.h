@@ -58,7 +58,11 @@ inline std::string shape_text(const Shape& shape) { return shape_text(shape.size
 std::string device_text(DLDevice device);
 
 /// The number of elements; 1 for a 0-d tensor.
-int64_t element_count(const int64_t* sizes, int ndim);
+inline int64_t element_count(const int64_t* sizes, int ndim) {
+  int64_t count = 1;
+  for (int i = 0; i < ndim; ++i) count *= sizes[i];
+  return count;
+}
 inline int64_t element_count(const DLTensor& tensor) { return element_count(tensor.shape, tensor.ndim); }
 
 /// Would the count of its elements, or of their bytes, overflow? Broadcasting makes such shapes from little memory.

@@ -107,16 +107,16 @@ void read_dltensor(Operand& operand, const DLTensor& from) {
   to.byte_offset = 0;
   for (int i = 0; i < from.ndim; ++i) operand.shape[i] = from.shape[i];
   check_sizes(operand);
-  if (from.strides && element_count(to) > 0) {
-    std::memcpy(operand.strides, from.strides, static_cast<size_t>(from.ndim) * sizeof(int64_t));
-    for (int i = 0; i < from.ndim; ++i) {
-      if (operand.shape[i] == 1) operand.strides[i] = 1;  // never used to move: the producer may have put anything
+  const bool is_empty = element_count(to) == 0;
+  if (from.strides && !is_empty) {
+    for (int i = 0; i < from.ndim; ++i) {  // one of size 1 is never used to move: the producer may have put anything
+      operand.strides[i] = operand.shape[i] == 1 ? 1 : from.strides[i];
     }
     check_extent(operand);
   } else {
     compact_strides(operand.shape, to.ndim, operand.strides);
   }
-  if (!from.data && element_count(to) > 0) {
+  if (!from.data && !is_empty) {
     malformed(operand, "a null pointer for shape " + shape_text(to));
   }
   if (from.byte_offset > kAddressable) malformed(operand, "byte_offset " + std::to_string(from.byte_offset));

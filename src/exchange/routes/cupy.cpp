@@ -2,6 +2,7 @@
 /// free of CuPy's event waits.
 #include <optional>
 
+#include "exchange/checks.h"
 #include "exchange/route.h"
 #include "exchange/routes/numpy.h"
 #include "exchange/stream.h"
@@ -17,6 +18,14 @@ const Name kShape("shape");
 const Name kStrides("strides");
 const Name kDtype("dtype");
 const Name kInit("_init");
+const Fact kDataOf("cupy", "ndarray", "data");
+const Fact kShapeOf("cupy", "ndarray", "shape");
+const Fact kStridesOf("cupy", "ndarray", "strides");
+const Fact kDtypeOf("cupy", "ndarray", "dtype");
+const Fact kIsContiguous("cupy", "ndarray", "_c_contiguous");  // what CuPy's own kernels go by
+const Fact kPtrOf("cupy.cuda", "MemoryPointer", "ptr");
+const Fact kDeviceIdOf("cupy.cuda", "MemoryPointer", "device_id");
+const Lookup kMemoryPointer("cupy.cuda", "MemoryPointer");
 const Lookup kNdarray("cupy", "ndarray");
 const Lookup kCore("cupy", "_core.core");
 const Lookup kBase("cupy", "_core.core._ndarray_base");
@@ -30,6 +39,39 @@ DLDataType read_dtype(const Operand& operand, nb::handle dtype) {
   if (const auto found = dtype_of(dtype)) return *found;
   throw TypeError(operand.label() + " is " + text_of(dtype) +
                   "; accepted: bool, integers, floats and complex numbers in native byte order");
+}
+
+/// Reads an array of CuPy's own type past Python's lookup by name, which takes most of the time otherwise. False for
+/// others: a subclass may have attributes of its own, and another CuPy not all of these in C.
+bool read_exact(Operand& operand) {
+  static bool is_other = false;
+  const nb::handle array = operand.object;
+  if (is_other || !array.type().is(kNdarray.get())) return false;
+  try {
+    for (const Fact* fact : {&kDataOf, &kShapeOf, &kStridesOf, &kDtypeOf, &kIsContiguous}) fact->require();
+    for (const Fact* fact : {&kPtrOf, &kDeviceIdOf}) fact->require();
+  } catch (const std::exception&) {
+    is_other = true;
+    return false;
+  }
+  const nb::object memory = kDataOf(array);
+  if (!memory.type().is(kMemoryPointer.get())) return false;
+  DLTensor& tensor = operand.tensor;
+  tensor.dtype = read_dtype(operand, kDtypeOf(array));
+  tensor.ndim = read_ints(operand, kShapeOf(array), operand.shape);
+  tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(kPtrOf(memory))));
+  tensor.device.device_id = static_cast<int32_t>(to_int64(kDeviceIdOf(memory)));
+  if (!kIsContiguous(array).is(Py_True)) {
+    read_strides(operand, kStridesOf(array));
+    return true;
+  }
+  check_sizes(operand);
+  compact_strides(operand.shape, tensor.ndim, operand.strides);
+  for (int i = 0; i < tensor.ndim; ++i) {
+    if (operand.shape[i] == 1) operand.strides[i] = 1;  // as `read_strides` has them
+  }
+  check_extent(operand);
+  return true;
 }
 
 /// CuPy's stream of a handle: a context manager that makes it CuPy's current stream of the current device.
@@ -48,11 +90,12 @@ class CupyRoute final : public Route {
   const char* protocol() const override { return "attributes of cupy.ndarray"; }
 
   void inspect(Operand& operand) const override {
+    DLTensor& tensor = operand.tensor;
+    tensor = DLTensor{nullptr, {kDLCUDA, 0}, 0, {}, operand.shape, operand.strides, 0};
+    if (read_exact(operand)) return;
     const nb::object memory = attribute(operand.object, kData);
     const nb::object shape = attribute(operand.object, kShape);
     const nb::object strides = attribute(operand.object, kStrides);
-    DLTensor& tensor = operand.tensor;
-    tensor = DLTensor{nullptr, {kDLCUDA, 0}, 0, {}, operand.shape, operand.strides, 0};
     tensor.dtype = read_dtype(operand, attribute(operand.object, kDtype));
     tensor.ndim = read_ints(operand, shape, operand.shape);
     tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(to_int64(attribute(memory, kPtr))));

@@ -10,14 +10,12 @@
 #include "exchange/closing.h"
 #include "exchange/routes/exchange_api.h"
 #include "exchange/routes/torch_empty.h"
+#include "exchange/routes/torch_notes.h"
 #include "exchange/stream.h"
 
 namespace interop::exchange {
 namespace {
 
-const Fact kRequiresGrad("torch", "Tensor", "requires_grad");
-const Fact kIsNeg("torch", "Tensor", "is_neg");
-const Fact kIsConj("torch", "Tensor", "is_conj");
 const Fact kDtype("torch", "Tensor", "dtype");
 const Lookup kInt8("torch", "int8");
 const Fact kIsZeroTensor("torch", "Tensor", "_is_zerotensor");
@@ -26,15 +24,10 @@ const Lookup kTensor("torch", "Tensor");
 const Lookup kIsGradEnabled("torch", "is_grad_enabled");
 const Lookup kResolveNeg("torch", "resolve_neg");
 const Lookup kResolveConj("torch", "resolve_conj");
-const Lookup kDispatchModes("torch", "_C._len_torch_dispatch_stack");
-const Lookup kIsTracing("torch", "_C._is_tracing");
-const Lookup kInTransform("torch", "_C._are_functorch_transforms_active");
-const Lookup kCountWrites("torch", "_C._increment_version");
 const Lookup kClone("torch", "clone");
 const Lookup kIsWrapped("torch", "_C._functorch.is_functorch_wrapped_tensor");
 const Lookup kForwardAd("torch.autograd.forward_ad", "__dict__");
 const Lookup kUnpackDual("torch.autograd.forward_ad", "unpack_dual");
-const Lookup kCountWrite("torch.autograd.graph", "increment_version");
 const Lookup kStreamGuard("torch.cuda", "stream");
 const Lookup kExternalStream("torch.cuda", "ExternalStream");
 const Lookup kDefaultStream("torch.cuda", "default_stream");
@@ -42,7 +35,6 @@ const Lookup kIsInferenceMode("torch", "is_inference_mode_enabled");
 const Lookup kUnwrapped("torch", "_C._functorch.get_unwrapped");
 const Lookup kEmpty("torch", "empty");
 const Lookup kUint8("torch", "uint8");
-const Fact kIsInference("torch", "Tensor", "is_inference");
 const Fact kVersion("torch", "Tensor", "_version");
 const Fact kDetach("torch", "Tensor", "detach");
 const Fact kDataPtr("torch", "Tensor", "data_ptr");
@@ -112,22 +104,13 @@ class TorchExchangeRoute final : public TorchRoute {
     return true;
   }
 
-  void count_write(nb::handle tensor) const override {
-    // What the public function calls, from torch 2.6 on; an older one may have this API by a package beside it.
-    PyObject* const counted = PyObject_CallOneArg(kCountWrites.get().ptr(), nb::make_tuple(tensor).ptr());
-    if (counted) return Py_DECREF(counted);
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) nb::raise_python_error();
-    PyErr_Clear();
-    TorchRoute::count_write(tensor);
-  }
-
  private:
   void read(Operand& operand) const override {
     DLTensor view;
     read_view(operand, &view);
     if (view.dtype.code == kDLComplex) {
       if (operand.takes_conjugated) {
-        operand.conjugated = is_true(kIsConj(operand.memory()));
+        operand.conjugated = is_conjugated(operand.memory());
       } else if (resolve_conjugation(operand)) {
         read_view(operand, &view);
       }
@@ -141,7 +124,8 @@ class TorchExchangeRoute final : public TorchRoute {
   }
 
   static void read_view(const Operand& operand, DLTensor* view) {
-    if (api().dltensor_from_py_object_no_sync(operand.memory().ptr(), view) != 0) refuse(operand);
+    const nb::handle memory = operand.memory();
+    if (!view_memory(memory, view) && api().dltensor_from_py_object_no_sync(memory.ptr(), view) != 0) refuse(operand);
   }
 };
 
@@ -169,11 +153,11 @@ void TorchRoute::enter(Operand& operand) const {
   const char* const function = operand.function;
   enter_foreign(function, "torch");
   if (operand.below_autograd) return;
-  if (to_int64(call0(kDispatchModes.get())) != 0) {
+  if (in_dispatch_mode()) {
     throw TypeError(std::string(function) + ": a torch dispatch mode is active, for which interop has no operator " +
                     "yet; call it outside the mode");
   }
-  if (is_true(call0(kIsTracing.get()))) {
+  if (in_jit_trace()) {
     throw TypeError(std::string(function) + ": torch.jit is tracing, for which interop has no operator yet; call it " +
                     "outside the trace");
   }
@@ -187,7 +171,7 @@ void TorchRoute::inspect(Operand& operand) const {
   }
   if (operand.is_output) check_write(operand, operand.object);
   // A view of another tensor that negates on reading, such as `z.conj().imag`: resolved by torch, on its stream.
-  if (is_true(kIsNeg(operand.object))) resolve(operand, kResolveNeg);
+  if (is_negated(operand.object)) resolve(operand, kResolveNeg);
   read(operand);
 }
 
@@ -203,23 +187,15 @@ Made TorchRoute::empty(const Shape& shape, DLDataType dtype, DLDevice device, cu
 
 std::string TorchRoute::allocator() const { return std::string("torch's own, by ") + new_tensor_way(); }
 
-void TorchRoute::count_write(nb::handle tensor) const { kCountWrite.get()(tensor); }
+void TorchRoute::count_write(nb::handle tensor) const { count_write_to(tensor); }
 
 int64_t TorchRoute::write_count(nb::handle tensor) const {
-  if (is_true(kIsInference(tensor))) return -1;  // it has no count
+  if (is_inference(tensor)) return -1;  // it has no count
   return to_int64(kVersion(tensor));
 }
 
 void TorchRoute::check_write(const Operand& operand, nb::handle tensor) const {
-  if (tensor.is(operand.object)) {  // on the way of each call: what has a version is no inference tensor
-    try {
-      kVersion(tensor);
-      return;
-    } catch (const nb::python_error& error) {
-      if (!error.matches(PyExc_RuntimeError)) throw;
-    }
-  }
-  if (is_true(call0(kIsInferenceMode.get())) || !is_true(kIsInference(tensor))) return;
+  if (!is_inference(tensor) || is_true(call0(kIsInferenceMode.get()))) return;
   throw TypeError(operand.label() + " is memory of a torch inference tensor, which torch lets nobody write to here; " +
                   "accepted: a plain tensor (x.clone()), or the call under torch.inference_mode()");
 }
@@ -250,7 +226,7 @@ void TorchRoute::resolve(Operand& operand, const Lookup& function) {
 }
 
 bool TorchRoute::resolve_conjugation(Operand& operand) {
-  if (!is_true(kIsConj(operand.object))) return false;
+  if (!is_conjugated(operand.object)) return false;
   resolve(operand, kResolveConj);
   return true;
 }
@@ -288,13 +264,10 @@ void TorchRoute::refuse(const Operand& operand) {
 
 TorchState torch_state(const char* function) {
   enter_foreign(function, "torch");
-  return {to_int64(call0(kDispatchModes.get())) != 0, is_true(call0(kIsTracing.get())),
-          is_true(call0(kInTransform.get())), in_forward_ad()};
+  return {in_dispatch_mode(), in_jit_trace(), in_transform(), in_forward_ad()};
 }
 
-bool records_gradient(nb::handle tensor) {
-  return is_true(kRequiresGrad(tensor)) && is_true(call0(kIsGradEnabled.get()));
-}
+bool records_gradient(nb::handle tensor) { return requires_grad(tensor) && is_true(call0(kIsGradEnabled.get())); }
 
 bool has_tangent(nb::handle tensor) {
   const nb::object tangent = nb::object(kUnpackDual.get()(tensor))[1];
@@ -322,7 +295,7 @@ bool is_compact(nb::handle tensor) {
     if (!is_batched.is_valid()) nb::raise_python_error();
     if (!is_true(in_order) || is_true(is_batched)) return false;
   }
-  return !is_true(kIsNeg(tensor)) && !(is_complex && is_true(kIsConj(tensor)));
+  return !is_negated(tensor) && !(is_complex && is_conjugated(tensor));
 }
 
 nb::object unwrapped(nb::object tensor) {

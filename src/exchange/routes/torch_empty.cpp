@@ -8,28 +8,19 @@
 /// `record_stream` does not hold and `resize_` refuses.
 #include "exchange/routes/torch_empty.h"
 
-#ifdef __linux__
-#include <dlfcn.h>
-#endif
-
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
-#include <string_view>
 
 #include "exchange/routes/torch.h"
+#include "exchange/routes/torch_symbols.h"
 
 namespace interop::exchange {
 namespace {
 
 constexpr const char* kSwitch = "INTEROP_TORCH_RESULTS";
 
-// Minor versions of torch 2 whose private functions this file was tested with.
-constexpr int kTestedMinors[] = {11, 13};
 constexpr int kFirstSilent = 13;  // before, a C function that fails writes to stderr
 
-const Lookup kVersion("torch", "__version__");
 const Lookup kEmptyStrided("torch", "empty_strided");
 const Lookup kTorchDevice("torch", "device");
 const Lookup kTorch("torch", "__dict__");
@@ -52,39 +43,9 @@ struct Shim {
   int32_t cpu, cuda;
 };
 
-/// A library of torch's, which is loaded already. Never closed: torch is never unloaded.
-class Loaded {
- public:
-  explicit Loaded(const char* name) : handle_(open(name)) {}
-
-  template <class Function>
-  bool find(Function*& function, const char* symbol) const {
-    function = reinterpret_cast<Function*>(address(symbol));
-    return function != nullptr;
-  }
-
- private:
-#ifdef __linux__
-  static void* open(const char* name) { return dlopen(name, RTLD_LAZY | RTLD_NOLOAD); }
-  void* address(const char* symbol) const { return handle_ ? dlsym(handle_, symbol) : nullptr; }
-#else
-  static void* open(const char*) { return nullptr; }
-  void* address(const char*) const { return nullptr; }
-#endif
-
-  void* handle_;
-};
-
-bool is_tested(int minor) {
-  for (const int tested : kTestedMinors) {
-    if (minor == tested) return true;
-  }
-  return false;
-}
-
 /// False if this torch has not all of the functions, or was not tested.
-bool find_shim(Shim& shim, int minor) {
-  const Loaded cpu("libtorch_cpu.so"), python("libtorch_python.so"), c10("libc10.so");
+bool find_shim(Shim& shim, const TorchVersion& version) {
+  const TorchLibrary cpu("libtorch_cpu.so"), python("libtorch_python.so"), c10("libc10.so");
   int32_t (*cpu_type)() = nullptr;
   int32_t (*cuda_type)() = nullptr;
   const bool allocates =
@@ -97,8 +58,8 @@ bool find_shim(Shim& shim, int minor) {
   shim.wrap = nullptr;
   shim.log_level = nullptr;
   if (cpu.find(shim.to_pyobject, "torch_tensor_to_pyobject")) return true;
-  if (!is_tested(minor) || !python.find(shim.wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE")) return false;
-  return minor >= kFirstSilent || c10.find(shim.log_level, "FLAGS_caffe2_log_level");
+  if (!is_tested(version) || !python.find(shim.wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE")) return false;
+  return version.minor >= kFirstSilent || c10.find(shim.log_level, "FLAGS_caffe2_log_level");
 }
 
 // ---- which way ----
@@ -111,21 +72,12 @@ struct Way {
 
 Way choose_way() {
   Way way;
-  const std::string version = text_of(kVersion.get());
-  int major = 0, minor = 0;
-  std::sscanf(version.c_str(), "%d.%d", &major, &minor);
-  const char* given = std::getenv(kSwitch);
-  const std::string_view asked = given ? given : "";
-  if (!asked.empty() && asked != "shim" && asked != "python") {
-    throw ValueError(std::string(kSwitch) + " is '" + given + "'; accepted: 'shim', 'python', or nothing");
-  }
+  const TorchVersion version = torch_version();
+  const std::string asked = torch_choice(kSwitch);
   if (asked == "python") return way;
-  way.has_shim = major == 2 && find_shim(way.shim, minor);
+  way.has_shim = version.major == 2 && find_shim(way.shim, version);
   if (way.has_shim) way.text = "torch's C functions";
-  if (!way.has_shim && asked == "shim") {
-    throw ValueError(std::string(kSwitch) + " is 'shim', which was not tested with torch " + version +
-                     "; accepted: 'python', or nothing");
-  }
+  if (!way.has_shim && asked == "shim") refuse_choice(kSwitch, version);
   return way;
 }
 
@@ -210,7 +162,8 @@ int32_t dtype_code(DLDataType dtype) {
   Known& entry = known[dtype];
   if (!entry.looked) {
     int32_t (*code)() = nullptr;
-    if (Loaded("libtorch_cpu.so").find(code, ("aoti_torch_dtype_" + dtype_name(dtype)).c_str())) entry.code = code();
+    if (TorchLibrary("libtorch_cpu.so").find(code, ("aoti_torch_dtype_" + dtype_name(dtype)).c_str()))
+      entry.code = code();
     entry.looked = true;
   }
   return entry.code;
