@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import pickle
 import re
 
 import ml_dtypes
@@ -195,3 +197,38 @@ def test_astype(dtype):
     wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     assert made.dtype == wanted.name
     np.testing.assert_array_equal(np.asarray(made), x.astype(wanted))
+
+
+# ---- copies of the object ----
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "complex64", ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    "memory", ["host", "device", "managed", "pinned"]
+)  # on a machine with no GPU all are the host's
+def test_pickle_and_copies(dtype, memory):
+    values = np.arange(12).reshape(3, 4).astype(dtype)
+    array = interop.copy(values, memory=memory)[:, ::2]
+    for make in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+        made = make(array)
+        assert type(made) is interop.Array
+        assert (made.dtype, made.memory, made.device) == (array.dtype, array.memory, array.device)
+        assert made.strides == (2, 1)
+        interop.copyto(array, 0)  # the memory is another
+        np.testing.assert_array_equal(np.asarray(made.to(memory="host")), values[:, ::2])
+        interop.copyto(array, values[:, ::2])
+
+
+def test_pickle_of_every_protocol():
+    array = interop.copy(np.float32([[1, 2], [3, 4]]))
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        made = pickle.loads(pickle.dumps({"x": [array]}, protocol))
+        assert made["x"][0].tolist() == [[1, 2], [3, 4]]
+
+
+def test_format():
+    assert f"{host(1.25):.1f}" == f"{1.25:.1f}"
+    assert f"{host([[7]]):04d}" == "0007"
+    assert f"{host([1, 2])}" == str(host([1, 2]))
+    with pytest.raises(ValueError, match=r"interop\.Array: format\(\) is for an array of one element.*accepted: "):
+        f"{host([1.0, 2.0]):.1f}"

@@ -10,7 +10,7 @@ from interop._core import Array
 from interop._memory.places import Device
 from interop._streams import StreamLike
 
-__all__ = ["advise", "astype", "beside", "like", "prefetch", "to"]
+__all__ = ["advise", "astype", "beside", "copied", "like", "prefetch", "reduced", "restored", "to"]
 
 _ADVICE = ("read_mostly", "preferred_location", "accessed_by")
 
@@ -58,6 +58,29 @@ def to(array: Array, /, *, memory: str | None = None, device: Device = None, str
     copied = beside(array, array.dtype, function, memory, device)
     _core.copyto(copied, array, stream, function, "the copy", "the array")
     return copied
+
+
+def copied(array: Array) -> Array:
+    """Return a compact copy in the same memory: what `copy.copy` and `copy.deepcopy` make."""
+    function = "interop.Array.__copy__"
+    made = beside(array, array.dtype, function)
+    _core.copyto(made, array, None, function, "the copy", "the array")
+    return made
+
+
+def reduced(array: Array) -> tuple[Any, ...]:
+    """Return what `pickle` writes of an array."""
+    import numpy as np
+
+    return restored, (np.array(to(array, memory="host")), array.memory)
+
+
+def restored(values: Any, memory: str) -> Array:
+    """Make the array that `pickle` reads: on the current device, as the one that it was written from may not exist."""
+    function = "pickle.loads of an interop.Array"
+    made = like(function, values, None, memory, None, None)
+    _core.copyto(made, values, None, function, "the array", "values")
+    return made
 
 
 @named("interop.Array.astype", method=True)

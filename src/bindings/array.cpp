@@ -42,8 +42,8 @@ DLPack and CUDA array interface consumer reads it, without a copy, and where the
 
 Indexing by ints, slices, Ellipsis and None, `reshape`, `transpose`, `T` and `mT` give views. Operators are interop's own
 operations. ``x[key] = y`` is `interop.copyto`. What needs a value (`item`, `tolist`, `bool`, `int`, `float`, printing)
-waits for it, and copies it from device memory. It may stand in a set or be a key, by its identity. It cannot be made
-directly, copied by `copy` or pickled.
+waits for it, and copies it from device memory. It may stand in a set or be a key, by its identity. `copy.copy` and
+`copy.deepcopy` copy it within its memory, and `pickle` through the host. It cannot be made directly.
 )";
 
 constexpr const char* kDlpackDoc = R"(Export the memory as a DLPack capsule.

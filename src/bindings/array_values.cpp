@@ -16,6 +16,8 @@ const Lookup kTo("interop._memory.moving", "to");
 const Lookup kAstype("interop._memory.moving", "astype");
 const Lookup kPrefetch("interop._memory.moving", "prefetch");
 const Lookup kAdvise("interop._memory.moving", "advise");
+const Lookup kCopied("interop._memory.moving", "copied");
+const Lookup kReduced("interop._memory.moving", "reduced");
 const Lookup kComplex("builtins", "complex");
 
 std::string shape_of(const Array& array) {
@@ -115,6 +117,24 @@ void add_values(nb::object object) {
           },
           nb::sig("def synchronize(self) -> None"),
           "Waits until all work on the memory is done: what a NumPy view that was taken before then shows.")
+      .def(
+          "__copy__", [](nb::handle self) { return kCopied.get()(self); }, nb::sig("def __copy__(self) -> Array"),
+          "A compact copy in the same memory, as copy.copy of a NumPy array.")
+      .def(
+          "__deepcopy__", [](nb::handle self, nb::handle) { return kCopied.get()(self); }, nb::arg("memo").none(),
+          nb::sig("def __deepcopy__(self, memo: typing.Any, /) -> Array"), "The same.")
+      .def(
+          "__reduce__", [](nb::handle self) { return kReduced.get()(self); },
+          nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"),
+          "What pickle writes: the elements, copied through the host, and the memory; of the device, none, so that it "
+          "is the current one where it is read.")
+      .def(
+          "__format__",
+          [](nb::handle self, nb::str spec) {
+            if (nb::len(spec) == 0) return nb::str(self);
+            return nb::steal<nb::str>(PyObject_Format(item(self, "format()").ptr(), spec.ptr()));
+          },
+          nb::sig("def __format__(self, spec: str, /) -> str"), "The one element, formatted; ValueError for more.")
       .def(
           "__repr__", [](nb::handle self) { return kText.get()(self); }, nb::sig("def __repr__(self) -> str"))
       .def("__iter__", &iterate, nb::sig("def __iter__(self) -> typing.Iterator[Array]"),

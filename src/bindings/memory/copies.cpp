@@ -76,7 +76,8 @@ void check_copy(const CopyNames& names, const DLTensor& dst, const DLTensor& src
   for (int i = 0; fits && i < src.ndim; ++i) fits = src.shape[i] == 1 || src.shape[i] == dst.shape[lead + i];
   if (!fits) {
     throw ValueError(std::string(names.function) + ": " + names.src + " has shape " + shape_text(src) +
-                     ", which does not broadcast to that of " + names.dst + ", " + shape_text(dst));
+                     ", which does not broadcast to that of " + names.dst + ", " + shape_text(dst) +
+                     "; accepted: a shape that does");
   }
   if (!names.to_any_kind && kind_rank(src.dtype) > kind_rank(dst.dtype)) {
     throw TypeError(std::string(names.function) + ": " + names.src + " is " + dtype_name(src.dtype) + ", and " +
