@@ -230,8 +230,8 @@ def arange(
 ) -> Array:
     """Make an array of evenly spaced numbers, with the values that `numpy.arange` gives.
 
-    Device and managed memory is written by the GPU, with the same bits; but NumPy makes the float8 dtypes on the host,
-    and they are copied.
+    Device and managed memory is written by the GPU, with the same bits, but for those of a NaN; NumPy makes the float8
+    dtypes on the host, and they are copied.
 
     >>> import interop
     >>> interop.arange(4, dtype="float32", memory="host")
