@@ -203,9 +203,7 @@ def test_astype(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "complex64", ml_dtypes.bfloat16])
-@pytest.mark.parametrize(
-    "memory", ["host", "device", "managed", "pinned"]
-)  # the host's, with no GPU
+@pytest.mark.parametrize("memory", ["host", "device", "managed", "pinned"])  # the host's, with no GPU
 def test_pickle_and_copies(dtype, memory):
     values = np.arange(12).reshape(3, 4).astype(dtype)
     array = interop.copy(values, memory=memory)[:, ::2]

@@ -37,9 +37,9 @@ def test_without_a_gpu_it_says_so(capsys):
     assert capsys.readouterr().out.startswith("interop bench needs a GPU: ")
 
 
-def test_bars_are_of_elementwise_and_matmul(capsys):
-    assert bench.run("overhead", None, plot_path="bars.svg") == 1
-    assert capsys.readouterr().out == "interop bench: --plot is of elementwise and matmul\n"
+def test_bars_are_of_some_benchmarks(capsys):
+    assert bench.run("memory", None, plot_path="bars.svg") == 1
+    assert capsys.readouterr().out == "interop bench: --plot is of elementwise, matmul, overhead\n"
 
 
 def test_bars_have_every_case_and_library(tmp_path):
@@ -53,6 +53,18 @@ def test_bars_have_every_case_and_library(tmp_path):
     text = (tmp_path / "bars.svg").read_text()
     assert all(word in text for word in ("a + b<", "a + b.T<", "interop<", "torch<", "a card"))
     assert "small<" not in text
+
+
+def test_bars_of_host_time_are_of_interops_calls(tmp_path):
+    machine.need("matplotlib")
+    rows = [
+        {"row": "torch.add", "microseconds": 2.0, "ratio": "", "beside_launch": "", "card": "a card"},
+        {"row": "interop.add on torch", "microseconds": 1.0, "ratio": 0.5, "beside_launch": "", "card": "a card"},
+    ]
+    plot.overhead(rows, str(tmp_path / "bars.svg"))
+    text = (tmp_path / "bars.svg").read_text()
+    assert all(word in text for word in (">add on torch<", "interop<", "a card"))
+    assert ">torch.add<" not in text
 
 
 def test_rows_of_two_kinds_share_a_file(tmp_path):

@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
     bench.add_argument(
-        "--plot", metavar="FILE", help="draw elementwise's or matmul's bars into this file (needs matplotlib)"
+        "--plot",
+        metavar="FILE",
+        help="draw bars of elementwise, matmul or overhead into this file (needs matplotlib)",
     )
     bench.add_argument("--only", metavar="TEXT", default="", help="of the products, those whose row has this text")
     bench.add_argument("--table", metavar="FILE", help="write the page of matmul, in Markdown, too")

@@ -27,11 +27,12 @@ def run(
 ) -> int:
     """Run the benchmark `what`, print its table, and write every row to `csv_path` if that is given.
 
-    `only`: of the products, those whose row has this text. `plot_path`: draw the bars of "elementwise" or "matmul" into
-    this file. `table_path`: write the page of "matmul" into this one, in Markdown.
+    `only`: of the products, those whose row has this text. `plot_path`: draw the bars of "elementwise", "matmul" or
+    "overhead" into this file. `table_path`: write the page of "matmul" into this one, in Markdown.
     """
-    if plot_path and what not in ("elementwise", "matmul"):
-        print("interop bench: --plot is of elementwise and matmul")
+    plots = {"elementwise": plot.elementwise, "matmul": plot.matmul, "overhead": plot.overhead}
+    if plot_path and what not in plots:
+        print(f"interop bench: --plot is of {', '.join(plots)}")
         return 1
     if plot_path and not try_import("matplotlib"):
         print("interop bench: --plot needs matplotlib: pip install matplotlib")
@@ -66,7 +67,7 @@ def run(
     if csv_path and rows:
         _write(rows, csv_path)
     if plot_path:
-        (plot.matmul if what == "matmul" else plot.elementwise)(rows, plot_path)
+        plots[what](rows, plot_path)
     if table_path:
         table.matmul(rows, _header(torch, card), table_path)
     return 0

@@ -1,4 +1,4 @@
-"""The bars of `interop bench elementwise --plot` and `interop bench matmul --plot`, by matplotlib."""
+"""The bars of `interop bench --plot` for elementwise, matmul and overhead, by matplotlib."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["elementwise", "matmul"]
+__all__ = ["elementwise", "matmul", "overhead"]
 
 _COLOURS = {"interop": "#1f6fb4", "torch": "#d9822b", "cupy": "#5a9e4b"}
 _BACKENDS = {"interop None": "#1f6fb4", "interop tiled": "#86bde8"}
@@ -51,6 +51,13 @@ def matmul(rows: Sequence[dict[str, Any]], path: str) -> None:
     }
     cases = list(dict.fromkeys(case for of in means.values() for case in of))
     _draw(cases, means, _BACKENDS, f"TFLOP/s, as a ratio to torch's; {rows[0]['card']}", path, logarithmic=True)
+
+
+def overhead(rows: Sequence[dict[str, Any]], path: str) -> None:
+    """Draw the host time of each call as a ratio to the library's own call that it is measured beside."""
+    ratios = {row["row"].removeprefix("interop."): float(row["ratio"]) for row in rows if row["ratio"] != ""}
+    label = f"host time of a call, as a ratio to that of the library's own; {rows[0]['card']}"
+    _draw(list(ratios), {"interop": ratios}, {"interop": _COLOURS["interop"]}, label, path)
 
 
 def _draw(
