@@ -26,6 +26,7 @@ void add_resize(nanobind::object type);
 void add_values(nanobind::object type);
 void add_views(nanobind::object type);
 
+void bind_adopted(nanobind::module_& m);
 void bind_arange(nanobind::module_& m);
 void bind_arguments(nanobind::module_& m);
 void bind_array(nanobind::module_& m);

@@ -20,6 +20,7 @@ NB_MODULE(in_main_interpreter, m) {
   m.attr("_c_api") =
       nb::steal(PyCapsule_New(const_cast<InteropApi*>(&interop::core_api), INTEROP_API_CAPSULE, nullptr));
 
+  interop::bindings::bind_adopted(m);
   interop::bindings::bind_arguments(m);
   interop::bindings::bind_array(m);
   interop::bindings::bind_by_operation(m);

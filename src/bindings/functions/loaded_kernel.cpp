@@ -25,10 +25,18 @@ LoadedKernel find_kernel(const LoadedLibrary& library, const std::string& symbol
 
 std::vector<std::string> kernel_symbols(const LoadedLibrary& library) { return cuda::kernel_symbols(*library.library); }
 
+LoadedKernel adopt(uintptr_t handle, bool is_function) {
+  return {&cuda::adopt_kernel(reinterpret_cast<void*>(handle), is_function)};
+}
+
 }  // namespace
 
 void bind_loaded_kernel(nb::module_& m) {
-  nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel of an image that was loaded, kept until the process ends.");
+  nb::class_<LoadedKernel>(m, "LoadedKernel", "A kernel of an image that was loaded, kept until the process ends.")
+      .def_static("adopt", &adopt, nb::arg(), nb::arg(),
+                  nb::sig("def adopt(handle: int, is_function: bool, /) -> LoadedKernel"),
+                  "The kernel that another library has loaded, by its CUkernel, or its CUfunction (`is_function`), "
+                  "which is of one context. Whoever has the handle keeps its owner.");
   nb::class_<LoadedLibrary>(m, "LoadedLibrary", "An image that was loaded, kept until the process ends.")
       .def_static("load", &load_library, nb::arg(), nb::arg(), nb::arg(),
                   nb::sig("def load(image: bytes, origin: str, has_variables: bool, /) -> LoadedLibrary"),

@@ -82,6 +82,7 @@ const DriverApi* open_driver() {
   find(library, "cuLibraryEnumerateKernels", api->cuLibraryEnumerateKernels);
   find(library, "cuKernelGetName", api->cuKernelGetName);
   find(library, "cuKernelGetParamInfo", api->cuKernelGetParamInfo);
+  find(library, "cuFuncGetParamInfo", api->cuFuncGetParamInfo);
 
   const CUresult status = api->cuInit(0);
   int count = 0;

@@ -46,6 +46,7 @@ struct DriverApi {
   CUresult (*cuLibraryEnumerateKernels)(CUkernel*, unsigned, CUlibrary);
   CUresult (*cuKernelGetName)(const char**, CUkernel);
   CUresult (*cuKernelGetParamInfo)(CUkernel, std::size_t, std::size_t*, std::size_t*);
+  CUresult (*cuFuncGetParamInfo)(CUfunction, std::size_t, std::size_t*, std::size_t*);
 };
 
 /// The driver, opened and initialised. Throws CudaError as `require_driver` does; after the first success it costs

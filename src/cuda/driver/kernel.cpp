@@ -61,8 +61,8 @@ CUfunction ready(Kernel& kernel, const char* launching, const char* loading) {
       const cudaError_t found = cudaGetKernel(reinterpret_cast<cudaKernel_t*>(&handle), kernel.symbol);
       if (found != cudaSuccess) check(static_cast<CUresult>(found), loading);  // same numbers
     }
-    CUfunction function = nullptr;
-    const CUresult loaded = api.cuKernelGetFunction(&function, handle);
+    auto function = reinterpret_cast<CUfunction>(handle);
+    const CUresult loaded = kernel.is_function ? CUDA_SUCCESS : api.cuKernelGetFunction(&function, handle);
     if (loaded != CUDA_SUCCESS && kernel.library) throw_image_status(loaded, *kernel.library);
     check(loaded, loading);
     int registers = 0;

@@ -19,9 +19,11 @@ struct Kernel {
   std::atomic<CUkernel> handle{nullptr};
   std::atomic<std::uint64_t> loaded_in{0};  // the id of the last context that it was made ready in
   Library* library = nullptr;               // that it is in, if it was compiled at run time
+  bool is_function = false;                 // the handle is a CUfunction, of another library
 
   explicit Kernel(const void* symbol_, int shared_bytes_ = 0) : symbol(symbol_), shared_bytes(shared_bytes_) {}
-  Kernel(CUkernel compiled, Library* library_) : symbol(nullptr), handle(compiled), library(library_) {}
+  Kernel(CUkernel compiled, Library* library_, bool is_function_ = false)
+      : symbol(nullptr), handle(compiled), library(library_), is_function(is_function_) {}
 };
 
 /// The kernel's handle, ready to run in the current context. What CUDA loads on first use is loaded here, since a

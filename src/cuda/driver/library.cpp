@@ -111,6 +111,10 @@ Kernel& find_kernel(Library& library, const std::string& symbol) {
   return *new Kernel(handle, &library);  // for the life of the process
 }
 
+Kernel& adopt_kernel(void* handle, bool is_function) {
+  return *new Kernel(static_cast<CUkernel>(handle), nullptr, is_function);  // for the life of the process
+}
+
 std::vector<std::string> kernel_symbols(const Library& library) {
   const DriverApi& api = driver();
   if (!api.cuLibraryEnumerateKernels || !api.cuLibraryGetKernelCount || !api.cuKernelGetName) {
@@ -136,14 +140,18 @@ std::vector<std::string> kernel_symbols(const Library& library) {
 
 std::optional<std::vector<std::size_t>> parameter_bytes(Kernel& kernel) {
   const DriverApi& api = driver();
-  if (!api.cuKernelGetParamInfo) return std::nullopt;
+  if (!(kernel.is_function ? api.cuFuncGetParamInfo != nullptr : api.cuKernelGetParamInfo != nullptr)) {
+    return std::nullopt;
+  }
   ready(kernel, "asking a kernel for its parameters", "loading a kernel that was compiled at run time");
   RelaxedCapture relaxed(api);
   std::vector<std::size_t> bytes;
   while (true) {
     std::size_t offset = 0, size = 0;
     const CUkernel handle = kernel.handle.load(std::memory_order_relaxed);
-    const CUresult status = api.cuKernelGetParamInfo(handle, bytes.size(), &offset, &size);
+    const CUresult status =
+        kernel.is_function ? api.cuFuncGetParamInfo(reinterpret_cast<CUfunction>(handle), bytes.size(), &offset, &size)
+                           : api.cuKernelGetParamInfo(handle, bytes.size(), &offset, &size);
     if (status == CUDA_ERROR_INVALID_VALUE) return bytes;  // there is no such parameter
     check(status, "asking a kernel for its parameters");
     bytes.push_back(size);

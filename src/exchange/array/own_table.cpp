@@ -6,6 +6,7 @@
 #include "exchange/array/export.h"
 #include "exchange/array/view.h"
 #include "exchange/checks.h"
+#include "exchange/reaper.h"
 #include "exchange/routes/dlpack.h"
 #include "exchange/stream.h"
 
@@ -13,6 +14,16 @@ namespace interop::exchange {
 namespace {
 
 constexpr const char* kTableName = "dlpack_exchange_api";
+
+thread_local WorkingStream* innermost = nullptr;
+
+/// That of this thread, for this device; null if there is none.
+WorkingStream* working_on(int device) { return innermost && innermost->device() == device ? innermost : nullptr; }
+
+cudaStream_t work_stream(int device) {
+  const WorkingStream* const working = working_on(device);
+  return working ? working->stream() : cuda::own_stream();
+}
 
 /// Runs `body` as a C function of the table: 0, or -1 with the Python error set.
 template <class Body>
@@ -69,8 +80,19 @@ Array allocate_like(const DLTensor* given) {
     throw ValueError("interop: allocator: device is " + device_text(prototype.device) +
                      "; accepted: host memory and CUDA devices");
   }
-  const cuda::DeviceGuard guard(prototype.device.device_id);
-  return new_array(shape, prototype.dtype, prototype.device, cuda::own_stream());
+  const int device = prototype.device.device_id;
+  const cuda::DeviceGuard guard(device);
+  Array array = new_array(shape, prototype.dtype, prototype.device, work_stream(device));
+  if (WorkingStream* const working = working_on(device)) working->keep(array.memory);
+  return array;
+}
+
+void lend(void* object, Array& array) {
+  if (WorkingStream* const working = working_on(array.gpu); working && array.work) {
+    working->lend(static_cast<PyObject*>(object));
+  } else {
+    array.lend();
+  }
 }
 
 using SetError = void (*)(void*, const char*, const char*);
@@ -97,7 +119,7 @@ int allocate_managed(DLTensor* prototype, DLManagedTensorVersioned** out, void* 
 int managed_from_py(void* object, DLManagedTensorVersioned** out) {
   return as_c([&] {
     Array& array = array_of(object);
-    array.lend();
+    lend(object, array);
     *out = export_managed(array);
   });
 }
@@ -114,8 +136,12 @@ int managed_to_py(DLManagedTensorVersioned* managed, void** out) {
     Array array = take_view(operand);
     if (array.gpu >= 0) {  // by the rules of the API, work on it goes on our stream of this thread
       const cuda::DeviceGuard guard(array.gpu);
-      array.work->stream = cuda::own_stream();
-      array.work->lent = {array.work->stream};
+      if (const WorkingStream* const working = working_on(array.gpu)) {
+        array.used_on(working->stream(), 0);
+      } else {
+        array.work->stream = cuda::own_stream();
+        array.work->lent = {array.work->stream};
+      }
     }
     *out = nb::cast(std::move(array)).release().ptr();
   });
@@ -124,7 +150,7 @@ int managed_to_py(DLManagedTensorVersioned* managed, void** out) {
 int dltensor_from_py(void* object, DLTensor* out) {
   return as_c([&] {
     Array& array = array_of(object);
-    array.lend();
+    lend(object, array);
     *out = array.tensor();
     out->device = array.exported_device();
     if (byte_count(array) == 0) out->data = nullptr;
@@ -136,7 +162,7 @@ int own_work_stream(DLDeviceType type, int32_t device, void** out) {
     *out = nullptr;
     if (type != kDLCUDA && type != kDLCUDAManaged) return;
     const cuda::DeviceGuard guard(device);
-    *out = cuda::own_stream();
+    *out = work_stream(device);
   });
 }
 
@@ -148,6 +174,31 @@ const DLPackExchangeAPI kOwnApi{{{DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}, n
                                 &own_work_stream};
 
 }  // namespace
+
+WorkingStream::WorkingStream(int device, cudaStream_t stream)
+    : device_(device), stream_(stream), outer_(std::exchange(innermost, this)) {}
+
+WorkingStream::~WorkingStream() { innermost = outer_; }
+
+void WorkingStream::lend(PyObject* object) {
+  const Array& array = array_of(object);
+  array.make_wait(stream_);
+  lent_.push_back({nb::borrow(object), array.work->uses});
+}
+
+void WorkingStream::keep(std::shared_ptr<void> memory) {
+  Held held;
+  held.release = Release(new std::shared_ptr<void>(std::move(memory)),
+                         [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
+  kept_.push_back(std::move(held));
+}
+
+void WorkingStream::finish() {
+  for (const Lent& lent : lent_) array_of(lent.array.ptr()).used_on(stream_, lent.uses);
+  lent_.clear();
+  if (!kept_.empty()) hold_for(stream_, device_, std::move(kept_));
+  kept_.clear();
+}
 
 nb::object own_exchange_api() {
   PyObject* capsule = PyCapsule_New(const_cast<DLPackExchangeAPI*>(&kOwnApi), kTableName, nullptr);

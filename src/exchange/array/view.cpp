@@ -28,16 +28,14 @@ std::shared_ptr<void> keep_alive(std::vector<Held> owners, int gpu, std::shared_
   });
 }
 
-/// The operand's memory, with no owner yet.
-Array describe(const Operand& operand) {
-  const DLTensor& tensor = operand.tensor;
+/// The memory of a tensor, with no owner yet.
+Array describe(const DLTensor& tensor) {
   Array array;
   array.data = tensor.data;
   array.device = tensor.device;
   array.dtype = tensor.dtype;
   array.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   array.strides.assign(tensor.strides, tensor.strides + tensor.ndim);
-  array.read_only = operand.read_only;
   return array;
 }
 
@@ -85,7 +83,8 @@ std::vector<Held> owners_of(Operand& operand, nb::handle owner) {
 }
 
 Array take_view(Operand& operand) {
-  Array array = describe(operand);
+  Array array = describe(operand.tensor);
+  array.read_only = operand.read_only;
   DLDevice& device = array.device;
   if (device.device_type == kDLCUDA) {
     array.gpu = device.device_id;
@@ -117,7 +116,8 @@ Array take_view(Operand& operand) {
 
 nb::object view_of(Operand& operand) {
   if (operand.view.is_valid()) return operand.view;
-  Array array = describe(operand);
+  Array array = describe(operand.tensor);
+  array.read_only = operand.read_only;
   // NumPy's view may stay in an exception's traceback.
   const nb::object owner =
       operand.route ? operand.source_route()->owner(operand.source()) : nb::borrow(operand.memory());
@@ -126,6 +126,18 @@ nb::object view_of(Operand& operand) {
   array.device = {kDLCPU, 0};
   operand.view = nb::cast(std::move(array));
   return operand.view;
+}
+
+nb::object view_within_call(const DLTensor& tensor, int gpu, nb::handle owner) {
+  Array array = describe(tensor);
+  // All memory that the GPU of the call can use is its own to whoever is given the array.
+  array.device = gpu >= 0 ? DLDevice{kDLCUDA, gpu} : DLDevice{kDLCPU, 0};
+  array.gpu = gpu;
+  array.is_view = true;
+  std::vector<Held> owners(1);
+  owners[0].object = nb::borrow(owner);
+  array.memory = keep_alive(std::move(owners), gpu, nullptr);
+  return nb::cast(std::move(array));
 }
 
 nb::object asarray(nb::handle x, const char* function, cudaStream_t stream, const char* name) {

@@ -24,6 +24,9 @@ struct Library;
 Library& load_library(const std::string& image, const std::string& origin, bool has_variables);
 /// The kernel of that symbol, kept for the life of the process. Throws CudaError if there is none.
 Kernel& find_kernel(Library& library, const std::string& symbol);
+/// A kernel that another library has loaded, kept for the life of the process; its owner keeps the handle valid. A
+/// CUfunction (`is_function`) is of one context, a CUkernel of all.
+Kernel& adopt_kernel(void* handle, bool is_function);
 /// The symbols of all its kernels. Throws CudaError with a driver before CUDA 12.4, which cannot list them.
 std::vector<std::string> kernel_symbols(const Library& library);
 /// The sizes of the kernel's parameters, on the current device; none with a driver before CUDA 12.4, which does not

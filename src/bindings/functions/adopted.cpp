@@ -1,0 +1,214 @@
+/// `interop.adopt`: functions that launch their kernels themselves, called with any arrays.
+#include <interop/call.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/frame.h"
+#include "bindings/functions/results.h"
+#include "exchange/array/own_table.h"
+#include "exchange/array/view.h"
+#include "exchange/python.h"
+
+namespace interop::bindings {
+namespace {
+
+const exchange::Lookup kNumpyGeneric("numpy", "generic");
+const exchange::Name kArray("__array__");
+
+/// Is it an array, or one that is refused, as its meaning would be lost, or as it has no values yet?
+bool is_array(nb::handle x) {
+  if (x.is_none() || PyLong_Check(x.ptr()) || PyFloat_CheckExact(x.ptr())) return false;
+  if (exchange::find_route(x)) return true;
+  if (PyType_Check(x.ptr()) || nb::isinstance(x, kNumpyGeneric.get())) return false;
+  return exchange::attribute_or_null(x, kArray).is_valid();
+}
+
+/// A function in Python that queues work on the arrays that it is given.
+struct AdoptedFunction {
+  using Declared = std::tuple<std::string, bool>;  // a name, and whether it is written to
+
+  std::string label;
+  std::vector<Declared> parameters;
+  nb::object function;
+  bool launches;   // it launches kernels on a GPU, and is told the stream and the options of the call
+  nb::object own;  // the type of arrays that it is given as they are; None for none
+};
+
+/// One call of it: what is decided before it, and what comes behind it.
+class AdoptedCall {
+ public:
+  /// `arguments` has one for each parameter but those of `shapes`, the results that are made, by place among the
+  /// parameters: see `result_shape`. `given` are the rules of those results that are among `arguments`.
+  AdoptedCall(const AdoptedFunction& adopted, const nb::tuple& arguments, const nb::dict& shapes, const nb::dict& given,
+              nb::handle stream, bool only_looks)
+      : adopted_(adopted),
+        count_(static_cast<int>(adopted.parameters.size())),
+        values_(count_),
+        tensors_(count_),
+        arrays_(count_),
+        places_(count_) {
+    read(arguments, shapes);
+    import_arrays(stream, only_looks);
+    for (int i = 0; i < count_; ++i) {
+      const nb::int_ place(i);
+      if (nb::len(given) == 0 || !given.contains(place)) continue;
+      if (!tensors_[i]) exchange::refuse_no_array(values_[i], label(), name(i));
+      check_given_result(label(), name(i), rule(given, i), tensors_.data(), *tensors_[i]);
+    }
+    make_results(shapes);
+  }
+
+  nb::object run(nb::handle options) {
+    const int gpu = call_->on_host() ? -1 : call_->device();
+    const nb::list results;  // which outlive the call where a view of them does
+    std::vector<nb::object> views;
+    views.reserve(static_cast<size_t>(count_));
+    for (int i = 0; i < count_; ++i) {
+      if (!tensors_[i] || is_own(values_[i])) continue;
+      const nb::handle owner = values_[i].is_valid() ? values_[i] : results;
+      views.push_back(exchange::view_within_call(*tensors_[i], gpu, owner));
+      values_[i] = views.back();
+    }
+    std::optional<exchange::WorkingStream> working;
+    if (gpu >= 0) working.emplace(gpu, call_->stream());
+    nb::object returned;
+    try {
+      returned = called(options);
+    } catch (nb::python_error&) {  // what it has queued by then is work as any other
+      finish(working, results);
+      throw;
+    }
+    nb::object made = finish(working, results);
+    return made_count_ > 0 ? made : returned;
+  }
+
+  nb::object explain() const { return call_->explain(); }
+
+ private:
+  const char* label() const { return adopted_.label.c_str(); }
+  const char* name(int i) const { return std::get<0>(adopted_.parameters[static_cast<size_t>(i)]).c_str(); }
+  bool is_own(nb::handle x) const { return x.is_valid() && x.type().is(adopted_.own); }
+  static nb::object rule(const nb::dict& rules, int i) { return nb::borrow(rules[nb::int_(i)]); }
+
+  void read(const nb::tuple& arguments, const nb::dict& shapes) {
+    const bool makes = nb::len(shapes) > 0;
+    size_t next = 0;
+    for (int i = 0; i < count_; ++i) {
+      tensors_[i] = nullptr;
+      values_[i] = nb::handle();
+      if (makes && shapes.contains(nb::int_(i))) continue;
+      const nb::handle argument = values_[i] = arguments[next++];
+      if (!is_array(argument)) continue;
+      const bool is_written = std::get<1>(adopted_.parameters[static_cast<size_t>(i)]);
+      arrays_[array_count_] = {name(i), argument, is_written ? Access::update : Access::read};
+      places_[array_count_++] = i;
+    }
+    if (array_count_ > 0) return;
+    throw ValueError(adopted_.label + ": there is no array argument; accepted: at least one, whose library and " +
+                     "device are the call's");
+  }
+
+  void import_arrays(nb::handle stream, bool only_looks) {
+    CallOptions options;
+    options.stream = stream;
+    options.only_looks = only_looks;
+    options.may_overlap = true;  // as kernels do: their authors know
+    const Call& call = call_.emplace(label(), arrays_.data(), array_count_, options);
+    for (int k = 0; k < array_count_; ++k) {
+      if (adopted_.launches && call.on_host()) {
+        throw TypeError(adopted_.label + ": " + name(places_[k]) + " is in host memory; accepted: an array on a " +
+                        "CUDA device");
+      }
+      tensors_[places_[k]] = &call.tensor(k);
+    }
+  }
+
+  /// A result has the dtype of the array whose shape it has; else that of the first array.
+  void make_results(const nb::dict& shapes) {
+    if (nb::len(shapes) == 0) return;
+    const DLDataType first = tensors_[places_[0]]->dtype;
+    for (int i = 0; i < count_; ++i) {
+      if (values_[i].is_valid()) continue;
+      const nb::object its = rule(shapes, i);
+      DLDataType dtype = first;
+      if (PyLong_Check(its.ptr())) {
+        const int like = static_cast<int>(exchange::to_int64(its));
+        if (!tensors_[like]) exchange::refuse_no_array(values_[like], label(), name(like));
+        dtype = tensors_[like]->dtype;
+      }
+      tensors_[i] = &call_->output(result_shape(label(), name(i), its, tensors_.data()), dtype);
+      ++made_count_;
+    }
+  }
+
+  nb::object called(nb::handle options) const {
+    Room<PyObject*> all(count_ + 2);
+    int count = 0;
+    nb::object stream;
+    if (adopted_.launches) {
+      stream = nb::int_(reinterpret_cast<uintptr_t>(call_->stream()));
+      all[count++] = stream.ptr();
+      all[count++] = options.ptr();
+    }
+    for (int i = 0; i < count_; ++i) all[count++] = values_[i].ptr();
+    PyObject* const returned =
+        PyObject_Vectorcall(adopted_.function.ptr(), all.data(), static_cast<size_t>(count), nullptr);
+    if (!returned) nb::raise_python_error();
+    return nb::steal(returned);
+  }
+
+  nb::object finish(std::optional<exchange::WorkingStream>& working, nb::list results) {
+    if (working) working->finish();
+    nb::object made = call_->hand_over();
+    results.append(made);
+    return made;
+  }
+
+  const AdoptedFunction& adopted_;
+  const int count_;
+  Room<nb::handle> values_;        // by parameter; invalid for a result that is made
+  Room<const DLTensor*> tensors_;  // by parameter; null where it is no array
+  Room<Argument> arrays_;
+  Room<int> places_;  // of the arrays among the parameters
+  int array_count_ = 0, made_count_ = 0;
+  std::optional<Call> call_;
+};
+
+nb::object call(const AdoptedFunction& adopted, const nb::tuple& arguments, const nb::dict& shapes,
+                const nb::dict& given, nb::handle options, nb::handle stream, bool only_looks) {
+  AdoptedCall call(adopted, arguments, shapes, given, stream, only_looks);
+  return only_looks ? call.explain() : call.run(options);
+}
+
+}  // namespace
+
+void bind_adopted(nb::module_& m) {
+  nb::class_<AdoptedFunction>(m, "AdoptedFunction", "A function that queues work on the arrays that it is given.")
+      .def(
+          "__init__",
+          [](AdoptedFunction* self, const std::string& label, const std::vector<AdoptedFunction::Declared>& parameters,
+             nb::object function, bool launches, nb::object own) {
+            new (self) AdoptedFunction{label, parameters, std::move(function), launches, std::move(own)};
+          },
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+          nb::sig("def __init__(self, label: str, parameters: list[tuple[str, bool]], function: "
+                  "typing.Callable[..., typing.Any], launches: bool, own: type | None, /) -> None"),
+          "`parameters`: their names, and which are written to. `function` gets arrays as `interop.Array`, but those "
+          "of the type `own`; where it `launches`, behind the stream and the options of the call, and on a GPU alone.")
+      .def("call", &call, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+           nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
+                   "given: dict[int, int | tuple[int, ...]], options: typing.Any, stream: typing.Any, only_looks: "
+                   "bool, /) -> typing.Any"),
+           "Call it with an argument for each parameter but the results that are made. Returns these, or what it "
+           "returns.");
+}
+
+}  // namespace interop::bindings
