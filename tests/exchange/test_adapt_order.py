@@ -40,9 +40,9 @@ assert values(made) == {8}
 """)
 
 
-def test_it_waits_for_the_other_arguments_and_they_for_it(play_cupy):
+def test_it_waits_for_the_other_arguments(play_cupy):
     play_cupy("""
-x, y, out = Field(1, one), Field(1, two), Field(0, two)
+x, y, out = Field(1, one), Field(1, two), Field(0, one)
 y.write(5)
 made = call(x, y, out=out)
 assert made is out
@@ -50,16 +50,34 @@ assert out.read() == 11
 """)
 
 
-def test_arrays_of_the_library_itself_are_joined_with_its_own_stream(play_cupy):
+def test_the_other_arguments_wait_for_it(play_cupy):
     play_cupy("""
+x, out = Field(1, one), Field(0, two)
+assert call(x, x, out=out) is out
+assert out.read() == 2
+""")
+
+
+def test_arrays_of_the_library_itself_are_waited_for(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), Field(0, one)
 with Stream(home):
-    x, y, out = Field(1, one), array(1), array(0)
-    add(memory_of := pointer(memory(3)), memory_of, y.data.ptr, home)
-    assert call(x, y, out=out) is out
-    seen = memory(-1)
-    add(out.data.ptr, pointer(memory(0)), pointer(seen), home)
-    driver.cuStreamSynchronize(ctypes.c_void_p(home))
-assert ctypes.c_float.from_address(pointer(seen)).value == 7
+    y, threes = array(1), memory(3)
+    add(pointer(threes), pointer(threes), y.data.ptr, home)
+    call(x, y, out=out)
+assert out.read() == 7
+""")
+
+
+def test_the_librarys_own_stream_waits_for_work_on_its_arrays(play_cupy):
+    play_cupy("""
+x, zeros, seen = Field(1, one), memory(0), memory(-1)
+with Stream(home):
+    out = array(0)
+    assert call(x, x, out=out) is out
+add(out.data.ptr, pointer(zeros), pointer(seen), home)
+driver.cuStreamSynchronize(ctypes.c_void_p(home))
+assert ctypes.c_float.from_address(pointer(seen)).value == 2
 """)
 
 
@@ -78,6 +96,7 @@ def test_a_given_stream_alone_has_the_result(play_cupy):
     play_cupy("""
 x, out = Field(1, one), Field(0, one)
 x.write(2)
+ask_early()
 call(x, x, out=out, stream=two)
 assert out.stream == one and interop._core.held_count() > 0  # the memory is kept, and nobody waits
 out.stream = two
