@@ -36,6 +36,7 @@ if _core.build_info().get("version") != __version__:
         "'pip install --force-reinstall interop-dlpack', or 'pip install .' in its sources."
     )
 
+from interop._adapt import Adapted, adapt
 from interop._autotune import autotune
 from interop._compiled import CompiledFunction
 from interop._convert import asarray, convert
@@ -87,6 +88,7 @@ Array.__module__ = CudaError.__module__ = "interop"
 _atexit.register(_core.close, 0.8)
 
 __all__ = [  # not "jax": a star import would load JAX
+    "Adapted",
     "Array",
     "CompiledFunction",
     "CudaError",
@@ -104,6 +106,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Variable",
     "__version__",
     "abs",
+    "adapt",
     "add",
     "arange",
     "asarray",

@@ -156,14 +156,4 @@ def convert(
             _core.asarray(x, _FUNCTION, handle)  # for its effect only: the stream waits
         return x
     array = _core.asarray(x, _FUNCTION, handle)
-    try:
-        module = importlib.import_module(target.module)
-    except ModuleNotFoundError as error:
-        if error.name != target.module.partition(".")[0]:  # the library lacks something itself
-            raise
-        raise ModuleNotFoundError(
-            f"{_FUNCTION}: library is {library!r}, which is not installed", name=error.name
-        ) from error
-    if target.module in ("numpy", "interop"):
-        return target.take(module, array, handle)
-    return _core.within(_FUNCTION, library, lambda: target.take(module, array, handle))
+    return target.take_within(_FUNCTION, target.load_for(_FUNCTION), array, handle)

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from interop import _core, _elementwise
+from interop._adapt import Adapted
 from interop._arguments import named, refuse_call_of, shown
 from interop._compiled import CompiledFunction
+from interop._core import Array
 from interop._expression import Expression
 from interop._kernel import Kernel
 from interop._load import Function
@@ -51,8 +53,8 @@ class Explanation:
     function: str
     arguments: tuple[ExplainedArgument, ...]  #: `out` is the last, if it is given
     result_library: str
-    result_shape: tuple[int, ...]
-    result_dtype: str
+    result_shape: tuple[int, ...] | None  #: None where only the call shows it, of what `interop.adapt` makes
+    result_dtype: str  #: then ""
     device: str
     stream: int | None  #: None for host arrays, and for JAX, which chooses its own
     stream_reason: str
@@ -66,8 +68,11 @@ class Explanation:
     def __str__(self) -> str:
         stream = "none" if self.stream is None else f"{self.stream:#x}"
         rows = [(argument.name, str(argument)) for argument in self.arguments]
+        result = f"{self.result_dtype} {self.result_shape}"
+        if self.result_shape is None:
+            result = "what the function returns"
         rows += [
-            ("result", f"{self.result_library}: {self.result_dtype} {self.result_shape}"),
+            ("result", f"{self.result_library}: {result}"),
             ("device", self.device),
             ("stream", f"{stream}: {self.stream_reason}"),
             ("waits", "; ".join(self.waits) or "none"),
@@ -92,8 +97,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     ----------
     function : callable
         A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, what
-        `interop.elementwise`, `interop.kernel` or `interop.operator` makes, or a C function of `interop.load` that
-        takes arrays.
+        `interop.elementwise`, `interop.kernel`, `interop.operator` or `interop.adapt` makes, or a C function of
+        `interop.load` that takes arrays.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -132,12 +137,14 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         return _explain_expression(function, *args, **kwargs)
     if isinstance(function, Operator):
         return _explain_operator(function, *args, **kwargs)
+    if isinstance(function, Adapted):
+        return _explain_adapted(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function) if inspect.isfunction(function) else None
     if explainer is None:
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
         raise TypeError(
             f"interop.explain: function is {shown(function)}; accepted: {accepted}, and what "
-            "interop.elementwise, interop.kernel, interop.load and interop.operator make"
+            "interop.elementwise, interop.kernel, interop.load, interop.operator and interop.adapt make"
         )
     try:
         inspect.signature(function).bind(*args, **kwargs)
@@ -299,6 +306,38 @@ def _explain_as_it_is(label: str, name: str, x: Any, where: str) -> ExplainedArg
         return ExplainedArgument(name, library, protocol, None, shape, None, dtype, device, where == "jax")
     array = _core.asarray(x, label, None, name)
     return ExplainedArgument(name, library, protocol, None, shape, array.strides, dtype, array.device, False)
+
+
+def _explain_adapted(function: Adapted, /, *args: Any, stream: Any = None, **kwargs: Any) -> Explanation:
+    call = function._call(args, kwargs, stream)
+    if not call.arguments:
+        raise TypeError(f"interop.explain: {function!r} is given no arrays; accepted: arrays among its arguments")
+    library = function._foreign.target.name
+    device = "cpu" if call.device < 0 else f"cuda:{call.device}"
+    return Explanation(
+        function=repr(function),
+        arguments=tuple(_explain_view(found.name, found.x, found.view, device) for found in call.arguments),
+        result_library=call.lead_library,
+        result_shape=None,
+        result_dtype="",
+        device=device,
+        stream=call.work,
+        stream_reason=call.stream_reason(),
+        waits=tuple(call.waits()),
+        held=tuple(call.held()),
+        copies=tuple(call.copies()),
+        allocator=f"that of {library}, or the function's own",
+        workspace_bytes=0,
+        algorithm=f"{_called(function._foreign.function)}, on arrays of {library}",
+    )
+
+
+def _explain_view(name: str, x: Any, view: Array | None, device: str) -> ExplainedArgument:
+    library, protocol = _core.route(x)
+    if view is None:  # the function gets it as it is
+        shape, dtype = facts_of(x)
+        return ExplainedArgument(name, library, "nothing", None, shape, None, dtype, device, False)
+    return ExplainedArgument(name, library, protocol, None, view.shape, view.strides, view.dtype, view.device, False)
 
 
 # One for each public function, with that function's own signature.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -113,3 +114,6 @@ def register(
     elif name in _TAKEN:
         raise ValueError(f"interop.register: name is {name!r}, a library that interop knows; accepted: another name")
     _core.register_library(kind, name, export, current_stream, empty, writable)
+    known = sys.modules.get("interop._libraries.arrays")  # if it was imported, it has kept what it asked of types
+    if known is not None:
+        known.forget_types()

@@ -32,8 +32,8 @@ _make_helpers_importable()
 
 from helpers import libraries, machine, products  # noqa: E402
 
-# Both are for other processes, which alone can import them: a plugin, and a module on a driver that is played.
-collect_ignore = ["array_api/plugin.py", "helpers/played_gpu.py"]
+# They are for other processes, which alone can import them: a plugin, and modules on a driver that is played.
+collect_ignore = ["array_api/plugin.py", "helpers/played_gpu.py", "helpers/played_cupy.py"]
 
 # ---- --require ----
 

@@ -139,6 +139,11 @@ PARAMETERS = [
     ("interop.matmul", "beta", lambda value: interop.matmul(X, X, c=X, beta=value), (OverflowError,)),
     ("interop.matmul", "alpha", lambda value: interop.matmul(X.astype("int8"), X.astype("int8"), alpha=value),
      (OverflowError,)),
+    ("interop.adapt", "function", lambda value: interop.adapt(value, "numpy"), ()),
+    ("interop.adapt", "library", lambda value: interop.adapt(np.sum, value), ()),
+    *(("interop.adapt", name, lambda value, name=name: interop.adapt(np.sum, "numpy", **{name: value}), ())
+      for name in ("writes", "copy")),
+    ("interop.adapt", "stream", lambda value: interop.adapt(np.sum, "numpy")(X, stream=value), ()),
     ("interop.asarray", "x", interop.asarray, ()),
     ("interop.convert", "x", lambda value: interop.convert(value, "numpy"), ()),
     ("interop.convert", "library", lambda value: interop.convert(X, value), ()),
@@ -238,6 +243,7 @@ def test_the_table_has_every_parameter():
 # ---- calls that do not fit ----
 
 FITTING = {
+    "adapt": (X.sum, "numpy"),
     "asarray": (X,),
     "convert": (X, "numpy"),
     "elementwise": ("x + 1",),
@@ -291,6 +297,7 @@ def test_the_keyword_that_was_meant_is_named(jax):
         (lambda: interop.elementwise("x + 1")(X, outt=X), "out"),
         (lambda: interop.elementwise("x + 1")(X, execute="cuda"), "execution"),
         (lambda: interop.convert(view, "numpy", steam=None), "stream"),
+        (lambda: interop.adapt(abs, "numpy", write=()), "writes"),
         (lambda: interop.register(Float, exports=None), "export"),
         (lambda: interop.jax.matmul(a, a, epilog="relu"), "epilogue"),
         (lambda: interop.testing.check_producer(lambda x: x, dtype=()), "dtypes"),

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ __all__ = [
     "FUNCTION",
     "MANAGED",
     "Library",
+    "Streams",
     "Target",
     "describe",
     "gpu",
@@ -53,6 +55,17 @@ def _nothing() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Streams:
+    """How a library is asked for the stream on which it works, and told another."""
+
+    current: Callable[[Any, int], int]  #: (module, device): the handle; 1 and 2 for the default ones
+    #: (module, device, handle, the object that names it): a context in which both are current. None: it cannot be told.
+    on: Callable[[Any, int, int, Any], AbstractContextManager[Any]] | None
+    device: Callable[[Any], int]  #: (module): the index of the current device
+    device_of: Callable[[Any], int]  #: (array): the index of its device, -1 for host memory
+
+
+@dataclass(frozen=True, kw_only=True)
 class Target:
     """What `interop.convert` gives arrays to: how its own are known, made of an `interop.Array`, and promoted."""
 
@@ -64,6 +77,26 @@ class Target:
     promoted: Callable[..., str] = promoted_as_numpy
     #: What promotion depends on beside the operands.
     configuration: Callable[[], Any] = _nothing
+    on_host: bool = True  #: does it have arrays on the host?
+    keeps_read_only: bool = False  #: does it refuse to write to memory that is read-only?
+    streams: Streams | None = None  #: None: it has none, or chooses its own
+
+    def load_for(self, function: str) -> Any:
+        """Import the module for a call of `function`; ModuleNotFoundError that says so where it is not installed."""
+        try:
+            return importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            if error.name != self.module.partition(".")[0]:  # the library lacks something itself
+                raise
+            raise ModuleNotFoundError(
+                f"{function}: library is {self.name!r}, which is not installed", name=error.name
+            ) from error
+
+    def take_within(self, function: str, module: Any, array: Array, stream: int | None) -> Any:
+        """Do as `take`, so that the exit of the process waits for it."""
+        if self.module in ("numpy", "interop"):
+            return self.take(module, array, stream)
+        return _core.within(function, self.name, lambda: self.take(module, array, stream))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +104,6 @@ class Library(Target):
     """What `interop info`, `demo` and `bench` look for: also how it makes arrays, and how they are read."""
 
     install: str
-    on_host: bool = True  #: does it have arrays on the host?
     to_device: Callable[[Any, Any, str], Any]  #: (module, NumPy's array, "cpu" or "cuda") -> its array
     to_numpy: Callable[[Any], Any]
     has_cuda: Callable[[Any], bool]  #: of the module

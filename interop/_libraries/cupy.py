@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import Library, gpu, import_into
+from interop._libraries.base import Library, Streams, gpu, import_into
 
 __all__ = ["LIBRARY"]
 
@@ -16,6 +18,31 @@ def _take(cupy: Any, array: Array, stream: int | None) -> Any:
     # type's id is no GPU's, and CuPy would give the current stream of device 0.
     export = _core.Export(array, gpu("CuPy", array, "copy it to the GPU with cupy.asarray(x)"), stream)
     return import_into("CuPy", array, lambda: cupy.from_dlpack(export))
+
+
+class _Named:
+    """A stream by its handle, as CuPy takes it. What named the stream is kept as long."""
+
+    def __init__(self, handle: int, named_by: Any) -> None:
+        self._handle, self._named_by = handle, named_by
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
+def _stream_of(cupy: Any, device: int, handle: int, named_by: Any) -> Any:
+    streams = cupy.cuda.Stream
+    if handle in (1, 2):  # CuPy's own objects, by which its pool knows these streams
+        return streams.null if handle == 1 else streams.ptds
+    if hasattr(streams, "from_external"):
+        return streams.from_external(_Named(handle, named_by))
+    return cupy.cuda.ExternalStream(handle, device)  # which CuPy 14 deprecates
+
+
+@contextlib.contextmanager
+def _on(cupy: Any, device: int, handle: int, named_by: Any) -> Iterator[None]:
+    with cupy.cuda.Device(device), _stream_of(cupy, device, handle, named_by):
+        yield
 
 
 LIBRARY = Library(
@@ -29,4 +56,10 @@ LIBRARY = Library(
     to_numpy=lambda x: x.get(),
     has_cuda=lambda cupy: cupy.cuda.is_available(),
     stream=lambda cupy: f"CuPy's current stream, {cupy.cuda.get_current_stream().ptr:#x}",
+    streams=Streams(
+        current=lambda cupy, device: cupy.cuda.get_current_stream(device).ptr or 1,
+        on=_on,
+        device=lambda cupy: cupy.cuda.runtime.getDevice(),
+        device_of=lambda x: x.data.device_id,
+    ),
 )

@@ -141,6 +141,7 @@ LIBRARY = Library(
     module="jax",
     owns=lambda jax, x: isinstance(x, jax.Array),
     take=_take,
+    keeps_read_only=True,
     install="pip install 'interop-dlpack[jax]', with jax[cuda13] for a GPU",
     to_device=_to_device,
     to_numpy=np.asarray,

@@ -21,6 +21,7 @@ TARGETS: dict[str, Target] = {
             module="interop",
             owns=lambda interop, x: isinstance(x, Array),
             take=lambda interop, array, stream: array,
+            keeps_read_only=True,
         ),
     )
 }

@@ -7,9 +7,13 @@ from typing import Any
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import Library, gpu, import_into
+from interop._libraries.base import FUNCTION, Library, Streams, gpu, import_into
 
 __all__ = ["LIBRARY"]
+
+
+def _default_stream() -> int:
+    return 2 if importlib.import_module("numba.cuda.cudadrv.driver").config.CUDA_PER_THREAD_DEFAULT_STREAM else 1
 
 
 class _Shown:
@@ -23,7 +27,7 @@ class _Shown:
 def _take(cuda: Any, array: Array, stream: int | None) -> Any:
     device = gpu("Numba", array, "copy it to the GPU with numba.cuda.to_device(x)")
     if stream is None:
-        stream = 2 if importlib.import_module("numba.cuda.cudadrv.driver").config.CUDA_PER_THREAD_DEFAULT_STREAM else 1
+        stream = _default_stream()
 
     def importer() -> Any:
         shown = _Shown(array, _core.Export(array, device, stream).__cuda_array_interface__)
@@ -44,4 +48,10 @@ LIBRARY = Library(
     to_numpy=lambda x: x.copy_to_host(),
     has_cuda=lambda cuda: cuda.is_available(),
     stream=lambda cuda: "the default stream",
+    streams=Streams(
+        current=lambda cuda, device: _default_stream(),
+        on=None,
+        device=lambda cuda: cuda.get_current_device().id,
+        device_of=lambda x: _core.asarray(x, FUNCTION).__dlpack_device__()[1],
+    ),
 )

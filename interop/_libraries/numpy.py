@@ -27,6 +27,7 @@ LIBRARY = Library(
     module="numpy",
     owns=lambda numpy, x: isinstance(x, numpy.ndarray),
     take=_take,
+    keeps_read_only=True,
     install="pip install numpy",
     to_device=lambda numpy, array, device: array,
     to_numpy=np.asarray,

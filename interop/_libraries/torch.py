@@ -9,7 +9,7 @@ import numpy as np
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import Library, host_or_gpu, import_into, refuse_layout
+from interop._libraries.base import Library, Streams, host_or_gpu, import_into, refuse_layout
 
 __all__ = ["LIBRARY"]
 
@@ -52,6 +52,17 @@ def _beside(torch: Any, dtype: Any, weaker: Any) -> Any:
     return torch.promote_types(dtype, weaker) if dtype == torch.bool else dtype
 
 
+# ---- streams ----
+
+
+def _on(torch: Any, device: int, handle: int, named_by: Any) -> Any:
+    if isinstance(named_by, torch.cuda.Stream):
+        return torch.cuda.stream(named_by)
+    if handle == 1:  # of which torch takes no handle
+        return torch.cuda.stream(torch.cuda.default_stream(device))
+    return torch.cuda.stream(torch.cuda.ExternalStream(handle, device))
+
+
 LIBRARY = Library(
     name="torch",
     module="torch",
@@ -62,6 +73,12 @@ LIBRARY = Library(
     to_numpy=lambda x: x.cpu().numpy(),
     has_cuda=lambda torch: torch.cuda.is_available(),
     stream=lambda torch: f"torch's current stream, {torch.cuda.current_stream().cuda_stream:#x}",
+    streams=Streams(
+        current=lambda torch, device: torch.cuda.current_stream(device).cuda_stream or 1,
+        on=_on,
+        device=lambda torch: torch.cuda.current_device(),
+        device_of=lambda x: x.get_device() if x.is_cuda else -1,
+    ),
     promoted=_promoted,
     configuration=lambda: sys.modules["torch"].get_default_dtype(),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import Target, host_or_gpu, import_into
+from interop._libraries.base import Streams, Target, host_or_gpu, import_into
 
 __all__ = ["TARGET"]
 
@@ -17,4 +17,20 @@ def _take(warp: Any, array: Array, stream: int | None) -> Any:
     return import_into("Warp", array, lambda: warp.from_dlpack(export))
 
 
-TARGET = Target(name="warp", module="warp", owns=lambda warp, x: isinstance(x, warp.array), take=_take)
+def _on(warp: Any, device: int, handle: int, named_by: Any) -> Any:
+    stream = warp.Stream(f"cuda:{device}", cuda_stream=None if handle == 1 else handle)  # None is the default stream
+    return warp.ScopedStream(stream, sync_enter=False)
+
+
+TARGET = Target(
+    name="warp",
+    module="warp",
+    owns=lambda warp, x: isinstance(x, warp.array),
+    take=_take,
+    streams=Streams(
+        current=lambda warp, device: warp.get_stream(f"cuda:{device}").cuda_stream or 1,
+        on=_on,
+        device=lambda warp: warp.get_device().ordinal,
+        device_of=lambda x: x.device.ordinal if x.device.is_cuda else -1,
+    ),
+)

@@ -93,6 +93,8 @@ def changeable(x: object, seen: set[int] | None = None) -> Iterator[object]:
         parts = (x.func, x.args, x.keywords)
     elif isinstance(x, types.MethodType):
         parts = (x.__self__, x.__func__)
+    elif (wrapped := getattr(x, "__wrapped__", None)) is not None:  # what `interop.adapt` makes
+        parts = (wrapped,)
     for part in parts:
         yield from changeable(part, seen)
 

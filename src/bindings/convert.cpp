@@ -1,4 +1,5 @@
-/// What `interop.asarray` and `interop.convert` need of the compiled half: views, and exports for one importer.
+/// What `interop.asarray`, `interop.convert` and `interop.adapt` need of the compiled half: views, exports for one
+/// importer, and notes of what others do with the memory.
 #include <nanobind/stl/optional.h>
 
 #include "bindings/bindings.h"
@@ -51,6 +52,30 @@ int64_t stream_handle(nb::handle stream, const char* function) {
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(exchange::stream_argument(stream, function)));
 }
 
+void check_foreign_write(const Array& array, const char* function, const char* name, const char* accepted) {
+  const exchange::CallGuard guard;
+  exchange::check_foreign_write(array, function, name, accepted);
+}
+
+void note_foreign_use(Array& array, std::optional<int64_t> stream, bool is_given, bool is_written) {
+  const exchange::CallGuard guard;
+  exchange::note_foreign_use(array, from_int(stream), is_given, is_written);
+}
+
+void wait_stream(int64_t waiter, int64_t stream, int device) {
+  const exchange::CallGuard guard;
+  const cuda::DeviceGuard on_device(device);
+  cuda::wait_stream(exchange::stream_from_handle(waiter), exchange::stream_from_handle(stream));
+}
+
+void hold_for(const nb::list& objects, int64_t stream, int device) {
+  const exchange::CallGuard guard;
+  const cuda::DeviceGuard on_device(device);
+  std::vector<exchange::Held> held;
+  for (nb::handle object : objects) held.push_back({nb::borrow(object)});
+  exchange::hold_for(exchange::stream_from_handle(stream), device, std::move(held));
+}
+
 }  // namespace
 
 void bind_convert(nb::module_& m) {
@@ -84,6 +109,21 @@ void bind_convert(nb::module_& m) {
         nb::sig("def readable_by(array: Array, device_type: int) -> int | None"),
         "The index of the host (DLPack's type 1: 0) or the CUDA device (2) that can read the array where it is, or "
         "None.");
+  m.def("check_foreign_write", &check_foreign_write, nb::arg("array"), nb::arg("function"), nb::arg("name"),
+        nb::arg("accepted"),
+        nb::sig("def check_foreign_write(array: Array, function: str, name: str, accepted: str) -> None"),
+        "Throws for an array that nobody may write to, which another library's function may write to.");
+  m.def("note_foreign_use", &note_foreign_use, nb::arg("array"), nb::arg("stream").none(), nb::arg("is_given"),
+        nb::arg("is_written"),
+        nb::sig("def note_foreign_use(array: Array, stream: int | None, is_given: bool, is_written: bool) -> None"),
+        "Another library's work, queued on `stream` or done on the host, uses the array: whoever uses it next waits, "
+        "the stream of its producer, too, unless the stream was given; then, and where there is none, it is held.");
+  m.def("wait_stream", &wait_stream, nb::arg("waiter"), nb::arg("stream"), nb::arg("device"),
+        nb::sig("def wait_stream(waiter: int, stream: int, device: int) -> None"),
+        "Let one stream wait for what is queued on another. Nothing is done where they are the same.");
+  m.def("hold_for", &hold_for, nb::arg("objects"), nb::arg("stream"), nb::arg("device"),
+        nb::sig("def hold_for(objects: list[typing.Any], stream: int, device: int) -> None"),
+        "Keep the objects until all that is queued on the stream is done.");
   m.def("stream_handle", &stream_handle, nb::arg("stream").none(), nb::arg("function"),
         nb::sig("def stream_handle(stream: typing.Any, function: str) -> int"),
         "The handle that a `stream=` argument names.");

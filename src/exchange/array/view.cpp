@@ -39,6 +39,14 @@ Array describe(const DLTensor& tensor) {
   return array;
 }
 
+/// A share of the memory, to be held.
+std::vector<Held> share_of(const Array& array) {
+  std::vector<Held> held(1);
+  held[0].release = Release(new std::shared_ptr<void>(array.memory),
+                            [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
+  return held;
+}
+
 /// The device that a pointer belongs to; -1 if CUDA does not know the pointer, or there is no CUDA.
 int find_gpu(const void* pointer) {
   try {
@@ -219,10 +227,7 @@ void finish_reading(PyObject* self) {
   const Array& array = nb::cast<const Array&>(nb::handle(self));
   if (!array.is_view || !array.work) return;
   try {
-    std::vector<Held> held(1);
-    held[0].release = Release(new std::shared_ptr<void>(array.memory),
-                              [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
-    hold_behind_known_streams(array.gpu, std::move(held), array.work->readers.streams());
+    hold_behind_known_streams(array.gpu, share_of(array), array.work->readers.streams());
   } catch (...) {
     set_python_error();
     PyErr_WriteUnraisable(self);
@@ -239,6 +244,30 @@ int let_owners_go(PyObject* self) {
   array.is_view = false;
   array.memory.reset();
   return 0;
+}
+
+void check_foreign_write(const Array& array, const char* function, const char* name, const char* accepted) {
+  Operand operand;
+  operand.function = function;
+  operand.name = name;
+  if (array.read_only) {
+    throw TypeError(operand.label() + " is read-only, and the function may write to it; accepted: " + accepted);
+  }
+  if (array.owner_route) array.owner_route->check_write(operand, array.owner);
+}
+
+void note_foreign_use(Array& array, cudaStream_t stream, bool is_given, bool is_written) {
+  if (is_written && array.owner_route && !array.read_only) array.owner_route->count_write(array.owner);
+  const int gpu = stream ? readable_by_gpu(array).value_or(-1) : -1;
+  if (gpu < 0) return;
+  const cuda::DeviceGuard guard(gpu);
+  const cudaStream_t theirs = is_given ? nullptr : array.producer_stream();
+  if (theirs) {
+    cuda::wait_stream(theirs, stream);
+  } else if (array.is_view) {
+    hold_for(stream, gpu, share_of(array));
+  }
+  array.used_on(stream, 0);
 }
 
 std::optional<int> readable_by_gpu(const Array& array) {

@@ -34,6 +34,14 @@ int visit_owners(PyObject* self, visitproc visit, void* arg);
 void finish_reading(PyObject* self);
 int let_owners_go(PyObject* self);
 
+/// For work on the memory by another library, which is told nothing of it. Before: throws TypeError for an array that
+/// nobody may write to, where `function` may write to its argument `name`; `accepted` is what the message recommends.
+void check_foreign_write(const Array& array, const char* function, const char* name, const char* accepted);
+/// After it was queued on `stream` (null: it was the host's, and is done): the array's next user waits for it, and so
+/// does its producer's stream. Memory whose producer has none is held until the work is done; and with `is_given` that
+/// of the others, too, which do not wait. `is_written` counts as a write, where the producer counts those.
+void note_foreign_use(Array& array, cudaStream_t stream, bool is_given, bool is_written);
+
 /// The CUDA device whose kernels can read the array where it is; none for memory of the host alone.
 std::optional<int> readable_by_gpu(const Array& array);
 

@@ -1,0 +1,354 @@
+"""A call of a function of one library with arrays of any."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from interop import _core
+from interop._core import Array
+from interop._functions.nested import leaves, mapped
+from interop._functions.written import Written
+from interop._libraries.arrays import is_array
+from interop._libraries.base import CUDA, FUNCTION, MANAGED, Target
+from interop._libraries.known import TARGETS
+from interop._memory.moving import beside
+
+__all__ = ["Argument", "Call", "Foreign"]
+
+#: Libraries with no stream that Python could ask for: a call that they lead runs on that of the function's library.
+_WITHOUT_STREAM = ("jax", "interop", "tensorflow")
+#: Functions of JAX write to nothing, and calls of interop check, and count, what they write to themselves.
+_CAREFUL = ("jax", "interop")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A function, the library whose arrays it takes, and what the caller says of it."""
+
+    label: str  # of messages
+    function: Callable[..., Any]
+    target: Target
+    written: Written
+    copies: bool  #: may an array be copied that the library cannot take?
+
+
+@dataclass
+class Argument:
+    """An array among the arguments."""
+
+    x: Any
+    name: str
+    view: Array | None  #: None: the function's library has it already
+    is_written: bool
+    converted: Any = None
+
+
+class Call:
+    """One call: its arrays, the device that they are on, and the stream of the work."""
+
+    def __init__(
+        self, foreign: Foreign, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], stream: Any
+    ) -> None:
+        self.foreign, self.module, self.args, self.kwargs = foreign, module, args, kwargs
+        self.given = None if stream is None else _core.stream_handle(stream, foreign.label)
+        self._named_by = stream
+        self.arguments = [*self._find()]
+        self.others = [argument for argument in self.arguments if argument.view is not None]
+        if not self.arguments:
+            if stream is not None:
+                raise ValueError(f"{foreign.label}: stream is given, but no argument is an array; accepted: None")
+            return
+        self.lead = self.arguments[0]
+        self.device = self._device()
+        if self.given is not None and self.device < 0:
+            raise ValueError(
+                f"{foreign.label}: stream is given, but {self.lead.name} is in host memory, which has none; "
+                "accepted: None"
+            )
+        if self.given is not None and foreign.target.name == "numpy":
+            raise ValueError(f"{foreign.label}: stream is given, but NumPy has no streams; accepted: None")
+        streams = foreign.target.streams
+        #: The current stream of the function's library, and the one on which the function works; None: it has none.
+        self.home = self.work = None if streams is None or self.device < 0 else streams.current(module, self.device)
+        if self.home is not None and streams is not None and streams.on is not None:
+            self.work = self._choose()
+
+    def _find(self) -> Iterator[Argument]:
+        target, written = self.foreign.target, self.foreign.written
+        passed: list[tuple[str, int | str, Any]] = [
+            (written.name_of(place), place, x) for place, x in enumerate(self.args)
+        ]
+        passed += [(key, key, x) for key, x in self.kwargs.items()]
+        for name, key, value in passed:
+            is_written = target.name not in _CAREFUL and written.has(key)
+            for x in leaves(value):
+                if target.owns(self.module, x):
+                    yield Argument(x, name, None, is_written)
+                elif is_array(x):
+                    view = _core.asarray(x, self.foreign.label, None, name)
+                    if is_written and (written.is_said or not target.keeps_read_only):
+                        _core.check_foreign_write(view, self.foreign.label, name, _WRITABLE)
+                    yield Argument(x, name, view, is_written)
+
+    def _device(self) -> int:
+        """Return the index of the device that the arrays are on, -1 for host memory."""
+        target, found = self.foreign.target, None
+        for argument in self.arguments:
+            device = self._device_of(argument)
+            if device < 0:
+                continue
+            if found is not None and device != found[1]:
+                raise ValueError(
+                    f"{self.foreign.label}: {found[0]} is on cuda:{found[1]} and {argument.name} is on cuda:{device}; "
+                    "accepted: all arrays on one device"
+                )
+            found = (argument.name, device)
+        if found is not None:
+            return found[1]
+        goes_there = self.foreign.copies and not target.on_host
+        return target.streams.device(self.module) if goes_there and target.streams else -1
+
+    def _device_of(self, argument: Argument) -> int:
+        target = self.foreign.target
+        if argument.view is None:
+            return target.streams.device_of(argument.x) if target.streams else -1
+        if not target.on_host:  # which takes pinned memory as its GPU's
+            readable = _core.readable_by(argument.view, CUDA)
+            return -1 if readable is None else readable
+        kind, index = argument.view.__dlpack_device__()
+        return index if kind in (CUDA, MANAGED) else -1
+
+    def _choose(self) -> int:
+        """Return the stream on which the function is to work."""
+        if self.given is not None:
+            return self.given
+        view = self.lead.view
+        if view is None or view.stream is None:
+            return self.home  # type: ignore[return-value]
+        is_led = self.lead_library not in _WITHOUT_STREAM or _names_stream(self.lead.x)
+        return view.stream if is_led else self.home  # type: ignore[return-value]
+
+    @property
+    def lead_library(self) -> str:
+        """The library of the first array."""
+        return self.foreign.target.name if self.lead.view is None else _core.route(self.lead.x)[0]
+
+    def run(self) -> Any:
+        """Call the function, and return what it returns, its arrays in the library of the first array."""
+        function = self.foreign.function
+        if not self.arguments or (not self.others and self.given is None):
+            return function(*self.args, **self.kwargs)
+        self._order()
+        try:
+            with self._within():
+                for argument in self.others:
+                    argument.converted = self._taken(argument)
+                by_id = {id(argument.x): argument.converted for argument in self.others}
+                args, kwargs = mapped((self.args, dict(self.kwargs)), lambda x: by_id.get(id(x), x))
+                return self._handed_over(function(*args, **kwargs))
+        finally:
+            self._order_back()
+
+    def _order(self) -> None:
+        """Make the stream of the work wait for what is queued on those of the arguments."""
+        if self.work is None and self.given is None:
+            return
+        for argument in self.others:
+            view = argument.view
+            assert view is not None
+            if self.work is None:  # of which the library asks itself: so of what comes before on the given stream
+                _core.asarray(view, self.foreign.label, self.given)
+                _core.note_foreign_use(view, self.given, True, False)
+                continue
+            # A view of this moment is ready on its producer's stream; who has an `interop.Array` may be waiting still.
+            if (view is argument.x or view.stream != self.work) and _is_on_gpu(view):
+                _core.asarray(view, self.foreign.label, self.work)
+        if self.work is None:
+            return
+        if self._has_own:
+            _core.wait_stream(self.work, self.home, self.device)  # type: ignore[arg-type]
+        if self.given is not None:
+            _core.wait_stream(self.work, self.given, self.device)
+
+    @property
+    def _has_own(self) -> bool:
+        return len(self.others) < len(self.arguments)
+
+    def _within(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which the library's current stream and device are those of the work."""
+        streams = self.foreign.target.streams
+        if self.work is None or streams is None or streams.on is None:
+            return contextlib.nullcontext()
+        if self.work == self.home and (not self.others or streams.device(self.module) == self.device):
+            return contextlib.nullcontext()
+        return streams.on(self.module, self.device, self.work, self._named_by)
+
+    def _taken(self, argument: Argument) -> Any:
+        """Return the argument as an array of the function's library."""
+        target, view = self.foreign.target, argument.view
+        assert view is not None
+        # The stream of the work, which will be the current one, has been made to wait.
+        is_ordered = target.streams is not None and target.streams.on is not None and _is_on_gpu(view)
+        stream = -1 if is_ordered else None
+        return self._converted(target, self.module, view, stream, argument.name, argument.is_written)
+
+    def _converted(
+        self, target: Target, module: Any, array: Array, stream: int | None, name: str, is_written: bool = False
+    ) -> Any:
+        """Return an array of `target` on the same memory, or of a copy where one is needed and may be made."""
+        label = self.foreign.label
+        try:
+            return target.take_within(label, module, array, stream)
+        except (TypeError, ValueError) as error:
+            if not self.foreign.copies or is_written:
+                raise type(error)(self._refusal(str(error), name, is_written)) from error.__cause__
+        memory = "host" if target.name == "numpy" else None if target.on_host else "device"
+        copied = self._copied(array, memory, name)
+        try:
+            return target.take_within(label, module, copied, None if stream == -1 else stream)
+        except (TypeError, ValueError) as error:  # it has no such dtype
+            raise type(error)(self._named(str(error), name)) from error.__cause__
+
+    def _copied(self, array: Array, memory: str | None, name: str) -> Array:
+        """Return a compact copy, in the same memory by default, made on the stream of the work."""
+        label = self.foreign.label
+        on_gpu = memory == "device" or (memory is None and _is_on_gpu(array))
+        stream, device = (self.work if on_gpu else None), (self.device if memory == "device" else None)
+        copied = beside(array, array.dtype, label, memory, device, stream)
+        _core.copyto(copied, array, stream, label, "the copy", name)
+        return copied
+
+    def _named(self, said: str, name: str) -> str:
+        """Say it of this argument, and of this call."""
+        said = said.removeprefix(f"{FUNCTION}: ").replace("x is ", f"{name} is ", 1)
+        return f"{self.foreign.label}: {name}: {said}"
+
+    def _refusal(self, said: str, name: str, is_written: bool) -> str:
+        allowed = "copy=None, and writes= without it" if is_written else "copy=None"
+        return f"{self._named(said, name)}; or let the call copy it, by {allowed}"
+
+    def _handed_over(self, result: Any) -> Any:
+        """Return the result with its arrays in the library of the first array; arguments are the caller's own."""
+        originals = {id(a.x if a.view is None else a.converted): a.x for a in self.arguments}
+        target = self.foreign.target
+        if self.lead.view is None:
+            return mapped(result, lambda y: originals[id(y)] if id(y) in originals else self._on_given(y))
+        to = TARGETS.get(self.lead_library, TARGETS["interop"])
+        module = importlib.import_module(to.module)
+
+        def hand_over(y: Any) -> Any:
+            if id(y) in originals:
+                return originals[id(y)]
+            if target.name == "numpy" and isinstance(y, np.generic) and y.dtype.kind in "biufc":
+                y = np.asarray(y)  # which NumPy returns in place of an array with no dimensions
+            if not target.owns(self.module, y):
+                return y
+            array = _core.asarray(y, self.foreign.label, self.given, _RESULT)
+            if self.foreign.copies and _is_on_gpu(array) != self._is_led_on_gpu:
+                array = self._copied(array, "device" if self._is_led_on_gpu else "host", _RESULT)
+            return self._converted(to, module, array, self.given, _RESULT)
+
+        return mapped(result, hand_over)
+
+    @property
+    def _is_led_on_gpu(self) -> bool:
+        return self.lead.view is not None and _is_on_gpu(self.lead.view)
+
+    def _on_given(self, y: Any) -> Any:
+        """Make `stream` wait for what the function has queued on a stream that its library chose, as JAX does."""
+        if self.given is not None and self.work is None and self.foreign.target.owns(self.module, y):
+            _core.asarray(y, self.foreign.label, self.given, _RESULT)
+        return y
+
+    def _order_back(self) -> None:
+        """Make the streams of the arguments wait for the work, or keep their memory until it is done."""
+        is_given = self.given is not None
+        for argument in self.others:
+            view = argument.view
+            assert view is not None
+            # Whoever made an array on the stream of the work is in order; who has an `interop.Array` must be told.
+            is_known = view is not argument.x and view.stream == self.work and not is_given
+            if argument.is_written or not is_known:
+                _core.note_foreign_use(view, None if is_known else self.work, is_given, argument.is_written)
+        if self.work is None:
+            return
+        if self._has_own and self.work != self.home:
+            if is_given:
+                _core.hold_for([a.x for a in self.arguments if a.view is None], self.work, self.device)
+            else:
+                _core.wait_stream(self.home, self.work, self.device)  # type: ignore[arg-type]
+        if is_given:
+            _core.wait_stream(self.given, self.work, self.device)  # type: ignore[arg-type]
+
+    # ---- for `interop.explain` ----
+
+    def stream_reason(self) -> str:
+        if self.work is None:
+            return "host arrays have no stream" if self.device < 0 else "that of the function's library"
+        if self.given is not None:
+            return (
+                "given by stream=" if self.work == self.given else "that of the function's library, joined with stream="
+            )
+        library = self.foreign.target.name if self.work == self.home else self.lead_library
+        if library == self.lead_library:
+            return f"the current one of {library}, the library of {self.lead.name}"
+        return f"the current one of {library}, the library of the function"
+
+    def waits(self) -> Iterator[str]:
+        if self.work is None:
+            return
+        in_turn = "" if self.given is not None else ", which waits for the call in turn"
+        for argument in self.arguments:
+            theirs = self.home if argument.view is None else argument.view.stream
+            if theirs is not None and theirs != self.work:
+                yield f"{argument.name}: the call waits for stream {theirs:#x}{in_turn}"
+
+    def held(self) -> Iterator[str]:
+        if self.work is None:
+            return
+        for argument in self.arguments:
+            theirs = self.foreign.target.name if argument.view is None else _core.route(argument.x)[0]
+            is_others = argument.view is not None and theirs in _WITHOUT_STREAM and argument.view is not argument.x
+            if self.given is not None or is_others:
+                yield argument.name
+
+    def copies(self) -> Iterator[str]:
+        if not self.foreign.copies:
+            return
+        target = self.foreign.target
+        for argument in self.others:
+            assert argument.view is not None
+            try:
+                target.take_within(
+                    self.foreign.label, self.module, argument.view, -1 if _is_on_gpu(argument.view) else None
+                )
+            except (TypeError, ValueError) as error:
+                if argument.is_written:
+                    raise type(error)(self._refusal(str(error), argument.name, True)) from error.__cause__
+                yield f"{argument.name}: copied, as {str(error).removeprefix(f'{FUNCTION}: ').partition(';')[0]}"
+        goes_home = not target.on_host if not self._is_led_on_gpu else target.name == "numpy"
+        if self.lead.view is not None and goes_home:
+            where = f"cuda:{self.device}" if self._is_led_on_gpu else "the host"
+            yield f"results: copied to {where}, where {self.lead.name} is"
+
+
+_RESULT = "the result"
+_WRITABLE = (
+    "an array that may be written to, or writes= with the names of the parameters that the function writes to, () "
+    "where it writes to none"
+)
+
+
+def _is_on_gpu(array: Array) -> bool:
+    return array.__dlpack_device__()[0] in (CUDA, MANAGED)
+
+
+def _names_stream(x: Any) -> bool:
+    """Does an array of no known library say which stream it is ready on?"""
+    return not isinstance(x, Array) and (getattr(x, "__cuda_array_interface__", None) or {}).get("stream") is not None

@@ -1,0 +1,167 @@
+"""The order of the work of `interop.adapt` on a device that is played, and of CuPy: see tests/helpers/played_cupy.py.
+
+What this driver is asked to do runs as late as CUDA allows. With CuPy itself: tests/gpu/test_adapt.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def play_cupy(play):
+    def play_it(code):
+        return play(
+            """
+from helpers.played_cupy import *
+one, two, home = new_stream(), new_stream(), new_stream()
+call = interop.adapt(summed, "cupy")
+def values(x):
+    return set(x.tolist())
+"""
+            + code
+        )
+
+    return play_it
+
+
+def test_the_function_works_on_the_stream_of_the_first_array(play_cupy):
+    play_cupy("""
+x = Field(1, one)
+x.write(2)
+seen = []
+def noted(a, b):
+    seen.append(cuda.get_current_stream().ptr)
+    return summed(a, b)
+made = interop.adapt(noted, "cupy")(x, x)
+assert type(made) is interop.Array  # as of every library that makes no arrays
+assert seen == [one] and cuda.get_current_stream() is Stream.null
+assert values(made) == {8}
+""")
+
+
+def test_it_waits_for_the_other_arguments(play_cupy):
+    play_cupy("""
+x, y, out = Field(1, one), Field(1, two), Field(0, one)
+y.write(5)
+made = call(x, y, out=out)
+assert made is out
+assert out.read() == 11
+""")
+
+
+def test_the_other_arguments_wait_for_it(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), Field(0, two)
+assert call(x, x, out=out) is out
+assert out.read() == 2
+""")
+
+
+def test_arrays_of_the_library_itself_are_waited_for(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), Field(0, one)
+with Stream(home):
+    y, threes = array(1), memory(3)
+    add(pointer(threes), pointer(threes), y.data.ptr, home)
+    call(x, y, out=out)
+assert out.read() == 7
+""")
+
+
+def test_the_librarys_own_stream_waits_for_work_on_its_arrays(play_cupy):
+    play_cupy("""
+x, zeros, seen = Field(1, one), memory(0), memory(-1)
+with Stream(home):
+    out = array(0)
+    assert call(x, x, out=out) is out
+add(out.data.ptr, pointer(zeros), pointer(seen), home)
+driver.cuStreamSynchronize(ctypes.c_void_p(home))
+assert ctypes.c_float.from_address(pointer(seen)).value == 2
+""")
+
+
+def test_an_interop_array_knows_of_the_work(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), memory(0)
+assert call(x, x, out=out) is out
+assert values(out) == {2}
+with Stream(home):
+    assert type(call(out, out)) is interop.Array
+    assert values(call(out, out)) == {4}
+""")
+
+
+def test_a_given_stream_alone_has_the_result(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), Field(0, one)
+x.write(2)
+ask_early()
+call(x, x, out=out, stream=two)
+assert out.stream == one and interop._core.held_count() > 0  # the memory is kept, and nobody waits
+out.stream = two
+assert out.read() == 8
+with Stream(home):
+    y, out = array(2), array(0)
+    call(y, y, out=out, stream=two)
+    driver.cuStreamSynchronize(ctypes.c_void_p(two))
+    assert ctypes.c_float.from_address(out.data.ptr).value == 4
+""")
+
+
+def test_what_the_function_raises_leaves_all_as_it_was(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), memory(0)
+def fails(a, out):
+    summed(a, a, out)
+    raise KeyError("mine")
+try:
+    interop.adapt(fails, "cupy")(x, out)
+except KeyError as error:
+    assert error.args == ("mine",)
+else:
+    raise AssertionError
+assert cuda.get_current_stream() is Stream.null
+assert values(out) == {2}  # which knows of the work that was queued
+""")
+
+
+def test_explain_says_the_stream_and_the_waits(play_cupy):
+    said = play_cupy("""
+x, y = Field(1, one), Field(1, two)
+plan = interop.explain(call, x, y)
+print(plan.stream == one, plan.device, plan.result_library, plan.result_shape, plan.copies, plan.held)
+print(plan.stream_reason)
+print(*plan.waits)
+print(plan.waits[0].count(f"{two:#x}"))
+print(interop.explain(call, x, y, stream=home).held)
+""")
+    lines = said.splitlines()
+    assert lines[0] == "True cuda:0 fields None () ()"
+    assert lines[1] == "the current one of fields, the library of a"
+    assert lines[2].startswith("b: the call waits for stream 0x")
+    assert lines[3:] == ["1", "('a', 'b')"]
+
+
+def test_host_arrays_are_copied_to_the_device_and_back_where_that_is_asked_for(play_cupy):
+    said = play_cupy("""
+ones = np.ones(N, "float32")
+try:
+    call(ones, ones)
+except TypeError as error:
+    print(error)
+copying = interop.adapt(summed, "cupy", writes="out", copy=None)
+made = copying(ones, ones)
+assert type(made) is np.ndarray and set(made) == {2}
+plan = interop.explain(copying, ones, ones)
+print(plan.copies[0])
+try:
+    copying(ones, ones, out=ones)
+except TypeError as error:
+    print(error)
+""")
+    lines = said.splitlines()
+    assert "interop.adapt(summed): a: CuPy has arrays on the GPU only; a is float32" in lines[0]
+    assert lines[0].endswith("; or let the call copy it, by copy=None, and writes= without it")
+    assert lines[1].startswith("a: copied, as CuPy has arrays on the GPU only")
+    assert "interop.adapt(summed): out: CuPy has arrays on the GPU only; out is float32" in lines[2]

@@ -1,0 +1,533 @@
+"""`interop.adapt`: functions of one library for the arrays of others, on the host.
+
+The order of the work on a GPU: tests/exchange/test_adapt_order.py, tests/gpu/test_adapt.py.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import gc
+import inspect
+import pickle
+import re
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from helpers import alone, machine
+
+import interop
+
+Pair = collections.namedtuple("Pair", "first second")  # noqa: PYI024 - one without annotations
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    slope: object
+    name: str
+
+
+def doubled(x, scale=2, *, out=None):
+    """Scale an array of NumPy."""
+    assert type(x) is np.ndarray
+    return np.multiply(x, scale, out=out)
+
+
+def kinds(*args, **kwargs):
+    """Return the types of the arguments, and the arguments."""
+    return [type(x) for x in (*args, *kwargs.values())], args, kwargs
+
+
+scaled = interop.adapt(doubled, "numpy", writes="out")
+
+
+def pointer(x):
+    return interop.convert(x, "numpy").__array_interface__["data"][0]
+
+
+# ---- arguments and results ----
+
+
+def test_the_result_is_of_the_library_of_the_first_array(torch, host_jax):
+    t = torch.arange(3.0)
+    assert torch.equal(scaled(t), torch.tensor([0.0, 2.0, 4.0]))
+    view = scaled(interop.asarray(t))
+    assert type(view) is interop.Array
+    assert view.tolist() == [0, 2, 4]
+    x = np.arange(3.0)
+    assert type(scaled(x)) is np.ndarray
+    assert type(scaled(memoryview(x))) is interop.Array  # of no known library
+    convolve = interop.adapt(np.convolve, "numpy", writes=(), copy=None)
+    assert type(convolve(x, t)) is np.ndarray
+    assert type(convolve(t, x)) is torch.Tensor
+    j = host_jax.numpy.arange(3.0)
+    made = convolve(j, t)
+    assert isinstance(made, host_jax.Array)
+    assert made.tolist() == np.convolve(np.arange(3.0), np.arange(3.0)).tolist()
+
+
+def test_every_target_on_the_host(torch, host_jax):
+    x = interop.ones(4, "float32", memory="host")
+    for library, function in (
+        ("torch", torch.negative),
+        ("numpy", np.negative),
+        ("jax", host_jax.numpy.negative),
+        ("interop", interop.negative),
+    ):
+        made = interop.adapt(function, library, copy=None)(x)
+        assert type(made) is interop.Array
+        assert made.tolist() == [-1] * 4
+
+
+def test_arguments_are_the_same_memory(torch):
+    t = torch.zeros(4)
+    seen = []
+    interop.adapt(seen.append, "numpy")(t)
+    assert type(seen[0]) is np.ndarray
+    assert pointer(t) == pointer(seen[0])
+    seen[0][1] = 5
+    assert t[1] == 5
+
+
+def test_nested_arguments_and_results(torch):
+    t, u = torch.zeros(2), torch.ones(2)
+    found = interop.adapt(kinds, "numpy")([t, (u, 1)], {"a": t}, Pair(t, "b"), Fit(u, "c"), key=[[u]])
+    types, (a, b, c, d), named = found
+    assert types == [list, dict, Pair, Fit, list]
+    assert a[0] is t
+    assert a[1] == (u, 1)
+    assert a[1][0] is u
+    assert b["a"] is t
+    assert c.first is t
+    assert c.second == "b"
+    assert d.slope is u
+    assert d.name == "c"
+    assert named["key"][0][0] is u
+
+    def nested(x):
+        assert type(x) is np.ndarray
+        return (x + 1, [x + 2], {"k": x + 3}, Pair(x + 4, None), Fit(x + 5, "f"), collections.OrderedDict(z=x + 6))
+
+    one, (two,), three, four, five, six = interop.adapt(nested, "numpy")(t)
+    for k, x in enumerate((one, two, three["k"], four.first, five.slope, six["z"]), start=1):
+        assert torch.equal(x, torch.full((2,), float(k)))
+    assert type(four) is Pair
+    assert four.second is None
+    assert five.name == "f"
+    assert type(six) is collections.OrderedDict
+
+
+def test_what_holds_no_array_is_passed_as_it_is(torch):
+    mine, also, t = [1, [2]], {"a": object()}, torch.zeros(1)
+    _, (x, y, z), _ = interop.adapt(kinds, "numpy")(mine, also, [t, mine])
+    assert x is mine
+    assert y is also
+    assert z[1] is mine
+
+
+def test_named_tuples_of_c(torch):
+    made = interop.adapt(torch.max, "torch")(np.array([[1.0, 3.0], [2.0, 0.0]]), dim=1)
+    assert type(made) is torch.return_types.max
+    assert made.values.tolist() == [3, 2]
+    assert type(made.indices) is np.ndarray
+
+
+def test_results_that_are_no_arrays_pass_through(torch):
+    t = torch.ones(3)
+    assert interop.adapt(np.shape, "numpy")(t) == (3,)
+    assert interop.adapt(np.allclose, "numpy")(t, t) is True
+    assert interop.adapt(lambda x: None, "numpy")(t) is None
+    assert interop.adapt(lambda x: torch.zeros(1), "numpy")(np.ones(1)).dtype is torch.float32  # of no business of it
+
+
+def test_numbers_of_numpy_are_arrays_without_dimensions(torch):
+    """NumPy returns them in place of such arrays."""
+    made = interop.adapt(np.sum, "numpy")(torch.ones(3))
+    assert type(made) is torch.Tensor
+    assert made.shape == ()
+    assert made == 3
+    assert type(interop.adapt(np.sum, "numpy")(np.ones(3))) is np.float64
+
+
+def test_arrays_of_the_library_pass_through(torch):
+    x = np.arange(3.0)
+    call = interop.adapt(kinds, "numpy")
+    _, (same, t), _ = call(x, torch.ones(1))
+    assert same is x
+    assert type(t) is torch.Tensor
+    assert type(interop.adapt(lambda a, b: b + a, "numpy")(x, torch.ones(3))) is np.ndarray
+    masked = np.ma.masked_array([1, 2], [True, False])
+    assert call(masked)[1][0] is masked
+    weight = torch.ones(2, requires_grad=True)
+    assert interop.adapt(torch.sum, "torch")(weight).requires_grad
+
+
+def test_a_result_that_is_a_view_of_an_argument(torch):
+    t = torch.arange(6.0).reshape(2, 3)
+    made = interop.adapt(np.transpose, "numpy")(t)
+    assert made.shape == (3, 2)
+    made[0, 1] = 9
+    assert t[1, 0] == 9
+
+
+def test_results_keep_their_memory(torch):
+    made = interop.adapt(np.add, "numpy")(torch.ones(1000), 1)
+    gc.collect()
+    junk = [np.full(1000, -1.0, "float32") for _ in range(50)]
+    assert (made == 2).all()
+    del junk
+
+
+def test_arguments_are_let_go(torch):
+    t = torch.ones(3)
+    gone = weakref.ref(t)
+    made = scaled(t)
+    del t
+    gc.collect()
+    assert gone() is None
+    assert made.tolist() == [2, 2, 2]
+
+
+def test_calls_without_arrays(torch):
+    assert type(interop.adapt(np.arange, "numpy")(3)) is np.ndarray
+    with pytest.raises(ValueError, match=r"adapt\(arange\): stream is given, but no argument is an array; accepted"):
+        interop.adapt(np.arange, "numpy")(3, stream=1)
+
+
+# ---- what is written to ----
+
+
+def test_out_is_the_callers_own_array(torch):
+    t, out = torch.arange(3.0), torch.zeros(3)
+    assert scaled(t, out=out) is out
+    assert out.tolist() == [0, 2, 4]
+    add = interop.adapt(np.add, "numpy", writes="out")
+    assert add(t, t, out) is out
+    assert add(t, 1.0, out=(out,)) is out
+    assert out.tolist() == [1, 2, 3]
+    x = np.zeros(3, "float32")
+    assert scaled(t, out=x) is x  # of another library than the first
+    assert x.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("writes", [None, "x", 0, ["x"]])
+def test_read_only_arrays_are_refused_where_they_may_be_written_to(torch, host_jax, writes):
+    def negate(x, y=None):
+        return torch.negative(x)
+
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    call = interop.adapt(negate, "torch", writes=writes)
+    for x in (frozen, host_jax.numpy.ones(3)):
+        with pytest.raises(TypeError, match=r"adapt\(negate\): x is read-only, and the .* writes= with the"):
+            call(x)
+    assert interop.adapt(negate, "torch", writes=())(frozen).tolist() == [-1] * 3
+    assert interop.adapt(negate, "torch", writes="y")(frozen).tolist() == [-1] * 3
+    with pytest.raises(TypeError, match="y is read-only"):
+        interop.adapt(negate, "torch", writes="y")(np.ones(3), frozen)
+
+
+def test_numpy_refuses_such_writes_itself(host_jax):
+    x = host_jax.numpy.ones(3)
+    assert interop.adapt(np.sum, "numpy", copy=None, writes=())(x) == 3
+    assert interop.adapt(lambda x: x.flags.writeable, "numpy")(x) is False
+    with pytest.raises(ValueError, match="read-only"):
+        interop.adapt(np.ndarray.sort, "numpy")(x)
+    with pytest.raises(TypeError, match="a is read-only"):
+        interop.adapt(lambda a: a, "numpy", writes="a")(x)
+
+
+def test_torch_counts_the_writes(torch):
+    t, out = torch.ones(3), torch.zeros(3)
+    versions = t._version, out._version
+    scaled(t, out=out)
+    assert (t._version, out._version) == (versions[0], versions[1] + 1)
+    interop.adapt(doubled, "numpy")(t)  # which may write to any
+    assert t._version == versions[0] + 1
+    interop.adapt(doubled, "numpy", writes=())(t)
+    assert t._version == versions[0] + 1
+    weight = torch.ones(3, requires_grad=True)
+    lost = weight * t
+    scaled(torch.ones(3), out=t)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        lost.sum().backward()
+
+
+def test_inference_tensors_are_not_written(torch):
+    with torch.inference_mode():
+        t = torch.ones(3)
+    assert scaled(t).tolist() == [2, 2, 2]
+    with pytest.raises(TypeError, match=r"adapt\(doubled\): out is memory of a torch inference tensor"):
+        scaled(torch.ones(3), out=t)
+    with torch.inference_mode():
+        assert scaled(torch.ones(3), out=t) is t
+
+
+def several(a, b, *rest, out=None, **more):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("writes", "written"),
+    [
+        ("a", ["a"]),
+        (1, ["b"]),
+        ("rest", ["rest"]),
+        (2, ["rest"]),
+        (["out", "more"], ["out", "unknown"]),
+        ("unknown", ["unknown"]),
+        ((), []),
+        (None, ["a", "b", "rest", "out", "unknown"]),
+    ],
+)
+def test_writes_names_parameters(torch, writes, written):
+    frozen = np.broadcast_to(np.ones(1), (3,))  # read-only
+    call = interop.adapt(functools.wraps(several)(lambda *a, **k: None), "torch", writes=writes)
+    t = torch.ones(3)
+    places = {"a": (frozen, t, t), "b": (t, frozen, t), "rest": (t, t, frozen)}
+    for name in ("a", "b", "rest", "out", "unknown"):
+        arguments, named = (places[name], {}) if name in places else ((t, t), {name: frozen})
+        if name in written:
+            with pytest.raises(TypeError, match="is read-only"):
+                call(*arguments, **named)
+        else:
+            call(*arguments, **named)
+
+
+def test_writes_of_functions_without_a_signature(torch):
+    def plain(*args, **kwargs):
+        return torch.ones(1)
+
+    plain.__signature__ = "none"
+    with pytest.raises(TypeError):
+        inspect.signature(plain)
+    frozen = np.broadcast_to(np.ones(1), (3,))
+    call = interop.adapt(plain, "torch", writes=["out", 1])
+    call(frozen, torch.ones(1), other=frozen)
+    for arguments, named, name in (((frozen, frozen), {}, "argument 1"), ((), {"out": frozen}, "out")):
+        with pytest.raises(TypeError, match=f"{name} is read-only"):
+            call(*arguments, **named)
+
+
+# ---- what is refused ----
+
+
+def test_tensors_that_require_grad_raise(torch):
+    weight = torch.ones(3, requires_grad=True)
+    with pytest.raises(BufferError, match=r"^interop.adapt\(doubled\): x requires grad"):
+        scaled(weight)
+    with torch.no_grad():
+        assert scaled(weight).tolist() == [2, 2, 2]
+    with pytest.raises(BufferError, match="the result requires grad"):
+        interop.adapt(lambda x: weight * x, "torch")(np.ones(3, "float32"))
+
+
+def test_arrays_that_the_library_cannot_take(torch, host_jax):
+    total = interop.adapt(torch.sum, "torch")
+    x = np.arange(4.0)[::-1]
+    message = r"^interop.adapt\(sum\): argument 0: torch has no negative strides; argument 0 is float64 of shape \(4,\)"
+    with pytest.raises(ValueError, match=message + ".*or let the call copy it, by copy=None, and writes= without it$"):
+        total(x)
+    with pytest.raises(ValueError, match="or let the call copy it, by copy=None$"):
+        interop.adapt(torch.sum, "torch", writes=())(x)
+    copying = interop.adapt(torch.cumsum, "torch", writes=(), copy=None)
+    assert copying(x, 0).tolist() == [3, 5, 6, 6]
+    flip = interop.adapt(np.flip, "numpy", writes=())
+    with pytest.raises(ValueError, match=r"adapt\(flip\): the result: torch has no negative strides.*by copy=None$"):
+        flip(torch.arange(3.0))
+    assert interop.adapt(np.flip, "numpy", writes=(), copy=None)(torch.arange(3.0)).tolist() == [2, 1, 0]
+    strided = interop.adapt(host_jax.numpy.negative, "jax", copy=None)(np.arange(6.0)[::2])
+    assert strided.tolist() == [0, -2, -4]
+
+
+def test_what_is_written_to_is_not_copied(torch):
+    x = np.arange(4.0)[::-1]
+    with pytest.raises(ValueError, match="negative strides"):
+        interop.adapt(torch.sum, "torch", copy=None)(x)
+
+
+def test_other_things_that_are_no_arrays_of_values(torch, jax):
+    call = interop.adapt(torch.negative, "torch", writes=())
+    with pytest.raises(TypeError, match=r"adapt\(negative\): argument 0 is numpy.ma"):
+        call(np.ma.masked_array([1.0]))
+    with pytest.raises(TypeError, match=r"adapt\(negative\): argument 0 is a JAX tracer"):
+        jax.jit(call)(jax.numpy.ones(3))
+    dask = machine.need("dask")
+    with pytest.raises(TypeError, match=r"adapt\(negative\): argument 0 is dask"):
+        call(dask.ones(3))
+
+
+def test_host_arrays_have_no_stream(torch):
+    with pytest.raises(ValueError, match=r"adapt\(doubled\): stream is given, but x is in host memory"):
+        scaled(torch.ones(3), stream=1)
+
+
+def test_exceptions_arrive_as_they_are(torch):
+    class MineError(Exception):
+        pass
+
+    def fails(x):
+        raise MineError("as it is")
+
+    with pytest.raises(MineError, match="^as it is$"):
+        interop.adapt(fails, "numpy")(torch.ones(1))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
+        interop.adapt(doubled, "numpy")(torch.ones(1), nothing=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "exception", "message"),
+    [
+        ((3, "numpy"), {}, TypeError, "function is int; accepted: a callable"),
+        ((doubled, "mlx"), {}, ValueError, "library is 'mlx'; accepted: 'torch', "),
+        ((doubled, None), {}, ValueError, "library is None; accepted"),
+        ((doubled, "numpy"), {"copy": True}, ValueError, "copy is True; accepted: False, or None"),
+        ((doubled, "numpy"), {"writes": "y"}, ValueError, "writes is 'y'; accepted: the parameters .* x, scale, out"),
+        (
+            (doubled, "numpy"),
+            {"writes": 2},
+            ValueError,
+            "writes is 2; accepted: the position .* from 0 to 1",
+        ),
+        ((doubled, "numpy"), {"writes": -1}, ValueError, "writes is -1; accepted"),
+        ((doubled, "numpy"), {"writes": 1.5}, TypeError, "writes is 1.5; accepted: None, the name"),
+        ((doubled, "numpy"), {"writes": [None]}, TypeError, "writes has None; accepted"),
+        ((doubled, "numpy"), {"writes": True}, TypeError, "writes is True; accepted"),
+    ],
+)
+def test_bad_arguments_of_adapt(arguments, named, exception, message):
+    with pytest.raises(exception, match=f"^interop.adapt: {message}"):
+        interop.adapt(*arguments, **named)
+
+
+def test_a_library_that_is_not_installed(tmp_path):
+    said = alone.run(
+        """
+        import sys
+        sys.modules["cupy"] = None
+        call = interop.adapt(len, "cupy")
+        try:
+            call(np.ones(3))
+        except ModuleNotFoundError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert said == "interop.adapt(len): library is 'cupy', which is not installed\n"
+
+
+# ---- the object ----
+
+
+def test_it_is_like_the_function():
+    assert scaled.__name__ == "doubled"
+    assert scaled.__doc__ == doubled.__doc__
+    assert scaled.__wrapped__ is doubled
+    assert repr(scaled) == f"interop.adapt({__name__}.doubled, 'numpy', writes='out')"
+    assert repr(interop.adapt(np.convolve, "numpy", copy=None)) == "interop.adapt(numpy.convolve, 'numpy', copy=None)"
+    assert str(inspect.signature(scaled)) == "(x, scale=2, *, out=None, stream=None)"
+    assert list(inspect.signature(interop.adapt(several, "torch")).parameters)[-2:] == ["stream", "more"]
+    assert (
+        repr(interop.adapt(functools.partial(doubled, scale=3), "torch"))
+        == f"interop.adapt({__name__}.doubled, 'torch')"
+    )
+
+
+def test_it_is_pickled(torch):
+    call = interop.adapt(np.convolve, "numpy", writes=["a"], copy=None)
+    again = pickle.loads(pickle.dumps(call))
+    assert again == call
+    assert hash(again) == hash(call)
+    assert again is not call
+    assert again != interop.adapt(np.convolve, "numpy")
+    assert again(torch.ones(2), torch.ones(2)).tolist() == [1, 2, 1]
+
+
+def test_in_the_place_of_the_function_it_is_pickled_by_name(tmp_path):
+    alone.run(
+        """
+        import pickle
+
+        def total(x):
+            return np.sum(x)
+
+        total = interop.adapt(total, "numpy")
+        assert pickle.loads(pickle.dumps(total)) is total
+        """,
+        tmp_path,
+    )
+
+
+def test_as_the_call_of_an_operator(torch, host_jax):
+    call = interop.adapt(np.cumsum, "numpy", writes=(), copy=None)
+    operator = interop.operator("test_adapt::cumsum", call, "a[n] -> [n]")
+    assert operator(torch.ones(3)).tolist() == [1, 2, 3]
+    assert type(operator(np.ones(3))) is np.ndarray
+    made = operator(host_jax.numpy.ones(3))
+    assert isinstance(made, host_jax.Array)
+    assert made.tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match="stream is given"):
+        operator(torch.ones(3), stream=1)
+    calls = [interop.adapt(doubled, "numpy", writes=()) for _ in range(2)]
+    assert interop.operator("test_adapt::twice", calls[0], "x[n] -> [n]") == interop.operator(
+        "test_adapt::twice", calls[1], "x[n] -> [n]"
+    )
+
+
+def test_explain(torch):
+    plan = interop.explain(scaled, torch.ones(3), out=np.zeros(3, "float32"))
+    assert [(x.name, x.library, x.shape, x.dtype) for x in plan.arguments] == [
+        ("x", "torch", (3,), "float32"),
+        ("out", "numpy", (3,), "float32"),
+    ]
+    assert (plan.result_library, plan.result_shape, plan.device, plan.stream) == ("torch", None, "cpu", None)
+    assert plan.copies == ()
+    assert "what the function returns" in str(plan)
+    copying = interop.adapt(torch.cumsum, "torch", writes=(), copy=None)
+    (copy,) = interop.explain(copying, np.arange(4.0)[::-1], 0).copies
+    assert copy == "argument 0: copied, as torch has no negative strides"
+    with pytest.raises(ValueError, match="negative strides"):
+        interop.explain(interop.adapt(torch.sum, "torch", copy=None), np.arange(4.0)[::-1])
+    with pytest.raises(TypeError, match="is given no arrays"):
+        interop.explain(scaled, 3)
+
+
+def test_registered_libraries(torch):
+    class Grid:
+        __slots__ = ("values",)
+
+        def __init__(self, values):
+            self.values = values
+
+    grid = Grid(np.arange(3.0))
+    call = interop.adapt(kinds, "torch")
+    assert call(grid)[0] == [Grid]  # no array yet
+    interop.register(Grid, name="grids", export=lambda grid: grid.values)
+    types, (same,), _ = call(grid)
+    assert types == [torch.Tensor]
+    assert same is grid
+    assert type(interop.adapt(torch.negative, "torch")(grid)) is interop.Array
+
+
+def test_threads(torch):
+    def work(k):
+        t = torch.full((100,), float(k))
+        return all((scaled(t, k) == k * k).all() for _ in range(50))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_inside_torch_compile(torch):
+    """The compiler leaves the call as it is."""
+    compiled = torch.compile(lambda x: scaled(x + 1) + 1, backend="eager")
+    assert compiled(torch.ones(3)).tolist() == [5, 5, 5]
+
+
+def test_the_label_is_that_of_the_call():
+    call = interop.adapt(functools.partial(doubled), "numpy")
+    with pytest.raises(ValueError, match=re.escape("interop.adapt(doubled): stream is given")):
+        call(np.ones(1), stream=1)
