@@ -37,6 +37,7 @@ if _core.build_info().get("version") != __version__:
     )
 
 from interop._adapt import Adapted, adapt
+from interop._adopt import Adopted, adopt
 from interop._autotune import autotune
 from interop._compiled import CompiledFunction
 from interop._convert import asarray, convert
@@ -89,6 +90,7 @@ _atexit.register(_core.close, 0.8)
 
 __all__ = [  # not "jax": a star import would load JAX
     "Adapted",
+    "Adopted",
     "Array",
     "CompiledFunction",
     "CudaError",
@@ -108,6 +110,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "abs",
     "adapt",
     "add",
+    "adopt",
     "arange",
     "asarray",
     "autotune",

@@ -10,6 +10,7 @@ from typing import Any
 
 from interop import _core, _elementwise
 from interop._adapt import Adapted
+from interop._adopt import Adopted
 from interop._arguments import named, refuse_call_of, shown
 from interop._compiled import CompiledFunction
 from interop._core import Array
@@ -97,8 +98,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     ----------
     function : callable
         A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, what
-        `interop.elementwise`, `interop.kernel`, `interop.operator` or `interop.adapt` makes, or a C function of
-        `interop.load` that takes arrays.
+        `interop.elementwise`, `interop.kernel`, `interop.operator`, `interop.adapt` or `interop.adopt` makes, or a C
+        function of `interop.load` that takes arrays.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -137,6 +138,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         return _explain_expression(function, *args, **kwargs)
     if isinstance(function, Operator):
         return _explain_operator(function, *args, **kwargs)
+    if isinstance(function, Adopted):
+        return _explain_adopted(function, *args, **kwargs)
     if isinstance(function, Adapted):
         return _explain_adapted(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function) if inspect.isfunction(function) else None
@@ -144,7 +147,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
         raise TypeError(
             f"interop.explain: function is {shown(function)}; accepted: {accepted}, and what "
-            "interop.elementwise, interop.kernel, interop.load, interop.operator and interop.adapt make"
+            "interop.elementwise, interop.kernel, interop.load, interop.operator, interop.adapt and interop.adopt make"
         )
     try:
         inspect.signature(function).bind(*args, **kwargs)
@@ -237,6 +240,11 @@ def _explain_kernel(
     return _explanation(function._label, found)
 
 
+def _explain_adopted(function: Adopted, /, *args: Any, stream: Any = None, **named: Any) -> Explanation:
+    found = function._call(args, named, stream, True)
+    return _explanation(function._label, found | {"workspace_bytes": 0, "algorithm": f"the {function.__doc__}"})
+
+
 def _explain_expression(function: Expression, *arrays: Any, **options: Any) -> Explanation:
     found = _core.explain(function._calls, arrays, options)
     if isinstance(found, dict):
@@ -293,7 +301,7 @@ _MADE_COMPACT = {
 def _called(call: Any) -> str:
     if isinstance(call, dict):
         return ", ".join(f"for {device!r} {_called(function)}" for device, function in call.items())
-    if isinstance(call, Kernel | Function | CompiledFunction | Expression):
+    if isinstance(call, Kernel | Function | CompiledFunction | Expression | Adopted):
         return repr(call)
     return f"the Python function {getattr(call, '__qualname__', call)}"
 

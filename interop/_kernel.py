@@ -12,7 +12,7 @@ from interop import _core
 from interop._arguments import named, shown, type_name
 from interop._core import CudaError
 from interop._cuda import images
-from interop._functions.array_function import ArrayFunction, ShapeRule
+from interop._functions.array_function import ArrayFunction, Launch, ShapeRule, extents_of
 from interop._functions.identity import Identity
 from interop._functions.image_declaration import check_bytes, signature_of
 from interop._functions.kernel_declaration import NAME, parameters_of
@@ -182,7 +182,6 @@ def _check_compiler(compiler: object, source: object, options: dict[str, Any]) -
 
 Compiler = Literal["nvrtc", "nvcc"]
 _FILE_NAME = re.compile(r"[^\n;{}()]*\.(?:cu|cuh|cc|cpp|cxx|h|hpp|hxx|ptx|cubin|fatbin)")
-Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
 
 
 def _declared(
@@ -225,6 +224,8 @@ class Kernel(ArrayFunction):
     It returns None; or, after `returning`, arrays. `globals` has the variables of the code that the kernel is in.
     """
 
+    _maker = "interop.kernel"
+
     def __init__(
         self,
         source: Source,
@@ -236,7 +237,7 @@ class Kernel(ArrayFunction):
         program: Program | None = None,
     ) -> None:
         """Take what `kernel` is given, and the program that it shares; without one, it has its own."""
-        label = f"interop.kernel({name!r})"
+        label = f"{self._maker}({name!r})"
 
         def refuse(what: str) -> ValueError:
             return ValueError(f"{label}: {what}")
@@ -255,8 +256,7 @@ class Kernel(ArrayFunction):
         self._text = described(f"{name}({declared})", reads)
         self.__name__ = self.__qualname__ = name
         self.__doc__ = self._text
-        #: The grid or the threads, where they depend on the arguments; None for the other one, or for both.
-        self._extents = tuple(extent if callable(extent) else None for extent in launch[:2])
+        self._extents = extents_of(launch)
         self._has_extent = self._extents != (None, None)
         self._is_plain = self._is_direct and not self._has_extent
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
@@ -309,20 +309,6 @@ class Kernel(ArrayFunction):
         if self._is_direct and not results:
             return self._calls.call_with(args, self._like, _NONE, launch, stream, execution, False)
         return self._call(args, results, launch, stream, execution, False)
-
-    def _launch(self, args: tuple[Any, ...], given: Launch) -> Launch:
-        """Return the options of a call with what they are functions of put in."""
-        grid, threads = given[:2] if given[0] is not None or given[1] is not None else self._extents
-        what = "grid" if callable(grid) else "threads"
-        try:
-            if callable(grid):
-                grid = grid(*args)
-            if callable(threads):
-                threads = threads(*args)
-        except Exception as error:
-            self._add_note(error, what)
-            raise
-        return (grid, threads, *given[2:])
 
     def _call(
         self,

@@ -168,7 +168,7 @@ def operator(
 
 
 def _call_of(label: str, call: Any, signature: Signature, sizes: Mapping[str, SizeRule]) -> calls.Call:
-    if isinstance(call, ArrayFunction):
+    if isinstance(call, ArrayFunction) and call._is_declared:
         return calls.of_array_function(label, call, signature, sizes)
     if isinstance(call, Expression):
         return calls.of_expression(label, call, call.parameters, signature, sizes)

@@ -12,11 +12,18 @@ from interop._arguments import known_keywords
 from interop._functions.identity import Identity
 from interop._functions.parameters import Parameter
 
-__all__ = ["ArrayFunction", "ShapeRule"]
+__all__ = ["ArrayFunction", "Launch", "ShapeRule", "extents_of"]
 
 ShapeRule = str | Callable[..., int | Sequence[int]]
 #: Of the arguments, of the rules of the results to be made, and of those of the results among the arguments.
 Core = Callable[[tuple[Any, ...], dict[int, Any], dict[int, Any]], Any]
+Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
+
+
+def extents_of(launch: Launch) -> tuple[Any, Any]:
+    """Return the grid or the threads, where they depend on the arguments; None for the other one, or for both."""
+    grid, threads = launch[:2]
+    return grid if callable(grid) else None, threads if callable(threads) else None
 
 
 class ArrayFunction:
@@ -27,6 +34,8 @@ class ArrayFunction:
     _tail: tuple[Any, ...]  # what a plain call of it is given behind the arguments and the rules
     _in_graphs = False  # does it say that XLA may record it into a CUDA graph?
     _content: str | None = None  # the key of `identity.content_key`, once it is known
+    _is_declared = True  # is it known of each parameter whether it is an array, and of which dtype?
+    _extents: tuple[Any, Any] = (None, None)  # of a kernel: see `extents_of`
 
     def __init__(
         self,
@@ -163,6 +172,20 @@ class ArrayFunction:
             )
         results = {name: x for name in self._shapes if (x := named.get(name)) is not None}
         return tuple(values[name] for name in self._given), results
+
+    def _launch(self, args: tuple[Any, ...], given: Launch) -> Launch:
+        """Return the options of a kernel's call with what they are functions of put in."""
+        grid, threads = given[:2] if given[0] is not None or given[1] is not None else self._extents
+        what = "grid" if callable(grid) else "threads"
+        try:
+            if callable(grid):
+                grid = grid(*args)
+            if callable(threads):
+                threads = threads(*args)
+        except Exception as error:
+            self._add_note(error, what)
+            raise
+        return (grid, threads, *given[2:])
 
     def _run(self, core: Core, args: tuple[Any, ...], results: dict[str, Any], looks: bool) -> Any:
         """Call `core` with what `_bind` has returned, and the rules of the results; return what the call returns.

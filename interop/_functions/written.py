@@ -8,7 +8,7 @@ from typing import Any
 
 from interop._arguments import shown
 
-__all__ = ["Written"]
+__all__ = ["Written", "names_in"]
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -28,7 +28,7 @@ class Written:
         self._rest = self._others = False  # are those written that `*` and `**` of the signature take?
         if writes is None:
             return
-        named = _names_in(label, writes)
+        named = names_in(label, writes)
         for name in named:
             if isinstance(name, int):
                 self._add_place(label, name, parameters)
@@ -76,7 +76,8 @@ class Written:
         return self._others and argument not in self.names
 
 
-def _names_in(label: str, writes: Any) -> list[str | int]:
+def names_in(label: str, writes: Any) -> list[str | int]:
+    """Return the names and positions that `writes` has; TypeError for anything else."""
     accepted = "None, the name of a parameter or its position, or several of these; () where it writes to none"
     if isinstance(writes, str | int) and not isinstance(writes, bool):
         return [writes]

@@ -28,7 +28,7 @@ def check_devices(label: str, call: Mapping[Any, Any]) -> None:
             raise ValueError(f"{label}: call has {shown(key)}; accepted: {_ACCEPTED}")
         if not callable(function):
             raise TypeError(f"{label}: call[{key!r}] is {type_name(function)}; accepted: {ACCEPTED}")
-        if isinstance(function, ArrayFunction):
+        if isinstance(function, ArrayFunction) and function._is_declared:
             _check_memory(label, key, function)
 
 

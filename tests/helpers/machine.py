@@ -20,6 +20,7 @@ REQUIREMENTS = {  # name -> module
     "warp": "warp",
     "tvm_ffi": "tvm_ffi",
     "cuda_core": "cuda.core.utils",
+    "triton": "triton",
     "paddle": "paddle",
     "tensorflow": "tensorflow",
     "matplotlib": "matplotlib",

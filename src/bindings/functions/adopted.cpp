@@ -73,7 +73,7 @@ class AdoptedCall {
     views.reserve(static_cast<size_t>(count_));
     for (int i = 0; i < count_; ++i) {
       if (!tensors_[i] || is_own(values_[i])) continue;
-      const nb::handle owner = values_[i].is_valid() ? values_[i] : results;
+      const nb::handle owner = values_[i].is_valid() ? values_[i] : nb::handle(results);
       views.push_back(exchange::view_within_call(*tensors_[i], gpu, owner));
       values_[i] = views.back();
     }
@@ -209,6 +209,9 @@ void bind_adopted(nb::module_& m) {
                    "bool, /) -> typing.Any"),
            "Call it with an argument for each parameter but the results that are made. Returns these, or what it "
            "returns.");
+  m.def(
+      "address_of", [](const exchange::Array& array) { return reinterpret_cast<uintptr_t>(array.data); }, nb::arg(),
+      nb::sig("def address_of(array: Array, /) -> int"), "Where its first element is, ordered with nothing.");
 }
 
 }  // namespace interop::bindings
