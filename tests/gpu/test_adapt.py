@@ -78,7 +78,7 @@ def test_a_numba_kernel_of_torch_tensors(torch, numba):
                 out[k] = x[k] + 1
 
         def run(x, out):
-            add_one[(x.size + 255) // 256, 256](x, out)
+            add_one[COUNT // 8, 8](x, out)  # Numba warns of grids that leave the card idle
             return out
 
         call = interop.adapt(run, "numba", writes="out")
