@@ -47,7 +47,8 @@ def adapt(
     Returns
     -------
     Adapted
-        A function with the arguments of `function`, and ``stream``. It returns what `function` returns.
+        A function with the arguments of `function`, and ``stream``, which is the call's also where `function` has a
+        parameter of that name. It returns what `function` returns.
 
     Raises
     ------

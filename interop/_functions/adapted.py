@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +23,6 @@ from interop._memory.moving import beside
 
 __all__ = ["Argument", "Call", "Foreign"]
 
-#: Libraries with no stream that Python could ask for: a call that they lead runs on that of the function's library.
-_WITHOUT_STREAM = ("jax", "interop", "tensorflow")
 #: Functions of JAX write to nothing, and calls of interop check, and count, what they write to themselves.
 _CAREFUL = ("jax", "interop")
 
@@ -38,7 +38,7 @@ class Foreign:
     copies: bool  #: may an array be copied that the library cannot take?
 
 
-@dataclass
+@dataclass(slots=True)
 class Argument:
     """An array among the arguments."""
 
@@ -80,21 +80,25 @@ class Call:
             self.work = self._choose()
 
     def _find(self) -> Iterator[Argument]:
-        target, written = self.foreign.target, self.foreign.written
-        passed: list[tuple[str, int | str, Any]] = [
-            (written.name_of(place), place, x) for place, x in enumerate(self.args)
-        ]
-        passed += [(key, key, x) for key, x in self.kwargs.items()]
-        for name, key, value in passed:
-            is_written = target.name not in _CAREFUL and written.has(key)
+        passed: Iterator[tuple[int | str, Any]] = itertools.chain(enumerate(self.args), self.kwargs.items())
+        for key, value in passed:
             for x in leaves(value):
-                if target.owns(self.module, x):
-                    yield Argument(x, name, None, is_written)
+                if self.foreign.target.owns(self.module, x):
+                    yield self._argument(x, key, is_own=True)
                 elif is_array(x):
-                    view = _core.asarray(x, self.foreign.label, None, name)
-                    if is_written and (written.is_said or not target.keeps_read_only):
-                        _core.check_foreign_write(view, self.foreign.label, name, _WRITABLE)
-                    yield Argument(x, name, view, is_written)
+                    yield self._argument(x, key, is_own=False)
+
+    def _argument(self, x: Any, key: int | str, is_own: bool) -> Argument:
+        foreign = self.foreign
+        target, written, label = foreign.target, foreign.written, foreign.label
+        name = written.name_of(key) if isinstance(key, int) else key
+        if is_own:
+            return Argument(x, name, None, False)
+        is_written = target.name not in _CAREFUL and written.has(key)
+        view = _core.asarray(x, label, None, name)
+        if is_written and (written.is_said or not target.keeps_read_only):
+            _core.check_foreign_write(view, label, name, _WRITABLE)
+        return Argument(x, name, view, is_written)
 
     def _device(self) -> int:
         """Return the index of the device that the arrays are on, -1 for host memory."""
@@ -128,11 +132,8 @@ class Call:
         """Return the stream on which the function is to work."""
         if self.given is not None:
             return self.given
-        view = self.lead.view
-        if view is None or view.stream is None:
-            return self.home  # type: ignore[return-value]
-        is_led = self.lead_library not in _WITHOUT_STREAM or _names_stream(self.lead.x)
-        return view.stream if is_led else self.home  # type: ignore[return-value]
+        named = None if self.lead.view is None else _core.producer_stream(self.lead.view)
+        return self.home if named is None else named  # type: ignore[return-value]
 
     @property
     def lead_library(self) -> str:
@@ -150,7 +151,12 @@ class Call:
                 for argument in self.others:
                     argument.converted = self._taken(argument)
                 by_id = {id(argument.x): argument.converted for argument in self.others}
-                args, kwargs = mapped((self.args, dict(self.kwargs)), lambda x: by_id.get(id(x), x))
+
+                def converted(x: Any) -> Any:
+                    return by_id.get(id(x), x)
+
+                args = [mapped(x, converted) for x in self.args]
+                kwargs = {name: mapped(x, converted) for name, x in self.kwargs.items()}
                 return self._handed_over(function(*args, **kwargs))
         finally:
             self._order_back()
@@ -240,7 +246,7 @@ class Call:
         if self.lead.view is None:
             return mapped(result, lambda y: originals[id(y)] if id(y) in originals else self._on_given(y))
         to = TARGETS.get(self.lead_library, TARGETS["interop"])
-        module = importlib.import_module(to.module)
+        module = sys.modules.get(to.module) or importlib.import_module(to.module)
 
         def hand_over(y: Any) -> Any:
             if id(y) in originals:
@@ -252,7 +258,9 @@ class Call:
             array = _core.asarray(y, self.foreign.label, self.given, _RESULT)
             if self.foreign.copies and _is_on_gpu(array) != self._is_led_on_gpu:
                 array = self._copied(array, "device" if self._is_led_on_gpu else "host", _RESULT)
-            return self._converted(to, module, array, self.given, _RESULT)
+            # An array of Numba is bound to its stream, as there is no current one that it could be ready on.
+            stream = self.work if to.name == "numba" else self.given
+            return self._converted(to, module, array, stream, _RESULT)
 
         return mapped(result, hand_over)
 
@@ -295,17 +303,16 @@ class Call:
             return (
                 "given by stream=" if self.work == self.given else "that of the function's library, joined with stream="
             )
-        library = self.foreign.target.name if self.work == self.home else self.lead_library
-        if library == self.lead_library:
-            return f"the current one of {library}, the library of {self.lead.name}"
-        return f"the current one of {library}, the library of the function"
+        if self.lead.view is not None and _core.producer_stream(self.lead.view) is None:
+            return f"the current one of {self.foreign.target.name}, the library of the function"
+        return f"the current one of {self.lead_library}, the library of {self.lead.name}, or the one that it names"
 
     def waits(self) -> Iterator[str]:
         if self.work is None:
             return
         in_turn = "" if self.given is not None else ", which waits for the call in turn"
         for argument in self.arguments:
-            theirs = self.home if argument.view is None else argument.view.stream
+            theirs = self.home if argument.view is None else _core.producer_stream(argument.view)
             if theirs is not None and theirs != self.work:
                 yield f"{argument.name}: the call waits for stream {theirs:#x}{in_turn}"
 
@@ -313,9 +320,9 @@ class Call:
         if self.work is None:
             return
         for argument in self.arguments:
-            theirs = self.foreign.target.name if argument.view is None else _core.route(argument.x)[0]
-            is_others = argument.view is not None and theirs in _WITHOUT_STREAM and argument.view is not argument.x
-            if self.given is not None or is_others:
+            view = argument.view
+            is_unordered = view is not None and view is not argument.x and _core.producer_stream(view) is None
+            if self.given is not None or is_unordered:
                 yield argument.name
 
     def copies(self) -> Iterator[str]:
@@ -347,8 +354,3 @@ _WRITABLE = (
 
 def _is_on_gpu(array: Array) -> bool:
     return array.__dlpack_device__()[0] in (CUDA, MANAGED)
-
-
-def _names_stream(x: Any) -> bool:
-    """Does an array of no known library say which stream it is ready on?"""
-    return not isinstance(x, Array) and (getattr(x, "__cuda_array_interface__", None) or {}).get("stream") is not None

@@ -11,6 +11,8 @@ from interop._libraries.arrays import is_array
 
 __all__ = ["leaves", "mapped"]
 
+_LEAVES: set[type] = set()  # types that were met, whose objects hold nothing
+
 
 def leaves(x: Any) -> Iterator[Any]:
     """Give the values in order: `x` itself where it holds no others."""
@@ -24,6 +26,8 @@ def leaves(x: Any) -> Iterator[Any]:
 
 def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
     """Return the same with what `function` makes of each value; the same objects where it changes none."""
+    if type(x) in _LEAVES:
+        return function(x)
     parts = _parts(x)
     if parts is None:
         return function(x)
@@ -36,13 +40,17 @@ def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
 def _parts(x: Any) -> list[Any] | None:
     """Return what it holds; None where it holds nothing, or cannot be made again of other parts."""
     kind = type(x)
+    if kind in _LEAVES:
+        return None
     if kind in (tuple, list):
         return list(x)
     if isinstance(x, dict):
         return list(x.values())
     if isinstance(x, list) or (isinstance(x, tuple) and (hasattr(kind, "_make") or hasattr(kind, "n_sequence_fields"))):
         return list(x)  # beside named tuples, those of C, such as torch's
-    if dataclasses.is_dataclass(x) and not isinstance(x, type) and not is_array(x):
+    if isinstance(x, type) or not dataclasses.is_dataclass(kind):
+        _LEAVES.add(kind)
+    elif not is_array(x):
         fields = dataclasses.fields(x)
         return [getattr(x, field.name) for field in fields] if all(field.init for field in fields) else None
     return None

@@ -62,6 +62,12 @@ void note_foreign_use(Array& array, std::optional<int64_t> stream, bool is_given
   exchange::note_foreign_use(array, from_int(stream), is_given, is_written);
 }
 
+nb::object producer_stream(const Array& array) {
+  const exchange::CallGuard guard;
+  const cudaStream_t stream = array.producer_stream();
+  return stream ? nb::object(nb::int_(reinterpret_cast<uintptr_t>(stream))) : nb::none();
+}
+
 void wait_stream(int64_t waiter, int64_t stream, int device) {
   const exchange::CallGuard guard;
   const cuda::DeviceGuard on_device(device);
@@ -118,6 +124,10 @@ void bind_convert(nb::module_& m) {
         nb::sig("def note_foreign_use(array: Array, stream: int | None, is_given: bool, is_written: bool) -> None"),
         "Another library's work, queued on `stream` or done on the host, uses the array: whoever uses it next waits, "
         "the stream of its producer, too, unless the stream was given; then, and where there is none, it is held.");
+  m.def("producer_stream", &producer_stream, nb::arg("array"),
+        nb::sig("def producer_stream(array: Array) -> int | None"),
+        "Of a view: the stream that its producer's array names, or on which its library works now. None if there is "
+        "none.");
   m.def("wait_stream", &wait_stream, nb::arg("waiter"), nb::arg("stream"), nb::arg("device"),
         nb::sig("def wait_stream(waiter: int, stream: int, device: int) -> None"),
         "Let one stream wait for what is queued on another. Nothing is done where they are the same.");

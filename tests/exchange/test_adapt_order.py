@@ -138,7 +138,7 @@ print(interop.explain(call, x, y, stream=home).held)
 """)
     lines = said.splitlines()
     assert lines[0] == "True cuda:0 fields None () ()"
-    assert lines[1] == "the current one of fields, the library of a"
+    assert lines[1] == "the current one of fields, the library of a, or the one that it names"
     assert lines[2].startswith("b: the call waits for stream 0x")
     assert lines[3:] == ["1", "('a', 'b')"]
 

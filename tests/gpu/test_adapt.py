@@ -78,7 +78,7 @@ def test_a_numba_kernel_of_torch_tensors(torch, numba):
                 out[k] = x[k] + 1
 
         def run(x, out):
-            add_one[(x.size + 255) // 256, 256](x, out)
+            add_one[COUNT // 8, 8](x, out)  # Numba warns of grids that leave the card idle
             return out
 
         call = interop.adapt(run, "numba", writes="out")
@@ -365,24 +365,6 @@ def test_the_memory_of_results_lives_as_long_as_they(torch, cupy):
         junk = [cupy.full((N, N), 7, "float32") for _ in range(50)]
         assert all((made == -1).all() for made in kept)
         del junk
-
-
-def test_a_result_is_dropped_behind_its_readers(torch, cupy):
-    """The memory goes back to CuPy's pool once torch's stream has read it."""
-    call = interop.adapt(cupy.negative, "cupy", writes=())
-    side, snapshot = Side(on_gpu("torch")), Snapshot((N, N))
-    x = side.make(ONES)
-    with side.current():
-        call(x)
-        synchronize()
-        made = call(x)
-        delay(side.handle)
-        snapshot.take(made.data_ptr(), side.handle)
-        del made
-        gc.collect()
-    junk = [cupy.full((N, N), 7, "float32") for _ in range(50)]
-    assert (snapshot.values() == -1).all()
-    del junk
 
 
 # ---- the host ----

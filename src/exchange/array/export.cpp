@@ -75,8 +75,9 @@ nb::object new_capsule(void* managed, const char* name, PyCapsule_Destructor des
 std::pair<int32_t, int32_t> read_pair(const char* name, nb::handle given) {
   const auto number = [&](Py_ssize_t i) -> std::optional<int32_t> {
     PyObject* const item = PyTuple_GET_ITEM(given.ptr(), i);
-    const nb::object integer =
-        PyIndex_Check(item) && !find_route(item) ? nb::steal(PyNumber_Index(item)) : nb::object();
+    // An array with one element has an index, too; an int need not be asked whether it is one, which takes long.
+    const bool is_number = PyLong_CheckExact(item) || (PyIndex_Check(item) && !find_route(item));
+    const nb::object integer = is_number ? nb::steal(PyNumber_Index(item)) : nb::object();
     if (!integer.is_valid()) {
       if (PyErr_Occurred()) nb::raise_python_error();
       return std::nullopt;
