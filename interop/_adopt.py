@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from interop import _core
+from interop import _core, _handles
 from interop._arguments import named, shown, type_name
 from interop._convert import convert
-from interop._functions import handles, launchers
+from interop._functions import launchers
 from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.identity import own_key
 from interop._functions.image_declaration import signature_of
@@ -58,9 +58,19 @@ def adopt(
     writes : name or position of a parameter, or several of these, optional
         What `kernel` writes to; ``()`` where it writes to nothing. By default it may be any argument; where the
         parameters are those of C++, any pointer that is not to ``const``.
-    grid, threads, block, shared, cluster, cooperative : optional
-        How a kernel of `cuda.core` or CuPy is launched, as `interop.kernel` has it; one of Numba has the first four. Of
-        Triton, `grid` is Triton's own: an int, a tuple, or a function of the kernel's arguments by name.
+    grid : int, tuple of up to three, or callable, optional
+        The blocks, as `interop.kernel` has it, of a kernel of `cuda.core`, CuPy or Numba. Of Triton it is Triton's own:
+        a callable is called with a dict of the arguments.
+    threads : str, int, tuple of up to three, or callable, optional
+        In place of `grid`: the threads in all, as `interop.kernel` has it. Not of Triton.
+    block : int or tuple of up to three, optional
+        The threads of a block, 256 by default. Not of Triton.
+    shared : int, optional
+        Bytes of dynamic shared memory. Not of Triton.
+    cluster : int or tuple of up to three, optional
+        The blocks of a cluster, of a kernel of `cuda.core` or CuPy.
+    cooperative : bool, optional
+        Launch so that all blocks run at once, of a kernel of `cuda.core` or CuPy.
     options : mapping, optional
         Constants and options of a Triton kernel, such as ``{"BLOCK": 1024, "num_warps": 8}``.
 
@@ -134,7 +144,7 @@ def adopt(
         "options": options,
     }
     launch = {name: value for name, value in launch.items() if value is not None}
-    takes = _OF_KERNELS if isinstance(found, handles.Handle) else found.takes
+    takes = _OF_KERNELS if isinstance(found, _handles.Handle) else found.takes
     for name in launch:
         if name not in takes:
             raise ValueError(
@@ -142,7 +152,7 @@ def adopt(
                 f"{', '.join(takes) or 'no options of a launch'}"
             )
     made_of = (kernel, signature, writes, launch)
-    return AdoptedKernel(found, made_of, {}) if isinstance(found, handles.Handle) else Adopted(found, made_of, {})
+    return AdoptedKernel(found, made_of, {}) if isinstance(found, _handles.Handle) else Adopted(found, made_of, {})
 
 
 _OF_KERNELS = ("grid", "threads", "block", "shared", "cluster", "cooperative")
@@ -152,18 +162,18 @@ _FINDERS: dict[tuple[str, str], Any] = {
     ("tvm_ffi", "Function"): launchers.TvmFunction,
     ("numba", "CUDADispatcher"): launchers.NumbaKernel,
     ("triton", "KernelInterface"): launchers.TritonKernel,
-    ("cupy", "RawKernel"): handles.of_cupy,
-    ("cuda", "Kernel"): handles.of_cuda_core,
+    ("cupy", "RawKernel"): _handles.of_cupy,
+    ("cuda", "Kernel"): _handles.of_cuda_core,
 }
 
 
-def _found(kernel: Any) -> launchers.Launcher | handles.Handle:
+def _found(kernel: Any) -> launchers.Launcher | _handles.Handle:
     """Return what `kernel` is, by the names of its type, as none of the libraries is imported for it."""
     for base in type(kernel).__mro__:
         package = str(base.__module__).partition(".")[0]
         finder = _FINDERS.get((package, base.__name__))
         if finder is not None:
-            found: launchers.Launcher | handles.Handle = finder(kernel)
+            found: launchers.Launcher | _handles.Handle = finder(kernel)
             return found
     raise TypeError(f"{_FUNCTION}: kernel is {shown(kernel)}; accepted: {_ACCEPTED}")
 
@@ -281,10 +291,10 @@ class AdoptedKernel(Kernel):
 
     def __init__(
         self,
-        handle: handles.Handle,
+        handle: _handles.Handle,
         made_of: _MadeOf,
         shapes: dict[str, ShapeRule],
-        shared: tuple[handles.LoadedElsewhere, str] | None = None,
+        shared: tuple[_handles.LoadedElsewhere, str] | None = None,
     ) -> None:
         """Take what `adopt` found and is given; `shared` is what all those of one adoption have."""
         _, signature, writes, given = made_of
@@ -302,7 +312,7 @@ class AdoptedKernel(Kernel):
                     "x, float* y, int n', of its own"
                 )
         self._handle, self._adopted = handle, made_of
-        self._shared = shared or (handles.LoadedElsewhere(handle), own_key(handle.name or "kernel"))
+        self._shared = shared or (_handles.LoadedElsewhere(handle), own_key(handle.name or "kernel"))
         launch = (
             given.get("grid"),
             given.get("threads"),
@@ -330,7 +340,7 @@ class AdoptedKernel(Kernel):
 
 def _reads_of(
     label: str,
-    handle: handles.Handle,
+    handle: _handles.Handle,
     signature: str | None,
     writes: tuple[str | int, ...] | None,
     refuse: Callable[[str], ValueError],

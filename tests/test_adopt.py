@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import gc
 import pickle
-import re
 import weakref
 
 import numpy as np
 import pytest
-from helpers import machine
+from helpers import kernels, machine
 from helpers.layouts import pointer_of
 
 import interop
@@ -88,7 +87,7 @@ def test_a_result_of_a_function_has_the_first_arrays_dtype(tvm_ffi):
     assert made.dtype == "float32"
     given = np.zeros(2, "float32")
     assert call(7, X, y=given) is given
-    with pytest.raises(ValueError, match=re.escape("y has shape (3,); accepted: the shape that returning() says, (2,)")):
+    with pytest.raises(ValueError, match=r"y has shape \(3,\); accepted: the shape that returning\(\) says, \(2,\)"):
         call(7, X, y=np.zeros(3, "float32"))
 
 
@@ -184,11 +183,11 @@ def test_read_only_arrays_are_only_read(doubled, seen, jax):
     y = np.zeros_like(X)
     doubled(fixed, y)
     assert y.tolist() == (2 * X).tolist()
-    with pytest.raises(TypeError, match=r"interop\.adopt\(Function\): y is read-only"):
+    with pytest.raises(TypeError, match=r"interop\.adopt\(Function\): y .* is read-only; accepted: a writable"):
         doubled(X, fixed)
     with pytest.raises(TypeError, match=r"y is jaxlib.*, which is immutable; accepted: a writable array"):
         doubled(X, jax.numpy.zeros((2, 3)))
-    with pytest.raises(TypeError, match="x is read-only"):
+    with pytest.raises(TypeError, match="x .* is read-only"):
         seen.adopt("x")(fixed)  # it may write to all
     with pytest.raises(TypeError, match="x is jaxlib"):
         seen.adopt("x")(jax.numpy.zeros(3))
@@ -224,7 +223,11 @@ def _none(*args):
 @pytest.mark.parametrize(
     ("signature", "options", "message"),
     [
-        (None, {}, r"interop\.adopt\(Function\): a tvm_ffi\.Function does not say its parameters; accepted: signature="),
+        (
+            None,
+            {},
+            r"adopt\(Function\): a tvm_ffi\.Function does not say its parameters; accepted: signature=",
+        ),
         ("", {}, "signature is ''; accepted: names of parameters, 'x, y, n'"),
         ("float* x", {}, r"signature is 'float\* x'; accepted: names"),
         ("x, y, x", {}, "signature has 'x' twice"),
@@ -295,7 +298,7 @@ def test_a_stream_for_host_arrays(doubled):
 
 
 def test_arrays_that_are_traced(doubled, jax):
-    with pytest.raises(TypeError, match="traced"):
+    with pytest.raises(TypeError, match="x is a JAX tracer"):
         jax.jit(doubled.returning(y="x"))(X)
 
 
@@ -345,7 +348,9 @@ def test_explain_calls_nothing(tvm_ffi):
 
 
 def test_as_the_call_of_an_operator(doubled, torch):
-    scale = interop.operator("adopted::double", doubled.returning(y="x"), "x[...] -> [...]", gradient=lambda g, x, y: 2 * g)
+    scale = interop.operator(
+        "adopted::double", doubled.returning(y="x"), "x[...] -> [...]", gradient=lambda g, x, y: 2 * g
+    )
     assert scale(X).tolist() == (2 * X).tolist()
     x = torch.ones(3, requires_grad=True)
     scale(x).sum().backward()
@@ -356,23 +361,17 @@ def test_as_the_call_of_an_operator(doubled, torch):
 # ---- other kernels, without their libraries ----
 
 
-def _type_of(module, name, **attributes):
-    return type(name, (), {"__module__": module, **attributes})
-
-
 def _numba(function):
-    return _type_of("numba_cuda.numba.cuda.dispatcher", "CUDADispatcher", py_func=staticmethod(function))()
-
-
-CODE = 'extern "C" __global__ void scale(const float* x, float* y, float* z, int n) {}'
+    return kernels.played("numba.cuda.dispatcher", "CUDADispatcher", py_func=staticmethod(function))()
 
 
 def _cupy(**attributes):
-    given = {"name": "scale", "code": CODE, "enable_cooperative_groups": False, **attributes}
-    return _type_of("cupy._core.raw", "RawKernel", **given)()
+    kernel = kernels.PlayedRawKernel()
+    vars(kernel).update(attributes)
+    return kernel
 
 
-CORE = _type_of("cuda.core._module", "Kernel", handle=1)()
+CORE = kernels.played("cuda.core._module", "Kernel", handle=1)()
 
 
 def test_the_parameters_of_a_raw_kernel():
@@ -396,7 +395,11 @@ def test_the_parameters_of_a_raw_kernel():
         (_cupy(), {"writes": "x"}, "writes has 'x', which is only read as it is declared; accepted: y, z"),
         (_cupy(), {"writes": "n"}, "writes has 'n', which is only read"),
         (_cupy(), {"writes": "w"}, "writes has 'w'; accepted: the parameters, x, y, z, n"),
-        (_cupy(), {"options": {}}, r"options is given, which is not for a cupy\.RawKernel; accepted: grid, threads, block"),
+        (
+            _cupy(),
+            {"options": {}},
+            r"options is given, which is not for a cupy\.RawKernel; accepted: grid, threads, block",
+        ),
         (_cupy(), {"grid": 1, "threads": "x"}, "grid and threads are given; accepted: one of them"),
         (_cupy(), {"threads": "n"}, "threads is 'n'; accepted: the name of an array parameter"),
         (CORE, {"signature": "x, y"}, r"interop\.adopt\('kernel'\): "),
@@ -410,9 +413,11 @@ def test_what_kernels_are_made_of(kernel, options, message):
 
 def test_host_arrays_are_not_for_raw_kernels():
     call = interop.adopt(CORE, "const float* x, float* y, int n", threads="x")
-    with pytest.raises(TypeError, match=r"interop\.adopt\('kernel'\): x is float32 .* accepted: a float32 array on a CUDA"):
+    with pytest.raises(
+        TypeError, match=r"interop\.adopt\('kernel'\): x is float32 .* accepted: a float32 array on a CUDA"
+    ):
         call(X, X.copy(), 6)
-    with pytest.raises(TypeError, match="is an array|number"):
+    with pytest.raises(TypeError, match=r"n is numpy\.ndarray; accepted: an integer"):
         call(X, X.copy(), X)
 
 
@@ -422,7 +427,7 @@ def test_variables_of_adopted_code():
         kernel.globals["weights"] = np.ones(3)
 
 
-class _Pickled(_type_of("cupy._core.raw", "RawKernel", name="scale", code=CODE)):
+class _Pickled(kernels.PlayedRawKernel):
     pass
 
 

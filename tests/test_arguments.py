@@ -9,12 +9,14 @@ import re
 
 import numpy as np
 import pytest
+from helpers.kernels import PlayedRawKernel, played
 
 import interop
 import interop.testing
 from interop._operations.table import FUNCTIONS as OF_ELEMENTS
 
 X = np.ones((2, 2))
+PLAYED_FUNCTION = played("tvm_ffi.core", "Function")()
 OPERATIONS = list(OF_ELEMENTS)
 UNARY = ("negative", "abs")
 
@@ -144,6 +146,10 @@ PARAMETERS = [
     *(("interop.adapt", name, lambda value, name=name: interop.adapt(np.sum, "numpy", **{name: value}), ())
       for name in ("writes", "copy")),
     ("interop.adapt", "stream", lambda value: interop.adapt(np.sum, "numpy")(X, stream=value), ()),
+    ("interop.adopt", "kernel", interop.adopt, ()),
+    *(("interop.adopt", name, lambda value, name=name: interop.adopt(PlayedRawKernel(), **{name: value}), ())
+      for name in inspect.signature(interop.adopt).parameters if name not in ("kernel", "signature")),
+    ("interop.adopt", "signature", lambda value: interop.adopt(PLAYED_FUNCTION, value), ()),
     ("interop.asarray", "x", interop.asarray, ()),
     ("interop.convert", "x", lambda value: interop.convert(value, "numpy"), ()),
     ("interop.convert", "library", lambda value: interop.convert(X, value), ()),
@@ -244,6 +250,7 @@ def test_the_table_has_every_parameter():
 
 FITTING = {
     "adapt": (X.sum, "numpy"),
+    "adopt": (PlayedRawKernel(),),
     "asarray": (X,),
     "convert": (X, "numpy"),
     "elementwise": ("x + 1",),
@@ -298,6 +305,7 @@ def test_the_keyword_that_was_meant_is_named(jax):
         (lambda: interop.elementwise("x + 1")(X, execute="cuda"), "execution"),
         (lambda: interop.convert(view, "numpy", steam=None), "stream"),
         (lambda: interop.adapt(abs, "numpy", write=()), "writes"),
+        (lambda: interop.adopt(PlayedRawKernel(), write=()), "writes"),
         (lambda: interop.register(Float, exports=None), "export"),
         (lambda: interop.jax.matmul(a, a, epilog="relu"), "epilogue"),
         (lambda: interop.testing.check_producer(lambda x: x, dtype=()), "dtypes"),

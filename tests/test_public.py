@@ -29,10 +29,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(OF_ELEMENTS)
 MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
 MEMORY += ["set_allocator", "zeros", "zeros_like"]
-FUNCTIONS = ["adapt", "asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "operator"]
+FUNCTIONS = ["adapt", "adopt", "asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "operator"]
 FUNCTIONS += ["profile", "register", *MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Adapted",
+    "Adopted",
     "Array",
     "CompiledFunction",
     "CudaError",

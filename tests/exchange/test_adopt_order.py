@@ -97,7 +97,7 @@ def fails(a, c):
 try:
     interop.adopt(tvm_ffi.convert(fails), "a, c", writes="c")(x, out)
 except KeyError as error:
-    assert error.args == ("mine",)
+    assert "mine" in str(error)
 else:
     raise AssertionError
 assert current() == 0
@@ -138,13 +138,14 @@ def test_memory_that_it_allocates_is_kept_until_the_work_is_done(play_tvm):
     play_tvm("""
 api = dlpack.exchange_api_of(interop.Array)
 def with_scratch(a, c):
-    managed = ctypes.POINTER(dlpack.ManagedVersioned)()
+    managed = ctypes.c_void_p()
     like = dlpack.Tensor(None, dlpack.Device(dlpack.CUDA, 0), 1, dlpack.DataType(2, 32, 1), sizes, None, 0)
     assert api.allocator(ctypes.byref(like), ctypes.byref(managed), None, None) == 0
-    scratch = managed.contents.tensor.data
+    owned = dlpack.ManagedVersioned.from_address(managed.value)
+    scratch = owned.tensor.data
     add(a.data_ptr(), a.data_ptr(), scratch, current())
     add(scratch, scratch, c.data_ptr(), current())
-    managed.contents.deleter(managed)
+    owned.deleter(managed)
 sizes = (ctypes.c_int64 * 1)(N)
 x = Field(1, one)
 made = interop.adopt(tvm_ffi.convert(with_scratch), "a, c", writes="c").returning(c="a")(x)

@@ -61,7 +61,9 @@ class AdoptedCall {
       const nb::int_ place(i);
       if (nb::len(given) == 0 || !given.contains(place)) continue;
       if (!tensors_[i]) exchange::refuse_no_array(values_[i], label(), name(i));
-      check_given_result(label(), name(i), rule(given, i), tensors_.data(), *tensors_[i]);
+      const nb::object its = rule(given, i);
+      require_like(its);
+      check_given_result(label(), name(i), its, tensors_.data(), *tensors_[i]);
     }
     make_results(shapes);
   }
@@ -96,6 +98,13 @@ class AdoptedCall {
   const char* label() const { return adopted_.label.c_str(); }
   const char* name(int i) const { return std::get<0>(adopted_.parameters[static_cast<size_t>(i)]).c_str(); }
   bool is_own(nb::handle x) const { return x.is_valid() && x.type().is(adopted_.own); }
+  /// The array whose shape a result has by its rule; null for a shape. Throws TypeError where that is no array.
+  const DLTensor* require_like(nb::handle its) const {
+    if (!PyLong_Check(its.ptr())) return nullptr;
+    const int like = static_cast<int>(exchange::to_int64(its));
+    if (!tensors_[like]) exchange::refuse_no_array(values_[like], label(), name(like));
+    return tensors_[like];
+  }
   static nb::object rule(const nb::dict& rules, int i) { return nb::borrow(rules[nb::int_(i)]); }
 
   void read(const nb::tuple& arguments, const nb::dict& shapes) {
@@ -139,11 +148,7 @@ class AdoptedCall {
       if (values_[i].is_valid()) continue;
       const nb::object its = rule(shapes, i);
       DLDataType dtype = first;
-      if (PyLong_Check(its.ptr())) {
-        const int like = static_cast<int>(exchange::to_int64(its));
-        if (!tensors_[like]) exchange::refuse_no_array(values_[like], label(), name(like));
-        dtype = tensors_[like]->dtype;
-      }
+      if (const DLTensor* const like = require_like(its)) dtype = like->dtype;
       tensors_[i] = &call_->output(result_shape(label(), name(i), its, tensors_.data()), dtype);
       ++made_count_;
     }

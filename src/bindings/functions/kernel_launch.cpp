@@ -67,7 +67,9 @@ void to_sizes(const KernelDeclaration& kernel, const char* option, nb::handle va
 }
 
 int place_of_array(const KernelDeclaration& kernel, nb::handle name) {
-  const std::string text = nb::cast<std::string>(name);
+  const char* const utf8 = PyUnicode_AsUTF8(name.ptr());
+  if (!utf8) PyErr_Clear();  // of half a character, which no name has
+  const std::string text = utf8 ? utf8 : "";
   std::string arrays;
   for (size_t i = 0; i < kernel.parameters.size(); ++i) {
     const KernelParameter& parameter = kernel.parameters[i];
