@@ -229,7 +229,9 @@ class Adopted(ArrayFunction):
         self.__doc__ = self._text
         function = launcher.function(label, names, launch)
         declared = [(p.name, p.written) for p in parameters]
-        self._calls = _core.AdoptedFunction(label, declared, function, launcher.launches, launcher.own)
+        self._calls = _core.AdoptedFunction(
+            label, declared, function, launcher.launches, launcher.own, launcher.takes_tensors
+        )
         self._extents = launcher.extents
         self._is_plain = self._is_direct and launcher.is_plain
 

@@ -127,6 +127,19 @@ def test_what_it_returns(tvm_ffi, torch):
     assert type(itself(X)) is np.ndarray
 
 
+def test_what_torch_has_not_conjugated_or_negated_yet(doubled, torch):
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    call = doubled.returning(y="x")
+    assert call(z.conj()).tolist() == [2 - 4j, 6 + 8j]
+    assert call(z.conj().imag).tolist() == [-4, 8]
+    assert call(torch._efficientzerotensor(2)).tolist() == [0, 0]
+
+
+def test_parameters_of_torch(doubled, torch):
+    with torch.no_grad():
+        assert doubled.returning(y="x")(torch.nn.Parameter(torch.ones(2))).tolist() == [2, 2]
+
+
 def test_a_view_that_is_kept_keeps_the_memory(seen):
     x = np.ones(3)
     gone = weakref.ref(x)

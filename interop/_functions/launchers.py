@@ -28,7 +28,8 @@ class Launcher:
     takes: ClassVar[tuple[str, ...]] = ()  #: the options of a launch that it has
     launches: ClassVar[bool] = True  #: is it given the stream? One that finds it by itself is not.
     has_extents: ClassVar[bool] = False  #: are the options those of `interop.kernel`, which may be functions?
-    own: type | None = None  #: the type of arrays that it is given as they are
+    takes_tensors: ClassVar[bool] = True  #: is it given torch's tensors as they are?
+    own: type | None = None  #: the type of other arrays of which that is so
     extents: tuple[Any, Any] = (None, None)  #: see `extents_of`
     is_plain = True  #: does a call without options by name need none?
 
@@ -76,6 +77,7 @@ class NumbaKernel(Launcher):
     kind = "numba.cuda kernel"
     takes = ("grid", "threads", "block", "shared")
     has_extents = True
+    takes_tensors = False  # it would ask each of them for an interface
 
     def __init__(self, kernel: Any) -> None:
         super().__init__(kernel)

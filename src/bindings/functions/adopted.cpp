@@ -16,6 +16,7 @@
 #include "exchange/array/own_table.h"
 #include "exchange/array/view.h"
 #include "exchange/python.h"
+#include "exchange/routes/torch_notes.h"
 
 namespace interop::bindings {
 namespace {
@@ -38,8 +39,9 @@ struct AdoptedFunction {
   std::string label;
   std::vector<Declared> parameters;
   nb::object function;
-  bool launches;   // it launches kernels on a GPU, and is told the stream and the options of the call
-  nb::object own;  // the type of arrays that it is given as they are; None for none
+  bool launches;       // it launches kernels on a GPU, and is told the stream and the options of the call
+  nb::object own;      // the type of arrays that it is given as they are; None for none
+  bool takes_tensors;  // it is given torch's tensors as they are; one that does not launch, on torch's stream alone
 };
 
 /// One call of it: what is decided before it, and what comes behind it.
@@ -70,12 +72,13 @@ class AdoptedCall {
 
   nb::object run(nb::handle options) {
     const int gpu = call_->on_host() ? -1 : call_->device();
-    const nb::list results;  // which outlive the call where a view of them does
+    nb::object results;  // a list of what outlives the call where a view of it does
+    if (made_count_ > 0) results = nb::list();
     std::vector<nb::object> views;
     views.reserve(static_cast<size_t>(count_));
     for (int i = 0; i < count_; ++i) {
-      if (!tensors_[i] || is_own(values_[i])) continue;
-      const nb::handle owner = values_[i].is_valid() ? values_[i] : nb::handle(results);
+      if (!tensors_[i] || is_own(i)) continue;
+      const nb::handle owner = values_[i].is_valid() ? values_[i] : results;
       views.push_back(exchange::view_within_call(*tensors_[i], gpu, owner));
       values_[i] = views.back();
     }
@@ -97,7 +100,15 @@ class AdoptedCall {
  private:
   const char* label() const { return adopted_.label.c_str(); }
   const char* name(int i) const { return std::get<0>(adopted_.parameters[static_cast<size_t>(i)]).c_str(); }
-  bool is_own(nb::handle x) const { return x.is_valid() && x.type().is(adopted_.own); }
+  /// Is argument `i` given to the function as it is? A tensor that torch has not yet negated, or conjugated, is not:
+  /// the call has its values elsewhere.
+  bool is_own(int i) const {
+    if (!values_[i].is_valid()) return false;
+    if (values_[i].type().is(adopted_.own)) return true;
+    DLTensor memory;
+    return passes_tensors_ && exchange::find_route(values_[i]) == &exchange::torch_route() &&
+           exchange::view_memory(values_[i], &memory) && memory.data == tensors_[i]->data;
+  }
   /// The array whose shape a result has by its rule; null for a shape. Throws TypeError where that is no array.
   const DLTensor* require_like(nb::handle its) const {
     if (!PyLong_Check(its.ptr())) return nullptr;
@@ -131,6 +142,9 @@ class AdoptedCall {
     options.only_looks = only_looks;
     options.may_overlap = true;  // as kernels do: their authors know
     const Call& call = call_.emplace(label(), arrays_.data(), array_count_, options);
+    const nb::handle first(arrays_[0].object);
+    const bool is_led_by_torch = exchange::find_route(first) == &exchange::torch_route();
+    passes_tensors_ = adopted_.takes_tensors && (adopted_.launches || (stream.is_none() && is_led_by_torch));
     for (int k = 0; k < array_count_; ++k) {
       if (adopted_.launches && call.on_host()) {
         throw TypeError(adopted_.label + ": " + name(places_[k]) + " is in host memory; accepted: an array on a " +
@@ -170,10 +184,10 @@ class AdoptedCall {
     return nb::steal(returned);
   }
 
-  nb::object finish(std::optional<exchange::WorkingStream>& working, nb::list results) {
+  nb::object finish(std::optional<exchange::WorkingStream>& working, nb::handle results) {
     if (working) working->finish();
     nb::object made = call_->hand_over();
-    results.append(made);
+    if (made_count_ > 0) nb::borrow<nb::list>(results).append(made);
     return made;
   }
 
@@ -184,6 +198,7 @@ class AdoptedCall {
   Room<Argument> arrays_;
   Room<int> places_;  // of the arrays among the parameters
   int array_count_ = 0, made_count_ = 0;
+  bool passes_tensors_ = false;
   std::optional<Call> call_;
 };
 
@@ -200,14 +215,16 @@ void bind_adopted(nb::module_& m) {
       .def(
           "__init__",
           [](AdoptedFunction* self, const std::string& label, const std::vector<AdoptedFunction::Declared>& parameters,
-             nb::object function, bool launches, nb::object own) {
-            new (self) AdoptedFunction{label, parameters, std::move(function), launches, std::move(own)};
+             nb::object function, bool launches, nb::object own, bool takes_tensors) {
+            new (self) AdoptedFunction{label, parameters, std::move(function), launches, std::move(own), takes_tensors};
           },
-          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
           nb::sig("def __init__(self, label: str, parameters: list[tuple[str, bool]], function: "
-                  "typing.Callable[..., typing.Any], launches: bool, own: type | None, /) -> None"),
+                  "typing.Callable[..., typing.Any], launches: bool, own: type | None, takes_tensors: bool, /) -> "
+                  "None"),
           "`parameters`: their names, and which are written to. `function` gets arrays as `interop.Array`, but those "
-          "of the type `own`; where it `launches`, behind the stream and the options of the call, and on a GPU alone.")
+          "of the type `own` and, if it `takes_tensors`, torch's; where it `launches`, behind the stream and the "
+          "options of the call, and on a GPU alone.")
       .def("call", &call, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], options: typing.Any, stream: typing.Any, only_looks: "
