@@ -223,7 +223,7 @@ class Adopted(ArrayFunction):
         super().__init__(label, parameters, ("array",), keywords, shapes)
         self._launcher, self._made_of = launcher, made_of
         self.__name__ = self.__qualname__ = launcher.name
-        self._text = f"{launcher.kind}({', '.join(names)})"
+        self._text = f"{launcher.title}({', '.join(names)})"
         if writes is not None:
             self._text += f", which writes {', '.join(p.name for p in parameters if p.written) or 'none'}"
         self.__doc__ = self._text

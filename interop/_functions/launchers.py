@@ -33,9 +33,13 @@ class Launcher:
     extents: tuple[Any, Any] = (None, None)  #: see `extents_of`
     is_plain = True  #: does a call without options by name need none?
 
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-        self.name = str(getattr(kernel, "__name__", type(kernel).__name__))
+    def __init__(self, kernel: Any, name: str) -> None:
+        self.kernel, self.name = kernel, name
+
+    @property
+    def title(self) -> str:
+        """What the function is called in its repr."""
+        return f"{self.kind} {self.name}"
 
     def parameters(self) -> list[str] | None:
         """Return the names of the parameters; None where it does not say them."""
@@ -57,8 +61,11 @@ class TvmFunction(Launcher):
     launches = False
 
     def __init__(self, kernel: Any) -> None:
-        super().__init__(kernel)
-        self.name = type(kernel).__name__
+        super().__init__(kernel, type(kernel).__name__)
+
+    @property
+    def title(self) -> str:
+        return self.kind
 
     def parameters(self) -> list[str] | None:
         try:
@@ -80,8 +87,7 @@ class NumbaKernel(Launcher):
     takes_tensors = False  # it would ask each of them for an interface
 
     def __init__(self, kernel: Any) -> None:
-        super().__init__(kernel)
-        self.name = kernel.py_func.__name__
+        super().__init__(kernel, kernel.py_func.__name__)
         self._threads: Any = None
 
     def parameters(self) -> list[str] | None:
@@ -132,11 +138,10 @@ class TritonKernel(Launcher):
     is_plain = False
 
     def __init__(self, kernel: Any) -> None:
-        super().__init__(kernel)
         inner = kernel
         while not hasattr(inner, "params"):
             inner = inner.fn
-        self.name = inner.__name__
+        super().__init__(kernel, inner.__name__)
         self._params = inner.params
 
     def parameters(self) -> list[str] | None:
@@ -231,12 +236,15 @@ def _never(architecture: str) -> _core.LoadedKernel:
     raise NotImplementedError(architecture)
 
 
-@functools.lru_cache(maxsize=128)
 def _numba_stream(handle: int) -> Any:
-    """Return Numba's object of a stream, the same one each time, as Numba keeps what is launched on it."""
+    """Return Numba's object of a stream."""
     cuda = importlib.import_module("numba.cuda")
-    if handle == 1:
+    if handle == 1:  # of each device
         return cuda.legacy_default_stream()
-    if handle == 2:
-        return cuda.per_thread_default_stream()
+    return cuda.per_thread_default_stream() if handle == 2 else _external_stream(cuda, handle)
+
+
+@functools.lru_cache(maxsize=128)
+def _external_stream(cuda: Any, handle: int) -> Any:
+    """Return the same object each time, as Numba keeps what is launched on it."""
     return cuda.external_stream(handle)
