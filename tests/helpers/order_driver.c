@@ -55,6 +55,9 @@ int cuLibraryGetGlobal(u64* address, size_t* bytes, void* library, const char* n
 int cuLibraryGetManaged(u64* address, size_t* bytes, void* library, const char* name) { return 500; }
 int cuKernelGetFunction(void** function, void* kernel) { *function = kernel; return 0; }
 int cuKernelGetParamInfo(void* kernel, size_t index, size_t* offset, size_t* size) { *size = 8; return index >= 2; }
+int cuFuncGetParamInfo(void* function, size_t index, size_t* offset, size_t* size) {
+  return cuKernelGetParamInfo(function, index, offset, size);
+}
 int cuFuncGetAttribute(int* value, int name, void* function) { *value = 0; return 0; }
 int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c, unsigned d,
                    u64 stream, void** parameters, void** extra) {
