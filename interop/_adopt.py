@@ -232,13 +232,14 @@ class Adopted(ArrayFunction):
         self._calls = _core.AdoptedFunction(
             label, declared, function, launcher.launches, launcher.own, launcher.takes_tensors
         )
+        self._at_once = self._calls.call  # found once
         self._extents = launcher.extents
         self._is_plain = self._is_direct and launcher.is_plain
 
     def __call__(self, /, *args: Any, stream: StreamLike | None = None, **named: Any) -> Any:
         """Call the function; see the class."""
         if self._is_plain and not named and len(args) == self._count:
-            made = self._calls.call(args, self._like, _NONE, None, stream, False)
+            made = self._at_once(args, self._like, _NONE, None, stream, False)
         else:
             made = self._call(args, named, stream, False)
         return made if made is None or self._shapes else self._handed_over(made, (*args, *named.values()), stream)
@@ -250,7 +251,7 @@ class Adopted(ArrayFunction):
             options = self._launch(args, options)
 
         def core(args: tuple[Any, ...], shapes: dict[int, Any], given: dict[int, Any]) -> Any:
-            return self._calls.call(args, shapes, given, options, stream, looks)
+            return self._at_once(args, shapes, given, options, stream, looks)
 
         return self._run(core, args, results, looks)
 

@@ -371,6 +371,12 @@ def test_as_the_call_of_an_operator(doubled, torch):
     assert torch.compile(lambda x: scale(x) + 1, backend="eager", fullgraph=True)(torch.ones(3)).tolist() == [3, 3, 3]
 
 
+def test_torch_compiles_what_is_around_it(doubled, torch):
+    call = doubled.returning(y="x")
+    compiled = torch.compile(lambda x: call(x * 3) + 1, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [7, 7]
+
+
 # ---- other kernels, without their libraries ----
 
 

@@ -95,7 +95,7 @@ class NumbaKernel(Launcher):
 
     def function(self, label: str, names: Sequence[str], options: Options) -> Callable[..., Any]:
         self._label, self._names = label, names
-        launch = _launch({**options, "block": options.get("block") or 256})
+        launch = _launch({"block": 256, **options})
         self.extents, self._threads = extents_of(launch), launch[1]
         self.is_plain = self.extents == (None, None)
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
