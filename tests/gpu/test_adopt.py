@@ -55,7 +55,8 @@ def _numba():
     def add(a, b, c, n):
         k = cuda.grid(1)
         if k < n:
-            c.flat[k] = a.flat[k] + b.flat[k]
+            row, column = k // c.shape[1], k % c.shape[1]
+            c[row, column] = a[row, column] + b[row, column]
 
     return interop.adopt(add, threads="a", writes="c")
 
