@@ -65,6 +65,11 @@ class Target:
     #: What promotion depends on beside the operands.
     configuration: Callable[[], Any] = _nothing
 
+    @property
+    def is_configured(self) -> bool:
+        """Does promotion depend on anything beside the operands?"""
+        return self.configuration is not _nothing
+
 
 @dataclass(frozen=True, kw_only=True)
 class Library(Target):

@@ -47,6 +47,8 @@ inline constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // cuBLAS's
 
 /// Why cuBLASLt cannot take a product of compact matrices, wherever they are; null if it can.
 const char* why_not_compact(const Gemm& gemm, const MatmulOptions& options);
+/// Can cuBLASLt take the product, as far as is known without asking it, and was no choice made for it by measuring?
+bool is_untuned(const Gemm& gemm, const MatmulOptions& options, const Device& device);
 /// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
 Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& device);
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);

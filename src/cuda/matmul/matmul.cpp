@@ -200,6 +200,16 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
       if (plan.precision == MatmulPrecision::tf32x3) return plan;
     }
   }
+  // Where it is ours in any case, cuBLASLt is not asked: its plan takes longer than most of our launches.
+  const bool has_epilogue = gemm.bias || gemm.aux || gemm.activation != Activation::none;
+  if (!by_name && !has_epilogue && may_be_ours(gemm, options, device, false) &&
+      cublas::is_untuned(gemm, options, device)) {
+    MatmulPlan plan = ours();
+    if (is_tuned_to_its_shape(plan) || ours::is_skinny(gemm, device)) {
+      plan.tunable = true;
+      return plan;
+    }
+  }
   cublas::Planned planned = cublas::plan(gemm, options, device);
   MatmulFinish finish = MatmulFinish::none;
   if (!planned.algorithm && !by_name) {

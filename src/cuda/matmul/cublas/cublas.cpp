@@ -45,6 +45,12 @@ const char* why_not_compact(const Gemm& gemm, const MatmulOptions& options) {
   return types_of(gemm, options.precision) ? why_not_batch(gemm) : kNoDtypes;
 }
 
+bool is_untuned(const Gemm& gemm, const MatmulOptions& options, const Device& device) {
+  const std::optional<Types> types = types_of(gemm, options.precision);
+  Key key;
+  return types && !make_key(gemm, options, *types, device.index(), key) && !has_choice(key);
+}
+
 Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& of) {
   const std::optional<Types> types = types_of(gemm, options.precision);
   if (!types) return {nullptr, 0, kNoDtypes};

@@ -15,15 +15,13 @@
 namespace interop::cuda::cublas {
 namespace {
 
-constexpr int kCandidates = 8;  // enough that mostly one of them splits k and covers it
-
 /// Plans the product by the choice kept for it, or asks cuBLASLt; null if that knows no algorithm.
 std::shared_ptr<const Plan> make_plan(const Gemm& gemm, const Key& key, const Types& types, int device) {
   RelaxedCapture relaxed(driver());
   std::optional<OwnedOperation> operation;
   const std::shared_ptr<Plan> plan = describe_to_cublas(gemm, key, types, device, operation);
   if (!plan_as_chosen(*plan, *operation)) {
-    const Candidates found = algorithms_for(*plan, *operation, kCandidates);
+    const Candidates found = best_algorithm(*plan, *operation);
     if (found.algorithms.empty()) return nullptr;
     plan->algorithm = found.algorithms[0].algorithm;
     plan->workspace_bytes = found.algorithms[0].workspace_bytes;
