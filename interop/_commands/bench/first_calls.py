@@ -21,7 +21,7 @@ _CALLS_BEFORE_A_WAIT = 20
 def run(torch: Any, device: str = "cuda") -> Iterable[Row]:
     """Time products of shapes that change with each call, interop's and torch's in turn; no shape comes twice."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    print(f"{f'first call of a shape of {_LEAST} to {_MOST}':<42}{'us':>8}{'ratio':>8}{'mean':>10}")
+    print(f"{f'first call of a shape of {_LEAST} to {_MOST}':<42}{'us':>8}{'ratio':>8}{'mean, us':>12}")
     for dtype in (torch.float32, torch.float16):
         values = torch.rand(_MOST * _MOST, device=device).to(dtype)
         name = str(dtype).removeprefix("torch.")
@@ -30,7 +30,7 @@ def run(torch: Any, device: str = "cuda") -> Iterable[Row]:
         for row, samples in times.items():
             median, mean = statistics.median(samples), statistics.mean(samples)
             ratio = median / statistics.median(times[peer])
-            print(f"{row:<42}{median:>8.2f}{ratio:>8.2f}{mean:>10.2f}")
+            print(f"{row:<42}{median:>8.2f}{ratio:>8.2f}{mean:>12.2f}")
             yield {"row": f"{row}: first call of a shape", "microseconds": median, "ratio": ratio, "beside_launch": ""}
 
 

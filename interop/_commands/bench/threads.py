@@ -32,7 +32,7 @@ def run(torch: Any, device: str = "cuda") -> Iterable[Row]:
         "matmul": (lambda i: torch.matmul(x, x), lambda i: interop.matmul(x, x)),
     }
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    print(f"{f'time between calls of {_THREADS} threads, of 1':<42}{'us':>8}{'ratio':>8}{'of 1':>10}")
+    print(f"{f'time between calls of {_THREADS} threads':<42}{'us':>8}{'ratio':>8}{'of one, us':>12}")
     for what, (peer, own) in contests.items():
         samples: dict[tuple[str, int], list[float]] = {}
         for _ in range(_ROUNDS):
@@ -43,7 +43,7 @@ def run(torch: Any, device: str = "cuda") -> Iterable[Row]:
         for name in dict.fromkeys(name for name, _ in times):
             together = times[name, _THREADS]
             ratio = together / times[f"torch.{what}", _THREADS]
-            print(f"{name:<42}{together:>8.2f}{ratio:>8.2f}{times[name, 1]:>10.2f}")
+            print(f"{name:<42}{together:>8.2f}{ratio:>8.2f}{times[name, 1]:>12.2f}")
             yield {"row": f"{name}, {_THREADS} threads", "microseconds": together, "ratio": ratio, "beside_launch": ""}
 
 

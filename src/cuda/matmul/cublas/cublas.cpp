@@ -57,7 +57,7 @@ Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& of) {
   const int device = of.index();
   Key key;
   if (const char* why_not = make_key(gemm, options, *types, device, key)) return {nullptr, 0, why_not};
-  std::shared_ptr<const Plan> plan = find_plan(gemm, key, *types, device);
+  std::shared_ptr<const Plan> plan = find_plan(gemm, options, key, *types, device);
   if (!plan) return {nullptr, 0, "it has no algorithm for these dtypes, shapes, strides, alignments and epilogue"};
   Planned planned{nullptr, plan->workspace_bytes, nullptr, plan->tuned, plan->ours_is_quicker, plan->denied_division};
   planned.algorithm = std::move(plan);

@@ -57,7 +57,8 @@ void forget_plans() {
   }
 }
 
-std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Types& types, int device) {
+std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const MatmulOptions& options, const Key& key,
+                                      const Types& types, int device) {
   const HashedKey hashed{key, hash_of(key)};
   Shard& shard = shards()[hashed.hash >> 60];
   {
@@ -66,8 +67,9 @@ std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Ty
     if (found != shard.plans.end()) return found->second;
   }
   const unsigned before = g_choices.load();
-  std::shared_ptr<const Plan> plan =
-      make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and get the same answer
+  std::shared_ptr<const Plan> plan;
+  // Unlocked: two threads may both ask, and get the same answer.
+  options.apart([&] { plan = make_plan(gemm, key, types, device); });
   std::lock_guard<std::mutex> lock(shard.mutex);
   if (g_choices.load() != before) return plan;  // perhaps made without a choice kept meanwhile
   if (shard.plans.size() >= kPlansPerShard) shard.plans.clear();

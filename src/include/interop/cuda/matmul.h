@@ -4,6 +4,7 @@
 #include <interop/gemm.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct MatmulOptions {
   bool uses_choices = true;      ///< the choices of `tune_matmul` and `keep_choice` come before all rules
   /// The most device memory that operands are packed into. Beyond it a product is computed exactly.
   std::size_t most_packed_bytes = std::size_t{4} << 30;
+  /// Runs `ask`, which asks cuBLASLt about a product for the first time: that takes long, and may wait for the GPU.
+  void (*apart)(const std::function<void()>& ask) = [](const std::function<void()>& ask) { ask(); };
 };
 
 /// Whose kernels compute a product: cuBLASLt's, or ours, which are in a folder of src/cuda/matmul for each family.
