@@ -13,6 +13,11 @@ namespace interop::cuda::ours {
 
 /// Has the product so few rows or columns that it takes as long as reading the larger operand?
 bool is_skinny(const Gemm& gemm, const Device& device);
+/// Is it a batch of small products of 16-bit floats, which one warp each computes?
+bool is_many(const Gemm& gemm, const Device& device);
+/// Are there few rows or columns of 16-bit floats, and does the larger operand stream through the memory of clusters
+/// quicker than cuBLASLt reads it?
+bool is_streamed(const Gemm& gemm, const Device& device);
 /// Chooses among our kernels: the family, the variant, and the parts of k. It uses TF32 where that is asked for, the
 /// device has it and it is quicker. The workspace is for packed operands, or for the partial sums of split-k.
 MatmulPlan choose(const Gemm& gemm, const MatmulOptions& options, const Device& device);
