@@ -162,7 +162,8 @@ def test_functions_agree_with_torch_s(torch, name):
     for dtype in ("bool", "int8", "float32", "complex64"):
         for layout in ("contiguous", "transposed"):
             for function, case, operands in functions._cases(torch, f"{name}, {dtype}, {layout}", "cpu", 1 << 20):
-                assert functions._checked(torch, function, case, operands)
+                calls = functions._checked(torch, function, case, operands)
+                assert list(calls) == ([] if (name, dtype) == ("abs", "bool") else ["interop", "torch"])  # torch's lack
 
 
 def test_a_wrong_function_is_not_timed(torch, monkeypatch):

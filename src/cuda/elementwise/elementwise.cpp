@@ -15,22 +15,25 @@ using namespace elementwise;
 
 int input_count(const Elementwise& work) { return work.loop.operand_count - 1; }
 
-/// Does the walk along one dimension serve? Each array is compact. Small elements are read as vectors of so many, and
-/// lie where these may; others are read as quickly one by one.
+/// Does the walk along one dimension serve? Each array is compact. Where one does not lie as vectors of so many
+/// elements may, it is read as quickly element by element, unless these are small.
 bool is_flat(const Elementwise& work, int vector) {
   const Loop& loop = work.loop;
   if (loop.layout != LayoutClass::contiguous) return false;
-  const auto is_quick = [&](const void* data, DLDataType dtype) {
+  bool flat = true, aligned = true, small = false;
+  const auto add = [&](const void* data, DLDataType dtype) {
     const int64_t item = item_bytes(dtype);
-    return item >= 4 || reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(vector_alignment(vector, item)) == 0;
+    aligned &= reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(vector_alignment(vector, item)) == 0;
+    small |= item < 4;
   };
-  bool flat = is_quick(work.out, work.out_dtype);
+  add(work.out, work.out_dtype);
   for (int k = 0; k < input_count(work); ++k) {
     const Elementwise::Input& input = work.inputs[k];
     if (!input.data) continue;
-    flat &= is_quick(input.data, input.dtype) && (loop.ndim == 0 || loop.strides[k + 1][0] == 1);
+    add(input.data, input.dtype);
+    flat &= loop.ndim == 0 || loop.strides[k + 1][0] == 1;
   }
-  return flat;
+  return flat && (aligned || !small);
 }
 
 // ---- kernels that are built with the package ----

@@ -241,7 +241,8 @@ struct InRow {
 struct Whole {
   int64_t at;
 };
-/// Elements of a flat array that are as far apart as a block has threads, as far as they exist.
+/// Elements of a flat array that are `Step` apart, as far as they exist.
+template <int Step>
 struct Spread {
   int64_t at, length;
 };
@@ -259,12 +260,12 @@ template <typename M, int N>
 INTEROP_DEVICE Vector<M, N> read_vector(const Flat::Array& array, int64_t, Whole place) {
   return *reinterpret_cast<const Vector<M, N>*>(array.data + place.at * static_cast<int64_t>(sizeof(M)));
 }
-template <typename M, int N>
-INTEROP_DEVICE Vector<M, N> read_vector(const Flat::Array& array, int64_t, Spread place) {
+template <typename M, int N, int Step>
+INTEROP_DEVICE Vector<M, N> read_vector(const Flat::Array& array, int64_t, Spread<Step> place) {
   Vector<M, N> vector{};
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const int64_t at = place.at + i * kThreads;
+    const int64_t at = place.at + i * Step;
     if (at < place.length) put(vector, i, reinterpret_cast<const M*>(array.data)[at]);
   }
   return vector;
@@ -274,11 +275,11 @@ template <typename O, int N>
 INTEROP_DEVICE void write_vector(const Flat::Array& array, Whole place, const Vector<O, N>& vector) {
   *reinterpret_cast<Vector<O, N>*>(array.data + place.at * static_cast<int64_t>(sizeof(O))) = vector;
 }
-template <typename O, int N>
-INTEROP_DEVICE void write_vector(const Flat::Array& array, Spread place, const Vector<O, N>& vector) {
+template <typename O, int N, int Step>
+INTEROP_DEVICE void write_vector(const Flat::Array& array, Spread<Step> place, const Vector<O, N>& vector) {
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const int64_t at = place.at + i * kThreads;
+    const int64_t at = place.at + i * Step;
     if (at < place.length) reinterpret_cast<O*>(array.data)[at] = taken(vector, i);
   }
 }

@@ -116,6 +116,13 @@ struct Vectors<N, Reader, Rest...> {
   }
 };
 
+INTEROP_DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
+INTEROP_DEVICE constexpr int smallest(int x) { return x; }
+template <typename... Rest>
+INTEROP_DEVICE constexpr int smallest(int x, int y, Rest... rest) {
+  return smallest(smaller(x, y), rest...);
+}
+
 // run_flat: out = function(inputs...), of arrays of one dimension. `arrays[0]` is the output.
 //   in/out  compact; from an address where a vector may lie, unless no vector is `whole`; the output may be an input
 //   launch  block 256, a vector of N elements a thread, as many blocks as that takes; no shared memory. More vectors a
@@ -127,10 +134,13 @@ template <int N, typename... Readers, typename F>
 INTEROP_DEVICE void run_flat(const Flat::Loop& loop, const Flat::Array* arrays, const ValueArgs* values,
                              const F& function) {
   constexpr int64_t offsets[1 + sizeof...(Readers)] = {};
+  // At the end, small elements go by whole vectors, too, but for the last one.
+  constexpr bool kSmall =
+      smallest(static_cast<int>(sizeof(typename F::Out)), static_cast<int>(sizeof(typename Readers::Kept))...) < 4;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * N);
   const Whole whole{first + static_cast<int64_t>(threadIdx.x) * N};
-  const Spread spread{first + threadIdx.x, loop.length};
-  const bool is_whole = first + kThreads * N <= loop.whole;  // the same in all threads
+  const Spread<kSmall ? 1 : kThreads> spread{kSmall ? whole.at : first + threadIdx.x, loop.length};
+  const bool is_whole = (kSmall ? whole.at + N : first + kThreads * N) <= loop.whole;
   Vectors<N, Readers...> inputs;
   if (is_whole) {
     inputs.read(arrays + 1, values, offsets, whole);
@@ -195,7 +205,6 @@ INTEROP_DEVICE void run_vectors(const Rows::Loop& loop, const Rows::Array* array
 
 // ---- tiles ----
 
-INTEROP_DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
 INTEROP_DEVICE constexpr int largest(int x) { return x; }
 template <typename... Rest>
 INTEROP_DEVICE constexpr int largest(int x, int y, Rest... rest) {
