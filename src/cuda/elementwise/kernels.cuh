@@ -237,7 +237,7 @@ struct Value {
   }
 };
 
-/// The same, compact along the last dimension.
+/// An operand that is T in memory, compact along the last dimension.
 template <typename T>
 struct Compact {
   template <int N>
@@ -354,8 +354,6 @@ template <typename T>
 constexpr int kTileOf = sizeof(T) > 4   ? 32
                         : sizeof(T) > 1 ? 64
                                         : 128;
-template <typename T>
-constexpr int kTileVectorOf = kVectorOf<T>;
 
 template <typename Symbol>
 Kernel* kernel_of(Symbol* symbol) {
@@ -379,7 +377,7 @@ Kernel* flat_kernel() {
 
 template <typename T, template <typename> class Ops>
 Kernel* tiled_kernel() {
-  return kernel_of(&elementwise_tiled_kernel<T, Ops<T>, kTileOf<T>, kTileVectorOf<T>>);
+  return kernel_of(&elementwise_tiled_kernel<T, Ops<T>, kTileOf<T>, kVectorOf<T>>);
 }
 
 template <typename T>
