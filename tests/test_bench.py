@@ -17,6 +17,7 @@ from interop._commands.bench import (
     elementwise,
     examples,
     first_calls,
+    functions,
     gradients,
     jax_programs,
     launches,
@@ -157,6 +158,44 @@ def test_a_wrong_product_is_not_timed(torch, monkeypatch, capsys):
     overhead._add_others(contest, torch.rand(16, 16))
     assert f"{overhead._NVMATH}: skipped: AssertionError" in capsys.readouterr().out
     assert overhead._NVMATH not in contest.calls
+
+
+# ---- functions ----
+
+
+def test_functions_have_cases_of_every_dtype_and_layout(torch):
+    made = functions._cases(torch, "add, ", "cpu", 1 << 21)
+    cases = [case for name, case, operands in made if functions._checked(torch, name, case, operands)]
+    dtypes, layouts = (set(part) for part in zip(*(case.split(", ") for case in cases), strict=True))
+    assert dtypes == set(functions._DTYPES)
+    assert layouts == {name for name, _ in functions._layouts()}
+    assert len(cases) == len(dtypes) * len(layouts)
+
+
+@pytest.mark.parametrize("name", interop._operations.table.FUNCTIONS)
+def test_functions_agree_with_torch_s(torch, name):
+    for dtype in ("bool", "int8", "float32", "complex64"):
+        for layout in ("contiguous", "transposed"):
+            for function, case, operands in functions._cases(torch, f"{name}, {dtype}, {layout}", "cpu", 1 << 20):
+                calls = functions._checked(torch, function, case, operands)
+                assert list(calls) == ([] if (name, dtype) == ("abs", "bool") else ["interop", "torch"])  # torch's lack
+
+
+def test_a_wrong_function_is_not_timed(torch, monkeypatch):
+    monkeypatch.setattr(interop, "add", lambda a, b, out: out)
+    with pytest.raises(AssertionError, match="interop bench: add, float32, contiguous is wrong; nothing was timed"):
+        functions._checked(torch, "add", "float32, contiguous", [torch.ones(3), torch.ones(3)])
+
+
+def test_functions_behind_torch_s_come_first(capsys):
+    rows = [
+        {"case": case, "microseconds": 1.0, "torch_microseconds": ratio, "ratio_to_torch": ratio}
+        for case, ratio in (("a", 1.2), ("b", 0.97), ("c", 0.5))
+    ]
+    functions._print(rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 of 3 rows below 0.98 of torch's rate"
+    assert [line[:1] for line in lines[3:]] == ["c", "b", "", "a"]
 
 
 def test_rows_of_numpy_arrays(monkeypatch, capsys):
