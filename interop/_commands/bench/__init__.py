@@ -38,8 +38,9 @@ def run(
 ) -> int:
     """Run the benchmark `what`, print its table, and write every row to `csv_path` if that is given.
 
-    `only`: of the products or the functions, those whose row has this text. `plot_path`: draw the bars of "elementwise",
-    "matmul" or "overhead" into this file. `table_path`: write the page of "matmul" into this one, in Markdown.
+    `only`: of the products or the functions, those whose row has this text. `plot_path`: draw the bars of
+    "elementwise", "matmul" or "overhead" into this file. `table_path`: write the page of "matmul" into this one, in
+    Markdown.
     """
     plots = {"elementwise": plot.elementwise, "matmul": plot.matmul, "overhead": plot.overhead}
     if plot_path and what not in plots:
