@@ -45,23 +45,23 @@ class Profile:
 
     Attributes
     ----------
-    allocations : dict of str to Count
+    allocations : ``dict[str, Count]``
         New memory of interop's own, by its kind: "device", "managed", "pinned", "host", or "device, by the plugged
         allocator" (`interop.set_allocator`). Managed and pinned memory comes in blocks, with the bytes of the block,
         and also counts where the block was kept before.
-    transfers : dict of str to Count
+    transfers : ``dict[str, Count]``
         Copies: "host to host", "host to device", "device to host", "device to device", "peer" (from one device to
         another) and "prefetch". Pinned memory is the host's, and managed memory a device's. A copy that a kernel makes
         is a launch, too.
-    waits : dict of str to Count
+    waits : ``dict[str, Count]``
         "host for stream", "host for event", "stream for event", "host for device, to free memory", and
         "interop's own thread for event", for which no thread of yours waits.
-    launches : dict of str to Count
+    launches : ``dict[str, Count]``
         "kernel", and "cuBLASLt" for what that launches.
-    holds : dict of str to Count
+    holds : ``dict[str, Count]``
         What was kept from its owner or its next user: arrays "until a stream's work is done", "until all streams' work
         is done" or "until a graph is gone", and "block, until its work is done", of managed and pinned memory.
-    copies : list of Transfer
+    copies : ``list[Transfer]``
         The transfers by the line of the program that they come from, those of the most bytes first.
     seconds : float
         How long the block took, or has taken so far.

@@ -16,6 +16,8 @@ from interop._commands import bench
 from interop._commands.bench import (
     elementwise,
     examples,
+    first_calls,
+    functions,
     gradients,
     jax_programs,
     launches,
@@ -25,7 +27,9 @@ from interop._commands.bench import (
     operators,
     overhead,
     plot,
+    sums,
     table,
+    threads,
 )
 from interop._libraries.jax import jax_has_cuda
 
@@ -156,6 +160,44 @@ def test_a_wrong_product_is_not_timed(torch, monkeypatch, capsys):
     assert overhead._NVMATH not in contest.calls
 
 
+# ---- functions ----
+
+
+def test_functions_have_cases_of_every_dtype_and_layout(torch):
+    made = functions._cases(torch, "add, ", "cpu", 1 << 21)
+    cases = [case for name, case, operands in made if functions._checked(torch, name, case, operands)]
+    dtypes, layouts = (set(part) for part in zip(*(case.split(", ") for case in cases), strict=True))
+    assert dtypes == set(functions._DTYPES)
+    assert layouts == {name for name, _ in functions._layouts()}
+    assert len(cases) == len(dtypes) * len(layouts)
+
+
+@pytest.mark.parametrize("name", interop._operations.table.FUNCTIONS)
+def test_functions_agree_with_torch_s(torch, name):
+    for dtype in ("bool", "int8", "float32", "complex64"):
+        for layout in ("contiguous", "transposed"):
+            for function, case, operands in functions._cases(torch, f"{name}, {dtype}, {layout}", "cpu", 1 << 20):
+                calls = functions._checked(torch, function, case, operands)
+                assert list(calls) == ([] if (name, dtype) == ("abs", "bool") else ["interop", "torch"])  # torch's lack
+
+
+def test_a_wrong_function_is_not_timed(torch, monkeypatch):
+    monkeypatch.setattr(interop, "add", lambda a, b, out: out)
+    with pytest.raises(AssertionError, match="interop bench: add, float32, contiguous is wrong; nothing was timed"):
+        functions._checked(torch, "add", "float32, contiguous", [torch.ones(3), torch.ones(3)])
+
+
+def test_functions_behind_torch_s_come_first(capsys):
+    rows = [
+        {"case": case, "microseconds": 1.0, "torch_microseconds": ratio, "ratio_to_torch": ratio}
+        for case, ratio in (("a", 1.2), ("b", 0.97), ("c", 0.5))
+    ]
+    functions._print(rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 of 3 rows below 0.98 of torch's rate"
+    assert [line[:1] for line in lines[3:]] == ["c", "b", "", "a"]
+
+
 def test_rows_of_numpy_arrays(monkeypatch, capsys):
     monkeypatch.setattr(measure, "_CALLS", 3)
     contest = overhead._contest_on_the_host()
@@ -164,6 +206,54 @@ def test_rows_of_numpy_arrays(monkeypatch, capsys):
     assert {"interop.add on NumPy", "interop.elementwise('x * y + a') on NumPy"} <= set(contest.peers)
     assert all(row["microseconds"] > 0 for row in rows)
     assert capsys.readouterr().out.count("\n") == len(rows) + 1
+
+
+_UNLIKE = [f"{n}-D" for n in range(1, 7)] + ["permuted", "broadcast", "float32 + bfloat16", "a 0-d host tensor"]
+
+
+def test_rows_of_unlike_sums_are_right(torch):
+    pairs = sums.calls(torch, "cpu")
+    assert [name for _, _, name, _ in pairs] == [
+        *(f"interop.add on torch, {what}" for what in _UNLIKE),
+        "interop.less on torch",
+    ]
+    for _, peer, _, own in pairs:
+        expected = peer()
+        assert expected.numel() == 256
+        overhead._check(own(), expected)
+
+
+def test_a_wrong_comparison_is_not_timed(torch):
+    x = torch.ones(3)
+    with pytest.raises(AssertionError, match="a result is wrong"):
+        overhead._check(x < 2, x < 1)
+
+
+def test_rows_of_threads(torch, monkeypatch, capsys):
+    for name, value in {"_SECONDS": 0.01, "_ROUNDS": 1, "_CALLS_BEFORE_A_WAIT": 20}.items():
+        monkeypatch.setattr(threads, name, value)
+    rows = list(threads.run(torch, "cpu"))
+    names = [f"{library}.{what}" for what in ("add", "add(out=)", "matmul") for library in ("torch", "interop")]
+    assert [row["row"].replace(" on torch", "") for row in rows] == [f"{name}, 8 threads" for name in names]
+    assert all(row["microseconds"] > 0 and row["ratio"] > 0 for row in rows)
+    assert capsys.readouterr().out.count("\n") == len(rows) + 1
+
+
+def test_rows_of_first_calls(torch, monkeypatch, capsys):
+    for name, value in {"_COUNT": 3, "_LEAST": 2, "_MOST": 9}.items():
+        monkeypatch.setattr(first_calls, name, value)
+    seen = []
+    monkeypatch.setattr(interop, "matmul", lambda a, b: seen.append((*a.shape, *b.shape)))
+    rows = list(first_calls.run(torch, "cpu"))
+    assert [row["row"] for row in rows] == [
+        f"{library}, {dtype}: first call of a shape"
+        for dtype in ("float32", "float16")
+        for library in ("torch.matmul", "interop.matmul on torch")
+    ]
+    assert all(row["microseconds"] > 0 and row["ratio"] > 0 for row in rows)
+    assert capsys.readouterr().out.count("\n") == len(rows) + 1
+    assert len(seen) == 2 * 4
+    assert len(set(seen[:4])) == 4
 
 
 def test_launches_that_cannot_be_made_say_so(torch, monkeypatch, capsys):
@@ -249,12 +339,22 @@ def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp
     for name, value in {"_WARM_UP": 2, "BLOCKS": 2, "_CALLS": 3}.items():
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(overhead, "_PAIRS", 5)
+    monkeypatch.setattr(threads, "_SECONDS", 0.01)
+    monkeypatch.setattr(first_calls, "_COUNT", 3)
     assert bench.run("overhead", str(tmp_path / "rows.csv")) == 0
     with (tmp_path / "rows.csv").open() as file:
         rows = {row["row"]: row for row in csv.DictReader(file)}
     for name in ("one launch of the kernel, from C++", "torch.matmul", overhead._TORCH, f"{overhead._TORCH}: launch"):
         assert float(rows[name]["microseconds"]) > 0
-    assert float(rows[overhead._TORCH]["ratio"]) > 0
+    for name in (
+        overhead._TORCH,
+        *(f"interop.add on torch, {what}" for what in _UNLIKE),
+        "interop.less on torch",
+        "interop.add(out=, stream=) on torch",
+        *(f"interop.{what} on torch, 8 threads" for what in ("add", "add(out=)", "matmul")),
+        *(f"interop.matmul on torch, {dtype}: first call of a shape" for dtype in ("float32", "float16")),
+    ):
+        assert float(rows[name]["ratio"]) > 0
     printed = capsys.readouterr().out
     for name in launches.WAYS:
         assert (name in rows) != (f"{name}: skipped: " in printed)

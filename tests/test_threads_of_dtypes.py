@@ -117,6 +117,20 @@ def test_a_default_dtype_that_changes_while_torch_is_asked(default_dtype):
     assert interop.divide(x, 2).dtype == torch.float32
 
 
+def test_a_default_dtype_that_changes_while_torch_is_asked_about_two_arrays():
+    run_apart("""
+        import torch, interop
+        from helpers.threads import meanwhile
+
+        x, y = torch.ones(3, dtype=torch.int16), torch.ones(3, dtype=torch.int8)
+        with meanwhile("call", "_promoted", lambda: torch.set_default_dtype(torch.float64)):
+            interop.divide(x, y)
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            assert interop.divide(x, y).dtype == dtype
+    """)
+
+
 @pytest.mark.usefixtures("nothing_known")
 @pytest.mark.parametrize(("event", "function"), [("call", "_promoted"), ("return", "promote")])
 def test_a_default_dtype_that_changes_while_an_expression_finds_its_dtypes(default_dtype, event, function):

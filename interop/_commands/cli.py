@@ -25,8 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="measure against the array libraries (needs a GPU)")
     bench.add_argument(
         "what",
-        choices=["matmul", "elementwise", "overhead", "examples", "gradients", "operators", "memory"],
-        help="large products, sums, host time, the examples of the pages beside how it was done before, or memory",
+        choices=["matmul", "elementwise", "functions", "overhead", "examples", "gradients", "operators", "memory"],
+        help="large products, sums, every function beside torch's, host time, the examples of the pages beside how it "
+        "was done before, or memory",
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
     bench.add_argument(
@@ -34,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="draw bars of elementwise, matmul or overhead into this file (needs matplotlib)",
     )
-    bench.add_argument("--only", metavar="TEXT", default="", help="of the products, those whose row has this text")
+    bench.add_argument(
+        "--only", metavar="TEXT", default="", help="of the products or the functions, those whose row has this text"
+    )
     bench.add_argument("--table", metavar="FILE", help="write the page of matmul, in Markdown, too")
     conformance = commands.add_parser(
         "conformance", help="print what every array library, dtype and layout that is here gives"

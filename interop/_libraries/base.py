@@ -98,6 +98,11 @@ class Target:
             return self.take(module, array, stream)
         return _core.within(function, self.name, lambda: self.take(module, array, stream))
 
+    @property
+    def is_configured(self) -> bool:
+        """Does promotion depend on anything beside the operands?"""
+        return self.configuration is not _nothing
+
 
 @dataclass(frozen=True, kw_only=True)
 class Library(Target):

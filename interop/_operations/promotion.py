@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +21,7 @@ __all__ = [
     "beside",
     "comparison_of",
     "configuration",
+    "configured_by",
     "element_of",
     "factor_of",
     "numpy_dtype",
@@ -124,6 +125,12 @@ def as_promoted(operands: Sequence[Any]) -> list[Any]:
 def configuration(library: str) -> Any:
     """Return what a library's promotion depends on beside the operands."""
     return known.library(library).configuration()
+
+
+def configured_by(library: str) -> Callable[[], Any] | None:
+    """Return what tells the configuration of a library; None where promotion depends on none."""
+    known_as = known.library(library)
+    return known_as.configuration if known_as.is_configured else None
 
 
 _SCALARS = ("alpha", "beta", "scale_a", "scale_b", "where_zero")  # which no array of another dtype may be

@@ -242,6 +242,24 @@ bool fits(nb::handle x, Kind kind, DLDataType dtype) {
   return is_double || !std::isfinite(real) || std::abs(real) <= std::numeric_limits<float>::max();
 }
 
+std::optional<ScalarValue> value_in(const DLTensor& array, DLDataType dtype) {
+  ScalarValue value{};
+  const auto read = [&](auto x) {
+    std::memcpy(&x, array.data, sizeof x);
+    return x;
+  };
+  if (array.dtype == dtype) {
+    std::memcpy(value.bytes, array.data, static_cast<size_t>(item_bytes(dtype)));
+  } else if (array.dtype == kFloat64 && dtype == kFloat32) {
+    put(value, static_cast<float>(read(double{})));
+  } else if (array.dtype == kFloat32 && dtype == kFloat64) {
+    put(value, static_cast<double>(read(float{})));
+  } else {
+    return std::nullopt;
+  }
+  return value;
+}
+
 ScalarValue value_by_numpy(nb::handle x, DLDataType dtype) {
   const exchange::Within silence(exchange::numpy_in_silence());
   const nb::object element = attribute(kAsarray.get()(x), kAstype)(exchange::numpy_dtype(dtype));

@@ -4,6 +4,8 @@
 #include <interop/elementwise.h>
 #include <nanobind/nanobind.h>
 
+#include <optional>
+
 namespace interop::bindings {
 
 /// How an operand takes part in promotion, weakest first: an array, or a scalar of Python's, or of NumPy's.
@@ -27,6 +29,8 @@ inline constexpr const char* kAcceptedPromotions =
 /// A scalar as one element of `dtype`. Throws OverflowError, naming the argument, where the dtype cannot hold an
 /// integer, and TypeError for a complex number in a real dtype.
 ScalarValue value_of(const char* function, const char* name, nanobind::handle x, Kind kind, DLDataType dtype);
+/// The element of an array of one element in host memory, as `dtype`, without NumPy; none where only that converts it.
+std::optional<ScalarValue> value_in(const DLTensor& array, DLDataType dtype);
 /// A number or a 0-d array as one element, by NumPy, which rounds to any dtype.
 ScalarValue value_by_numpy(nanobind::handle x, DLDataType dtype);
 

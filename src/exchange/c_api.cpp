@@ -49,16 +49,20 @@ struct SharedCall : InteropCall {
 
 Call& call_of(InteropCall* call) { return static_cast<SharedCall*>(call)->call; }
 
-// The memory of a call that has ended, for the next one: 20 KB of malloc would take longer than all of this file.
-// Used with the GIL.
-void* spare = nullptr;
+// The memory of calls that have ended, for the next ones: 20 KB of malloc would take longer than all of this file. Each
+// thread may be in a call, as a launch lets the GIL go. Used with the GIL.
+constexpr int kSpares = 16;
+void* spares[kSpares];
+int spare_count = 0;
+
+void* take_memory() { return spare_count > 0 ? spares[--spare_count] : ::operator new(sizeof(SharedCall)); }
 
 struct GiveBack {
   void operator()(void* memory) const {
-    if (spare) {
+    if (spare_count == kSpares) {
       ::operator delete(memory);
     } else {
-      spare = memory;
+      spares[spare_count++] = memory;
     }
   }
 };
@@ -87,7 +91,7 @@ InteropCall* make_call(const char* function, const InteropArgument* arguments, i
                        const InteropOptions* options) {
   const nb::handle execution = options->execution;
   return as_c<InteropCall*>(nullptr, function, execution.is_valid() && !execution.is_none(), [&] {
-    std::unique_ptr<void, GiveBack> memory(spare ? std::exchange(spare, nullptr) : ::operator new(sizeof(SharedCall)));
+    std::unique_ptr<void, GiveBack> memory(take_memory());
     SharedCall* call = new (memory.get()) SharedCall(function, arguments, count, *options);
     memory.release();
     return call;

@@ -264,6 +264,7 @@ bool Call::holds(int i) const {
 }
 
 void Call::acquire() {
+  cudaStream_t waited_for = nullptr;
   for (int i = 0; i < operand_count_; ++i) {
     Operand& operand = operands_[i];
     const cudaStream_t theirs = other_stream(i);
@@ -276,7 +277,8 @@ void Call::acquire() {
       continue;
     }
     if (theirs && stream_given_) {
-      cuda::wait_stream(stream_, theirs);
+      if (theirs != waited_for) cuda::wait_stream(stream_, theirs);
+      waited_for = theirs;
     } else if (theirs) {
       join(theirs);
     }

@@ -24,6 +24,8 @@ struct Entry {
 };
 
 constexpr int kMostAtOnce = 1000;
+// What is handed over meanwhile is given back with it: where the GIL changes hands, that costs more than a call.
+constexpr auto kGathering = std::chrono::microseconds(200);
 constexpr auto kCapturePoll = std::chrono::milliseconds(5);
 
 struct Reaper {
@@ -32,6 +34,7 @@ struct Reaper {
   std::deque<Entry> entries;  // oldest first
   size_t count = 0;           // owners in `entries` and in the thread's hands
   bool running = false;
+  bool idle = false;  // the thread waits for an entry
   bool stopping = false;
 };
 
@@ -67,17 +70,21 @@ std::optional<Entry> take_done(Reaper& state) {
   return entry;
 }
 
-/// Gives back this entry, and all others that are done by then. One at a time would be too slow: a thread in a loop of
-/// calls releases the GIL only a few hundred times a second. Returns how many owners were given back.
+/// Gives back this entry, and all others that are done by now. One at a time would be too slow: a thread may let the
+/// GIL go only a few hundred times a second. Returns how many owners were given back.
 size_t give_back(Reaper& state, Entry entry) {
-  const nb::gil_scoped_acquire gil;
-  size_t owners = entry.held.size();
-  entry.held.clear();
-  for (int i = 1; i < kMostAtOnce; ++i) {
+  std::vector<Entry> done;
+  done.push_back(std::move(entry));
+  while (done.size() < kMostAtOnce) {
     std::optional<Entry> next = take_done(state);
     if (!next) break;
-    owners += next->held.size();
-    next->held.clear();
+    done.push_back(std::move(*next));
+  }
+  size_t owners = 0;
+  const nb::gil_scoped_acquire gil;
+  for (Entry& each : done) {
+    owners += each.held.size();
+    each.held.clear();
   }
   return owners;
 }
@@ -86,8 +93,11 @@ void run(Reaper& state) {
   profile::mark_background();
   std::unique_lock<std::mutex> lock(state.mutex);
   while (true) {
+    state.idle = true;
     state.changed.wait(lock, [&] { return !state.entries.empty() || state.stopping; });
+    state.idle = false;
     if (state.entries.empty()) break;
+    state.changed.wait_for(lock, kGathering, [&] { return state.stopping; });
     Entry entry = std::move(state.entries.front());
     state.entries.pop_front();
     lock.unlock();
@@ -132,7 +142,7 @@ void enqueue(Entry entry) {
     state.running = true;
     std::thread(run, std::ref(state)).detach();
   }
-  state.changed.notify_all();
+  if (state.idle) state.changed.notify_all();
 }
 
 /// CUDA calls this when a graph is gone, on a thread of its own, where neither CUDA nor Python may be called.

@@ -67,6 +67,21 @@ print(log())
     assert [eval(line) for line in said.splitlines()] == [["cuEventRecord", "cuStreamWaitEvent"], ["cuStreamWaitEvent"]]
 
 
+def test_events_are_used_again(play):
+    play("""
+x, out = device_ones(1000), interop.empty(1000, "float32")
+def call():
+    lib.add(x, x, out, 1000)
+    return [interop.empty(1000, "float32", stream=2).__dlpack__(stream=1) for _ in range(3)]
+call()
+made = driver.stand_in_events()
+for _ in range(50):
+    call()
+    assert out.tolist() == [2] * 1000
+assert driver.stand_in_events() == made
+""")
+
+
 def test_the_pool_says_what_it_holds_and_keeps(play):
     play("""
 pool = interop.memory_pool()

@@ -54,7 +54,7 @@ def tiled(a, b, **options):
     """The product, which must be one of those kernels."""
     algorithm = interop.explain(interop.matmul, a, b, backend="tiled", **options).algorithm
     dtype = str(a.dtype).removeprefix("torch.")
-    assert algorithm.startswith("tiled wgmma 128x")
+    assert algorithm.startswith(("tiled wgmma 128x", "tiled wgmma clusters "))
     assert f", {dtype}" in algorithm
     return interop.matmul(a, b, backend="tiled", **options)
 

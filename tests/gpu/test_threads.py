@@ -6,8 +6,10 @@ As in tests/test_threads.py: where it can be, another call comes in at the momen
 from __future__ import annotations
 
 import ctypes
+import textwrap
 
 import numpy as np
+import pytest
 from helpers import dlpack, machine
 from helpers.device import Snapshot, delay, fill, is_busy, new_stream, synchronize
 from helpers.dlpack import CUDA, Cai
@@ -225,6 +227,50 @@ def test_threads_tune_the_same_products(torch):
         algorithm = interop.explain(interop.matmul, x, x).algorithm
         # No plan of before the choice is left.
         assert algorithm.startswith("tiled") if choice["backend"] == "tiled" else algorithm.endswith("tuned")
+
+
+# ---- the GIL ----
+
+FULL = """
+    import time
+
+    import cupy, torch, interop
+    from interop._commands.bench.measure import torch_stream_in_cupy
+
+    x, y = torch.ones(16, 16, device="cuda"), torch.ones(16, 16, device="cuda")
+    source = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
+    kernel = interop.kernel(source, "twice", grid=1, block=32) if CALL.startswith("kernel") else None
+    call = eval("lambda: " + CALL)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        call()
+        torch.cuda.synchronize()
+        ended = []
+
+        def wait(_):  # lets the GIL go as it sleeps, and takes it for what comes then
+            time.sleep(0.3)
+            ended.append(True)
+
+        torch_stream_in_cupy(torch, cupy).launch_host_func(wait, None)
+        for _ in range(5000):
+            call()
+        torch.cuda.synchronize()
+    assert ended
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "interop.add(x, y)",
+        "interop.add(x, y, out=x)",
+        "interop.matmul(x, y)",
+        "interop.matmul(x, y, backend='cublas')",
+        "kernel(x)",
+    ],
+)
+def test_a_launch_into_a_full_stream_waits_without_the_gil(torch, cupy, nvrtc, call):
+    # A stream holds some thousand launches: the rest wait for the host function, which waits for the GIL.
+    run_apart(f"CALL = {call!r}\n" + textwrap.dedent(FULL), 120)
 
 
 # ---- kernels compiled at run time ----

@@ -295,8 +295,12 @@ int cuStreamSynchronize(void* stream) {
   if (status == 0) drain(stream_of(stream));
   return status;
 }
+/* For the test: how many events were ever made. */
+static int event_count;
+int stand_in_events(void) { return event_count; }
 int cuEventCreate(void** event, unsigned flags) {
   (void)flags;
+  ++event_count;
   *event = calloc(1, sizeof(struct Event));
   return 0;
 }

@@ -16,7 +16,18 @@ from typing import Any
 
 import interop
 from interop import _core
-from interop._commands.bench import elementwise, examples, gradients, matmul, memory, operators, overhead, plot, table
+from interop._commands.bench import (
+    elementwise,
+    examples,
+    functions,
+    gradients,
+    matmul,
+    memory,
+    operators,
+    overhead,
+    plot,
+    table,
+)
 from interop._commands.bench.measure import Row, try_import
 
 __all__ = ["run"]
@@ -27,8 +38,9 @@ def run(
 ) -> int:
     """Run the benchmark `what`, print its table, and write every row to `csv_path` if that is given.
 
-    `only`: of the products, those whose row has this text. `plot_path`: draw the bars of "elementwise", "matmul" or
-    "overhead" into this file. `table_path`: write the page of "matmul" into this one, in Markdown.
+    `only`: of the products or the functions, those whose row has this text. `plot_path`: draw the bars of
+    "elementwise", "matmul" or "overhead" into this file. `table_path`: write the page of "matmul" into this one, in
+    Markdown.
     """
     plots = {"elementwise": plot.elementwise, "matmul": plot.matmul, "overhead": plot.overhead}
     if plot_path and what not in plots:
@@ -59,6 +71,7 @@ def run(
         "operators": operators.run,
         "matmul": functools.partial(matmul.run, only=only),
         "elementwise": elementwise.run,
+        "functions": functools.partial(functions.run, only=only),
         "memory": memory.run,
     }
     rows = list(benchmarks[what](torch))

@@ -88,6 +88,17 @@ def _products() -> Iterable[_Product]:
             yield _Product("long", dtype, (m, k), (k, n))
         for m, n, k in ((1023, 1023, 1023), (4095, 4095, 4095), (1000, 1003, 1001)):
             yield _Product("odd", dtype, (m, k), (k, n))
+    for layout, rows in (("NT", (8, 32, 64)), ("NN", (1, 8, 32, 64))):
+        for m in rows:
+            yield _Product("few rows", "bfloat16", (m, 4096), (4096, 4096), layout)
+    for m in (32, 64):
+        yield _Product("few rows", "bfloat16", (m, 4096), (4096, 11008), "NT")
+    yield _Product("few rows", "bfloat16", (8, 7168), (7168, 256), "NT")  # the router of a mixture of experts
+    yield _Product("few tiles", "float32", (256, 4096), (4096, 11008), "NT")
+    for dtype in ("float16", "bfloat16"):
+        yield _Product("few tiles", dtype, (256, 256), (256, 256))
+        yield _Product("batched", dtype, (20_000, 16, 16), (20_000, 16, 16))
+        yield _Product("batched", dtype, (8192, 32, 32), (8192, 32, 32))
     for dtype in ("float32", "float16", "bfloat16"):
         yield _Product("batched", dtype, (64, 512, 512), (64, 512, 512))
         yield _Product("batched", dtype, (1024, 64, 64), (1024, 64, 64))

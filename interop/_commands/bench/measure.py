@@ -134,15 +134,15 @@ def _graph_timer(torch: Any, calls: list[Callable[[], Any]]) -> Callable[[], flo
     return replay
 
 
-def device_times(torch: Any, candidates: dict[str, list[Callable[[], Any]]]) -> dict[str, float]:
-    """Return the median seconds per call of each candidate, the candidates interleaved."""
+def device_times(torch: Any, candidates: dict[str, list[Callable[[], Any]]], seconds: float = 0.6) -> dict[str, float]:
+    """Return the median seconds per call of each candidate, the candidates interleaved for so many seconds."""
     timers = {name: _graph_timer(torch, calls) for name, calls in candidates.items()}
     for timer in timers.values():
         timer()
     samples: dict[str, list[float]] = {name: [] for name in timers}
     started = time.perf_counter()
     names = list(timers)
-    while len(samples[names[0]]) < 6 or (time.perf_counter() - started < 0.6 and len(samples[names[0]]) < 60):
+    while len(samples[names[0]]) < 6 or (time.perf_counter() - started < seconds and len(samples[names[0]]) < 60):
         for name in names + names[::-1]:
             samples[name].append(timers[name]())
     return {name: statistics.median(values) for name, values in samples.items()}

@@ -14,7 +14,7 @@ import numpy as np
 
 import interop
 from interop import _core
-from interop._commands.bench import jax_programs, launches, measure
+from interop._commands.bench import first_calls, jax_programs, launches, measure, sums, threads
 from interop._commands.bench.measure import Candidates, Row, block, has_compiler, host_times, try_import
 from interop._libraries.jax import jax_has_cuda
 
@@ -63,14 +63,18 @@ def run(torch: Any) -> Iterable[Row]:
     def launch_sum() -> float:
         return _core.Timing.launch("add", x, x, out)
 
-    sums = _contest_of_sums(torch, x, out, launch_sum)
-    yield from _contest_rows(sums, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
+    contest = _contest_of_sums(torch, x, out, launch_sum)
+    yield from _contest_rows(contest, "one launch of the kernel of sums, from C++", launch_sum, synchronize)
+    contest = _contest_of_unlike_sums(torch)
+    yield from _contest_rows(contest, "one launch of the kernel of sums, beside these", launch_sum, synchronize)
     kernels = _contest_of_kernels(torch, launch_sum)
     yield from _contest_rows(kernels, "one launch of the kernel of sums, again", launch_sum, synchronize)
     if programs := _contest_of_programs():
         yield from _contest_rows(programs, "one launch of the kernel of sums, once more", launch_sum, synchronize)
     yield from _contest_rows(_contest_on_the_host())
+    yield from first_calls.run(torch)
     gc.enable()
+    yield from threads.run(torch)
 
 
 def _contest_rows(
@@ -85,6 +89,7 @@ def _contest_rows(
     """
     for name, peer in contest.peers.items():
         if (result := contest.calls[name]()) is not None:
+            synchronize()  # it may be on a stream of its own
             _check(result, contest.calls[peer]())
     times = host_times(contest.calls, synchronize)
     print(f"{'host time per call, 16 x 16 float32':<42}{'us':>8}{'ratio':>8}   beside the launch, us")
@@ -176,6 +181,14 @@ def _contest_of_sums(torch: Any, x: Any, out: Any, launch: Callable[[], float]) 
         contest.add("jitted x * y + a of jnp", lambda: chain(j, j, j), own, lambda: g(j, j, j))
         own = "interop.elementwise('x * y + a') on JAX, a: 0.5"
         contest.add("jitted x * y + a of jnp, a: 0.5", lambda: chain(j, j, 0.5), own, lambda: g(j, j, 0.5))
+    return contest
+
+
+def _contest_of_unlike_sums(torch: Any) -> _Contest:
+    """Return sums of other dtypes, dimensions and layouts."""
+    contest = _Contest()
+    for pair in sums.calls(torch):
+        contest.add(*pair)
     return contest
 
 
@@ -285,5 +298,5 @@ def _all_but_launch(call: Callable[[], Any], launch: Callable[[], float], synchr
 
 def _check(result: Any, expected: Any) -> None:
     """Raise if two small results, of one library, differ by more than rounding."""
-    if not float(abs(result - expected).max()) <= 1e-5:
+    if not float(abs(result * 1.0 - expected * 1.0).max()) <= 1e-5:  # which bools are subtracted as, too
         raise AssertionError("interop bench: a result is wrong; nothing was timed")

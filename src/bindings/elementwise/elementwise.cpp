@@ -169,6 +169,12 @@ DLDataType common_dtype(const Function& function, const Operands& operands, cons
     throw TypeError(std::string(function.name) + ": " + operands.arrays[k].name + " is " +
                     dtype_name(call.tensor(k).dtype) + "; accepted: " + ops::kServedDtypes);
   }
+  if (operands.array_count == 2) {
+    const auto array = [&](int k) { return promotion::PromotedArray{call.tensor(k).dtype, call.tensor(k).ndim == 0}; };
+    const auto found =
+        promotion::promote_arrays(function.name, call.library(), function.operation().in_float, array(0), array(1));
+    if (found) return *found;
+  }
   nb::object other = nb::none();
   if (operands.count == 2) other = promoted_of(call, operands, 1);
   const nb::object name = promotion::promote(function.name, call.library(), function.operation().in_float,
@@ -264,8 +270,10 @@ ElementwiseStep step_of(ScalarValue* values, const Function& function, const Pla
 void read_value(ElementwiseStep& step, ScalarValue& value, const Function& function, const Plan& plan, int k) {
   const Call& call = plan.call;
   const int place = plan.operands.place[k];
-  if (!is_comparison(function.op)) {
-    value = value_by_numpy(call.numpy(place), plan.dtype);
+  const DLTensor& array = call.tensor(place);
+  if (!is_comparison(function.op) || array.dtype == plan.dtype) {
+    const std::optional<ScalarValue> found = value_in(array, plan.dtype);
+    value = found ? *found : value_by_numpy(call.numpy(place), plan.dtype);
     return;
   }
   const nb::object number = call.numpy(place)[nb::make_tuple()];  // which the common dtype need not hold

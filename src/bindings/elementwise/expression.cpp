@@ -64,7 +64,7 @@ void set_values(Elementwise& work, const ExpressionCalls& self, const Expression
         value_of(self.function.c_str(), plan.split.labels[source].c_str(), scalar, kind_of(scalar), value.dtype);
   }
   for (int k = 0; k < plan.arguments.array_count; ++k) {
-    if (plan.passed[k]) work.values[count++] = value_by_numpy(plan.call.numpy(k), plan.call.tensor(k).dtype);
+    if (plan.passed[k]) work.values[count++] = *value_in(plan.call.tensor(k), plan.call.tensor(k).dtype);
   }
 }
 

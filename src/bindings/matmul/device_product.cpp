@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -102,6 +103,10 @@ DeviceProduct::DeviceProduct(const Product& product, const DLTensor& out, cuda::
   // Explained, host arrays have no copies yet: those would be as well aligned as the output.
   if (out.device.device_type == kDLCPU) gemm_.a = gemm_.b = out.data;
   set_scales(product);
+  options.apart = [](const std::function<void()>& ask) {
+    const nb::gil_scoped_release no_gil;
+    ask();
+  };
   plan_ = cuda::plan_matmul(gemm_, options);
 }
 

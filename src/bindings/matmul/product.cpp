@@ -17,6 +17,7 @@ const exchange::Name kName("name");
 
 DLDataType promote(const char* library, DLDataType a, DLDataType b) {
   if (a == b) return a;
+  if (const auto found = promotion::promote_arrays(kMatmul, library, false, {a, false}, {b, false})) return *found;
   return dtype_called(nb::cast<std::string>(promotion::promote(
       kMatmul, library, false, nb::make_tuple(dtype_name(a), false), nb::make_tuple(dtype_name(b), false))));
 }

@@ -3,10 +3,12 @@
 /// Caches, all leaked on purpose so that no CUDA call runs while the process ends:
 ///   primary contexts      one per device, retained once and kept
 ///   own streams, events   one per thread and context; a thread that ends hands its own to the next one
+///   spare events          those of `Event`s that are gone, for the next one of the same context
 #include "cuda/driver/streams.h"
 
 #include <interop/cuda/driver.h>
 #include <interop/error.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <utility>
@@ -213,23 +215,65 @@ cudaStream_t own_stream() {
   });
 }
 
-Event::Event(cudaStream_t stream) {
-  const DriverApi& api = driver();
-  const CUevent event = new_event(api);
-  const CUresult status = api.cuEventRecord(event, stream);
-  if (status != CUDA_SUCCESS) {
-    api.cuEventDestroy(event);
-    check(status, "recording an event");
-  }
-  event_ = event;
+namespace {
+
+struct SpareEvent {
+  std::uint64_t context_id;
+  CUevent event;
+};
+struct SpareEvents {
+  std::mutex mutex;
+  std::vector<SpareEvent> entries;
+};
+SpareEvents& spare_events() {
+  static auto* const events = new SpareEvents;
+  return *events;
 }
 
-Event::~Event() {
-  if (event_) driver_or_null()->cuEventDestroy(static_cast<CUevent>(event_));
+// A forked child gives events back, too, without the thread that may be in the middle of a change.
+const int registered = pthread_atfork([] { spare_events().mutex.lock(); }, [] { spare_events().mutex.unlock(); },
+                                      [] { spare_events().mutex.unlock(); });
+
+CUevent take_spare_event(std::uint64_t context_id) {
+  SpareEvents& spares = spare_events();
+  const std::lock_guard<std::mutex> lock(spares.mutex);
+  for (std::size_t i = spares.entries.size(); i-- > 0;) {
+    if (spares.entries[i].context_id != context_id) continue;
+    const CUevent event = spares.entries[i].event;
+    spares.entries[i] = spares.entries.back();
+    spares.entries.pop_back();
+    return event;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Event::Event(cudaStream_t stream) {
+  const DriverApi& api = driver();
+  context_id_ = current_context_id("recording an event");
+  event_ = take_spare_event(context_id_);
+  if (!event_) event_ = new_event(api);
+  const CUresult status = api.cuEventRecord(static_cast<CUevent>(event_), stream);
+  if (status == CUDA_SUCCESS) return;
+  give_back();
+  check(status, "recording an event");
+}
+
+Event::~Event() { give_back(); }
+
+/// To be recorded again: what waits for the event keeps the point that it had when the wait was queued.
+void Event::give_back() noexcept {
+  if (!event_) return;
+  SpareEvents& spares = spare_events();
+  const std::lock_guard<std::mutex> lock(spares.mutex);
+  spares.entries.push_back({context_id_, static_cast<CUevent>(event_)});
+  event_ = nullptr;
 }
 
 Event& Event::operator=(Event&& other) noexcept {
   std::swap(event_, other.event_);
+  std::swap(context_id_, other.context_id_);
   return *this;
 }
 

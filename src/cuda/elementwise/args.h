@@ -25,10 +25,11 @@ constexpr int kThreads = 256;  // of a block
 // A kernel's first reads of its arguments take longer than the arithmetic of a small array, by the line: so each walk
 // has only what it reads, the first things first. Steps are in bytes.
 
-/// Along one dimension, in which each array is compact, from an address that is a whole vector's.
+/// Along one dimension, in which each array is compact.
 struct Flat {
   struct Loop {
     int64_t length;
+    int64_t whole;  // the same if each array begins where a vector may lie; else 0
   };
   struct Array {
     char* data;  // null: a value
@@ -41,6 +42,7 @@ struct Rows {
     int64_t length;     // of the last dimension
     unsigned count;     // vectors, or tiles, of the launch
     int vector_stores;  // the output's elements are neighbours
+    int whole;          // the rows of each array are aligned vectors, or one element
     int outer_ndim;
     Divisor row_pieces;               // vectors, or tiles, along the last dimension
     Divisor outer_sizes[kOuterDims];  // innermost first

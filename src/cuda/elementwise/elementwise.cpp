@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cuda/elementwise/grids.h"
 #include "cuda/elementwise/launcher.h"
 
 namespace interop::cuda {
@@ -12,24 +13,27 @@ namespace {
 
 using namespace elementwise;
 
-constexpr int kVectorBytes = 16;  // of the widest array's vectors
-
 int input_count(const Elementwise& work) { return work.loop.operand_count - 1; }
 
-/// Is each array compact, from an address where a vector of so many elements may lie?
+/// Does the walk along one dimension serve? Each array is compact. Where one does not lie as vectors of so many
+/// elements may, it is read as quickly element by element, unless these are small.
 bool is_flat(const Elementwise& work, int vector) {
   const Loop& loop = work.loop;
   if (loop.layout != LayoutClass::contiguous) return false;
-  const auto is_aligned = [&](const void* data, DLDataType dtype) {
-    return reinterpret_cast<uintptr_t>(data) % std::min<uintptr_t>(vector * item_bytes(dtype), kVectorBytes) == 0;
+  bool flat = true, aligned = true, small = false;
+  const auto add = [&](const void* data, DLDataType dtype) {
+    const int64_t item = item_bytes(dtype);
+    aligned &= reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(vector_alignment(vector, item)) == 0;
+    small |= item < 4;
   };
-  bool flat = is_aligned(work.out, work.out_dtype);
+  add(work.out, work.out_dtype);
   for (int k = 0; k < input_count(work); ++k) {
     const Elementwise::Input& input = work.inputs[k];
     if (!input.data) continue;
-    flat &= is_aligned(input.data, input.dtype) && (loop.ndim == 0 || loop.strides[k + 1][0] == 1);
+    add(input.data, input.dtype);
+    flat &= loop.ndim == 0 || loop.strides[k + 1][0] == 1;
   }
-  return flat;
+  return flat && (aligned || !small);
 }
 
 // ---- kernels that are built with the package ----
@@ -79,13 +83,15 @@ Built find_built(const ElementwiseStep& step, const Elementwise& work) {
   const KernelSet& set = kernels_of(stored_of(step.dtype));
   const int family = static_cast<int>(family_of(step.op, step.dtype));
   if (work.loop.cross_dim >= 0) return {{Walk::tiles, set.tile, set.vector, 0}, set.tiled[family]};
-  bool is_same = set.same[family] != nullptr;
+  bool is_same = true;
   for (int k = 0; k < input_count(work); ++k) {
     is_same &= !work.inputs[k].data || work.inputs[k].dtype == step.dtype;
   }
-  if (!is_same) return {{Walk::rows, 0, set.mixed_vector, 1}, set.mixed[family]};
-  if (is_flat(work, set.vector)) return {{Walk::flat, 0, set.vector, 1}, set.flat[family]};
-  return {{Walk::rows, 0, set.vector, set.unroll}, set.same[family]};
+  if (is_same && set.flat[family] && is_flat(work, set.vector)) {
+    return {{Walk::flat, 0, set.vector, 1}, set.flat[family]};
+  }
+  if (is_same && set.same[family]) return {{Walk::rows, 0, set.vector, set.unroll}, set.same[family]};
+  return {{Walk::rows, 0, set.mixed_vector, 1}, set.mixed[family]};
 }
 
 StepArgs step_args(const ElementwiseStep& step, const Elementwise& work) {

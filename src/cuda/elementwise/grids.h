@@ -10,6 +10,11 @@
 
 namespace interop::cuda::elementwise {
 
+constexpr int64_t kVectorBytes = 16;  // that a thread reads or writes at a time, at most
+
+/// The alignment of a vector of so many elements.
+inline int64_t vector_alignment(int64_t count, int64_t item) { return std::min(count * item, kVectorBytes); }
+
 /// One launch: some rows, and a part of the last dimension.
 struct Grid {
   char* data[kMaxInputs + 1];  ///< where each operand begins; that of the output is the first
@@ -44,6 +49,26 @@ class Grids {
   int64_t bytes_along(int k, int dim) const { return loop_.strides[k][dim] * items_[k]; }
   /// Are the elements of the output's rows neighbours?
   bool vector_stores() const { return last_ < 0 || loop_.strides[0][last_] == 1; }
+
+  /// Do all rows of a launch that are not one element begin where a vector may lie?
+  bool is_aligned(const Grid& grid) const {
+    bool aligned = true;
+    for (int k = 0; k < loop_.operand_count; ++k) {
+      if (!grid.data[k] || (last_ >= 0 && loop_.strides[k][last_] == 0)) continue;
+      int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(grid.data[k]));
+      for (int i = 0; i < outer_ndim_; ++i) all |= bytes_along(k, outer_[i]);
+      aligned &= all % vector_alignment(piece_, items_[k]) == 0;
+    }
+    return aligned;
+  }
+  /// Does each array have the elements of a row side by side, or one for all, in whole vectors where these may lie?
+  bool is_whole(const Grid& grid) const {
+    bool whole = last_ >= 0 && grid.length % piece_ == 0 && vector_stores();
+    for (int k = 1; k < loop_.operand_count && whole; ++k) {
+      whole = !grid.data[k] || loop_.strides[k][last_] == 0 || loop_.strides[k][last_] == 1;
+    }
+    return whole && is_aligned(grid);
+  }
 
   /// Calls `launch(grid)` for each launch.
   template <class Launch>

@@ -74,11 +74,15 @@ void set_array(Tiles::Array& array, const Filling& with, int k) {
   array.tiled = k > 0 && array.cross_step != 0 && std::abs(array.cross_step) < std::abs(array.step);
 }
 
-void set_launch(Flat::Loop& loop, const Grid& grid, const Filling&) { loop.length = grid.length; }
+void set_launch(Flat::Loop& loop, const Grid& grid, const Filling& with) {
+  loop.length = grid.length;
+  loop.whole = with.grids.is_aligned(grid) ? grid.length : 0;
+}
 void set_launch(Rows::Loop& loop, const Grid& grid, const Filling& with) {
   loop.length = grid.length;
   loop.count = static_cast<unsigned>(grid.count);
   loop.vector_stores = with.grids.vector_stores();
+  loop.whole = with.grids.is_whole(grid);
   loop.outer_ndim = grid.outer_ndim;
   loop.row_pieces = grid.row_pieces;
   std::copy(grid.outer_sizes, grid.outer_sizes + grid.outer_ndim, loop.outer_sizes);

@@ -88,6 +88,7 @@ template <int N, typename... Readers>
 struct Vectors {
   template <class Array, class Place>
   INTEROP_DEVICE void read(const Array*, const ValueArgs*, const int64_t*, Place) {}
+  INTEROP_DEVICE void settle(const Rows::Array*) {}
   template <typename F, typename... Before>
   INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N],
                             const Before&... before) const {
@@ -104,6 +105,10 @@ struct Vectors<N, Reader, Rest...> {
     first = Reader::template read<N>(*arrays, values, *offsets, place);
     rest.read(arrays + 1, values, offsets + 1, place);
   }
+  INTEROP_DEVICE void settle(const Rows::Array* arrays) {
+    elementwise::settle(arrays->access, first);
+    rest.settle(arrays + 1);
+  }
   template <typename F, typename... Before>
   INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N],
                             const Before&... before) const {
@@ -111,30 +116,43 @@ struct Vectors<N, Reader, Rest...> {
   }
 };
 
-template <int N, typename... Readers, typename F, class Place>
-INTEROP_DEVICE void run_at(Place place, const Flat::Array* arrays, const ValueArgs* values, const F& function) {
-  constexpr int64_t offsets[1 + sizeof...(Readers)] = {};
-  Vectors<N, Readers...> inputs;
-  inputs.read(arrays + 1, values, offsets, place);
-  Vector<typename F::Out, N> out;
-  inputs.apply(function, values, out.at);
-  write_vector(arrays[0], place, out);
+INTEROP_DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
+INTEROP_DEVICE constexpr int smallest(int x) { return x; }
+template <typename... Rest>
+INTEROP_DEVICE constexpr int smallest(int x, int y, Rest... rest) {
+  return smallest(smaller(x, y), rest...);
 }
 
 // run_flat: out = function(inputs...), of arrays of one dimension. `arrays[0]` is the output.
-//   in/out  compact, from an address where a vector may lie; the output may be an input itself
-//   launch  block 256, a vector of N elements a thread, as many blocks as that takes; no shared memory
+//   in/out  compact; from an address where a vector may lie, unless no vector is `whole`; the output may be an input
+//   launch  block 256, a vector of N elements a thread, as many blocks as that takes; no shared memory. More vectors a
+//           thread move memory more slowly: by 4 % at two of them, 13 % at four, of 16-bit elements (H200)
 //   traffic each element once, each dtype as it is in memory. Memory-bound, unless the function is long: judge it in
 //           GB/s. Of a small array the time goes to the arguments and the instructions, line by line of their caches:
 //           so there are few, and one way through them
 template <int N, typename... Readers, typename F>
 INTEROP_DEVICE void run_flat(const Flat::Loop& loop, const Flat::Array* arrays, const ValueArgs* values,
                              const F& function) {
+  constexpr int64_t offsets[1 + sizeof...(Readers)] = {};
+  // At the end, small elements go by whole vectors, too, but for the last one.
+  constexpr bool kSmall =
+      smallest(static_cast<int>(sizeof(typename F::Out)), static_cast<int>(sizeof(typename Readers::Kept))...) < 4;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * N);
-  if (first + kThreads * N <= loop.length) {
-    run_at<N, Readers...>(Whole{first + static_cast<int64_t>(threadIdx.x) * N}, arrays, values, function);
+  const Whole whole{first + static_cast<int64_t>(threadIdx.x) * N};
+  const Spread<kSmall ? 1 : kThreads> spread{kSmall ? whole.at : first + threadIdx.x, loop.length};
+  const bool is_whole = (kSmall ? whole.at + N : first + kThreads * N) <= loop.whole;
+  Vectors<N, Readers...> inputs;
+  if (is_whole) {
+    inputs.read(arrays + 1, values, offsets, whole);
   } else {
-    run_at<N, Readers...>(Spread{first + threadIdx.x, loop.length}, arrays, values, function);
+    inputs.read(arrays + 1, values, offsets, spread);
+  }
+  Vector<typename F::Out, N> out;
+  inputs.apply(function, values, out.at);
+  if (is_whole) {
+    write_vector(arrays[0], whole, out);
+  } else {
+    write_vector(arrays[0], spread, out);
   }
 }
 
@@ -145,7 +163,8 @@ INTEROP_DEVICE void run_flat(const Flat::Loop& loop, const Flat::Array* arrays, 
 // The vectors of a row begin where the output is aligned, so that all stores but those at the ends are whole vectors;
 // an input that is not aligned there is read as two vectors and shifted. E.g. x[1:] + y into a new float32 array: y and
 // the output by 16 bytes, x by two loads of which the second is the next thread's first. The place in the outer
-// dimensions is found once a vector, by 32-bit multiplications. Inputs are not read through the read-only path
+// dimensions is found once a vector, by 32-bit multiplications. Where all rows consist of aligned vectors, which the
+// launcher knows, none of this is asked again. Inputs are not read through the read-only path
 // (__restrict__), as one of them may be the output.
 template <int N, int Unroll, typename... Readers, typename F>
 INTEROP_DEVICE void run_vectors(const Rows::Loop& loop, const Rows::Array* arrays, const ValueArgs* values,
@@ -164,23 +183,28 @@ INTEROP_DEVICE void run_vectors(const Rows::Loop& loop, const Rows::Array* array
     find_row(loop, arrays, row, offsets);
     rows[u] = arrays[0].data + offsets[0];
     const unsigned before =  // elements from the last aligned place to the row
-        loop.vector_stores ? static_cast<unsigned>(reinterpret_cast<uintptr_t>(rows[u]) / sizeof(O)) % N : 0;
+        loop.vector_stores && !loop.whole ? static_cast<unsigned>(reinterpret_cast<uintptr_t>(rows[u]) / sizeof(O)) % N
+                                          : 0;
     places[u] = static_cast<int64_t>(vector - row * loop.row_pieces.value) * N - before;
     if (places[u] >= loop.length) continue;
-    inputs[u].read(arrays + 1, values, offsets + 1, InRow{places[u], loop.length});
+    inputs[u].read(arrays + 1, values, offsets + 1, InRow{places[u], loop.length, loop.whole != 0});
   }
 #pragma unroll
   for (int u = 0; u < Unroll; ++u) {
     if (places[u] >= loop.length) continue;
+    inputs[u].settle(arrays + 1);
     Vector<O, N> out;
     inputs[u].apply(function, values, out.at);
-    write_vector(loop.vector_stores, arrays[0].step, rows[u], places[u], loop.length, out);
+    if (loop.whole) {
+      *reinterpret_cast<Vector<O, N>*>(rows[u] + places[u] * static_cast<int64_t>(sizeof(O))) = out;
+    } else {
+      write_vector(loop.vector_stores, arrays[0].step, rows[u], places[u], loop.length, out);
+    }
   }
 }
 
 // ---- tiles ----
 
-INTEROP_DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
 INTEROP_DEVICE constexpr int largest(int x) { return x; }
 template <typename... Rest>
 INTEROP_DEVICE constexpr int largest(int x, int y, Rest... rest) {
@@ -205,6 +229,56 @@ template <int Tile, int N, typename M>
 constexpr int kPackOf =
     smaller(sizeof(M) < 4 ? 4 / static_cast<int>(sizeof(M)) : 1, smaller(N, Tile*(Tile / N) / kThreads));
 
+/// Are the elements of a tile turned word by word? Then a vector has 16 bytes of small elements.
+template <int Tile, int N, typename M>
+constexpr bool kSmallTile =
+    sizeof(M) <= 2 && N * sizeof(M) == kVectorBytes && Tile / N == 8 && kPackOf<Tile, N, M> * sizeof(M) == 4;
+
+/// Transposes 4 bytes of 4 words, or 2 halves of 2: columns[i] has element i of each row.
+template <int Bytes>
+INTEROP_DEVICE void turn_small(const unsigned (&rows)[4 / Bytes], unsigned (&columns)[4 / Bytes]) {
+  if constexpr (Bytes == 2) {
+    columns[0] = __byte_perm(rows[0], rows[1], 0x5410);
+    columns[1] = __byte_perm(rows[0], rows[1], 0x7632);
+  } else {
+    const unsigned low01 = __byte_perm(rows[0], rows[1], 0x5140), high01 = __byte_perm(rows[0], rows[1], 0x7362);
+    const unsigned low23 = __byte_perm(rows[2], rows[3], 0x5140), high23 = __byte_perm(rows[2], rows[3], 0x7362);
+    columns[0] = __byte_perm(low01, low23, 0x5410);
+    columns[1] = __byte_perm(low01, low23, 0x7632);
+    columns[2] = __byte_perm(high01, high23, 0x5410);
+    columns[3] = __byte_perm(high01, high23, 0x7632);
+  }
+}
+
+/// Transposes a tile of small elements through shared memory. A word of it has an element of each of kPack lines; a row
+/// of it, those of all lines. A warp writes 4 words of 8 rows at a time, and reads a vector of 4 words of each of 8
+/// places in 4 rows: vectors are exchanged within a row by its number, so that no bank is met twice.
+template <int Tile, int N, int Bytes, class Thread>
+INTEROP_DEVICE void turn_words(const Thread& thread, unsigned* tile, uint4* vectors) {
+  constexpr int kPack = 4 / Bytes, kRow = Tile / kPack;  // in words
+  unsigned* const words = reinterpret_cast<unsigned*>(vectors);
+#pragma unroll
+  for (int s = 0; s < Thread::kSteps; s += kPack) {
+    const int at = thread.line(s) / kPack;
+    const int place = (at / 4 ^ thread.across / N) * 4 + at % 4;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      unsigned rows[kPack], columns[kPack];
+#pragma unroll
+      for (int p = 0; p < kPack; ++p) rows[p] = words[(s + p) * 4 + j];
+      turn_small<Bytes>(rows, columns);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) tile[(thread.across + j * kPack + i) * kRow + place] = columns[i];
+    }
+  }
+  __syncthreads();  // what one thread reads, others have written
+#pragma unroll
+  for (int s = 0; s < Thread::kSteps; ++s) {
+    const int row = thread.line(s);
+    vectors[s] = reinterpret_cast<const uint4*>(tile)[row * (kRow / 4) + (thread.across / N ^ row / N)];
+  }
+}
+
 /// The lines of a tile: what an input is read along, the last dimension or the other one.
 struct Lines {
   int64_t first, end, step;
@@ -215,6 +289,7 @@ template <class Thread, int Tile, int N, typename... Readers>
 struct TileVectors {
   INTEROP_DEVICE void read(const Tiles::Loop&, const Tiles::Array*, const ValueArgs*, const int64_t*, const Thread&) {}
   INTEROP_DEVICE void turn(const Tiles::Array*, const Thread&, unsigned char*) {}
+  INTEROP_DEVICE void settle(const Tiles::Array*) {}
   template <typename F, typename... Before>
   INTEROP_DEVICE void apply(const F& function, const ValueArgs* values, typename F::Out (&out)[N], int,
                             const Before&... before) const {
@@ -242,7 +317,7 @@ struct TileVectors<Thread, Tile, N, Reader, Rest...> {
     const Lines lines{tiled ? thread.first : thread.cross_first, tiled ? loop.length : loop.cross_length,
                       tiled ? array->step : array->cross_step};
     const InRow place{(tiled ? thread.cross_first : thread.first) + thread.across,
-                      tiled ? loop.cross_length : loop.length};
+                      tiled ? loop.cross_length : loop.length, false};
     Reader::read_lines(*this, along, values, lines, place, thread);
     rest.read(loop, array + 1, values, offset + 1, thread);
   }
@@ -261,30 +336,41 @@ struct TileVectors<Thread, Tile, N, Reader, Rest...> {
   /// Transposes an input that was read along its own dimension, through shared memory that the inputs use in turn.
   INTEROP_DEVICE void turn(const Tiles::Array* array, const Thread& thread, unsigned char* memory) {
     if (!is_value(*array) && array->tiled) {  // the same in all threads
-      Word* const tile = reinterpret_cast<Word*>(memory);
-      __syncthreads();  // the input before has been read
-#pragma unroll
-      for (int s = 0; s < Thread::kSteps; s += kPack) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          Word word;
-#pragma unroll
-          for (int p = 0; p < kPack; ++p) word.at[p] = first[s + p].at[i];
-          tile[(thread.across + i) * kPitch + thread.line(s) / kPack] = word;
-        }
-      }
-      __syncthreads();  // what one thread reads, others have written
-#pragma unroll
-      for (int s = 0; s < Thread::kSteps; ++s) {
-#pragma unroll
-        for (int i = 0; i < N; i += kPack) {
-          const Word word = tile[thread.line(s) * kPitch + (thread.across + i) / kPack];
-#pragma unroll
-          for (int p = 0; p < kPack; ++p) first[s].at[i + p] = word.at[p];
-        }
+      __syncthreads();                        // the input before has been read
+      if constexpr (kSmallTile<Tile, N, M>) {
+        turn_words<Tile, N, sizeof(M)>(thread, reinterpret_cast<unsigned*>(memory), reinterpret_cast<uint4*>(first));
+      } else {
+        turn_elements(thread, reinterpret_cast<Word*>(memory));
       }
     }
     rest.turn(array + 1, thread, memory);
+  }
+  INTEROP_DEVICE void turn_elements(const Thread& thread, Word* tile) {
+#pragma unroll
+    for (int s = 0; s < Thread::kSteps; s += kPack) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        Word word;
+#pragma unroll
+        for (int p = 0; p < kPack; ++p) word.at[p] = first[s + p].at[i];
+        tile[(thread.across + i) * kPitch + thread.line(s) / kPack] = word;
+      }
+    }
+    __syncthreads();  // what one thread reads, others have written
+#pragma unroll
+    for (int s = 0; s < Thread::kSteps; ++s) {
+#pragma unroll
+      for (int i = 0; i < N; i += kPack) {
+        const Word word = tile[thread.line(s) * kPitch + (thread.across + i) / kPack];
+#pragma unroll
+        for (int p = 0; p < kPack; ++p) first[s].at[i + p] = word.at[p];
+      }
+    }
+  }
+  INTEROP_DEVICE void settle(const Tiles::Array* array) {
+#pragma unroll
+    for (int s = 0; s < Thread::kSteps; ++s) elementwise::settle(array->access, first[s]);
+    rest.settle(array + 1);
   }
   /// The function of vector `s`.
   template <typename F, typename... Before>
@@ -299,7 +385,8 @@ struct TileVectors<Thread, Tile, N, Reader, Rest...> {
 //   launch  block 256, one tile a block; shared memory for one tile of the widest input
 //   traffic whole lines of every array, by vectors of up to 16 bytes: those inputs are read along their own dimension
 //           into shared memory, and from there along the output's. A row of shared memory is one word longer than the
-//           tile, so that a warp meets a bank at most twice
+//           tile, so that a warp meets a bank at most twice;
+//           small elements go there in words
 template <int Tile, int N, typename... Readers, typename F>
 INTEROP_DEVICE void run_tiles(const Tiles::Loop& loop, const Tiles::Array* arrays, const ValueArgs* values,
                               const F& function) {
@@ -322,6 +409,7 @@ INTEROP_DEVICE void run_tiles(const Tiles::Loop& loop, const Tiles::Array* array
   vectors.read(loop, arrays + 1, values, offsets + 1, thread);
   vectors.turn(arrays + 1, thread, memory);
   if (thread.first + thread.across >= loop.length) return;
+  vectors.settle(arrays + 1);
 #pragma unroll
   for (int s = 0; s < Thread::kSteps; ++s) {
     const int64_t line = thread.cross_first + thread.line(s);

@@ -13,6 +13,11 @@ namespace interop::cuda::ours {
 
 /// Has the product so few rows or columns that it takes as long as reading the larger operand?
 bool is_skinny(const Gemm& gemm, const Device& device);
+/// Is it a batch of small products of 16-bit floats, which one warp each computes?
+bool is_many(const Gemm& gemm, const Device& device);
+/// Are there few rows or columns of 16-bit floats, and does the larger operand stream through the memory of clusters
+/// quicker than cuBLASLt reads it?
+bool is_streamed(const Gemm& gemm, const Device& device);
 /// Chooses among our kernels: the family, the variant, and the parts of k. It uses TF32 where that is asked for, the
 /// device has it and it is quicker. The workspace is for packed operands, or for the partial sums of split-k.
 MatmulPlan choose(const Gemm& gemm, const MatmulOptions& options, const Device& device);
@@ -47,6 +52,8 @@ inline constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // cuBLAS's
 
 /// Why cuBLASLt cannot take a product of compact matrices, wherever they are; null if it can.
 const char* why_not_compact(const Gemm& gemm, const MatmulOptions& options);
+/// Can cuBLASLt take the product, as far as is known without asking it, and was no choice made for it by measuring?
+bool is_untuned(const Gemm& gemm, const MatmulOptions& options, const Device& device);
 /// Looks the product up in the plan cache, or asks cuBLASLt. The library is installed; m, n, k and the batch are not 0.
 Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& device);
 void launch(const Gemm& gemm, const void* algorithm, void* workspace, cudaStream_t stream);

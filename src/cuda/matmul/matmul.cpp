@@ -158,7 +158,7 @@ Gemm product_of(Gemm gemm) {
 /// Does the plan use the tensor cores of sm_90, or occupy all SMs by few outputs?
 bool is_tuned_to_its_shape(const MatmulPlan& plan) {
   return plan.family == MatmulFamily::wgmma || plan.family == MatmulFamily::wgmma_integers ||
-         plan.family == MatmulFamily::skinny || plan.parts > 1;
+         plan.family == MatmulFamily::wgmma_clusters || plan.family == MatmulFamily::skinny || plan.parts > 1;
 }
 
 [[noreturn]] void refuse(const char* why_not) {
@@ -173,6 +173,8 @@ bool is_tuned_to_its_shape(const MatmulPlan& plan) {
 ///   cuBLASLt not installed                            tiled
 ///   small                                             tiled
 ///   few rows or columns, as is_quicker_if_skinny says tiled
+///   many small products of 16-bit floats              tiled
+///   few rows of 16-bit floats that stream             tiled
 ///   TF32x3 that our kernel serves                     tiled (cuBLASLt has none)
 ///   what cuBLASLt cannot take, as make_key says       tiled, but for bias and activation (see finish_after)
 ///   measured, by `tune_matmul`                        the quicker one
@@ -195,9 +197,20 @@ MatmulPlan plan_matmul(const Gemm& gemm, const MatmulOptions& options) {
   if (!suits_cublas(gemm, options) || !cublas::installed()) return ours();
   if (!by_name) {
     if (ours::is_skinny(gemm, device) && is_quicker_if_skinny(gemm)) return ours();
+    if (ours::is_many(gemm, device) || ours::is_streamed(gemm, device)) return ours();
     if (options.precision == MatmulPrecision::tf32x3) {
       MatmulPlan plan = ours();
       if (plan.precision == MatmulPrecision::tf32x3) return plan;
+    }
+  }
+  // Where it is ours in any case, cuBLASLt is not asked: its plan takes longer than most of our launches.
+  const bool has_epilogue = gemm.bias || gemm.aux || gemm.activation != Activation::none;
+  if (!by_name && !has_epilogue && may_be_ours(gemm, options, device, false) &&
+      cublas::is_untuned(gemm, options, device)) {
+    MatmulPlan plan = ours();
+    if (is_tuned_to_its_shape(plan) || ours::is_skinny(gemm, device)) {
+      plan.tunable = true;
+      return plan;
     }
   }
   cublas::Planned planned = cublas::plan(gemm, options, device);

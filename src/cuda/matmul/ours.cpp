@@ -1,17 +1,20 @@
 /// Our own kernels: chooses the family, the variant and the parts of k of a product, and launches what was chosen.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "cuda/matmul/backends.h"
+#include "cuda/matmul/mma/many.h"
 #include "cuda/matmul/mma/mma.h"
 #include "cuda/matmul/mma/wide.h"
 #include "cuda/matmul/rates.h"
 #include "cuda/matmul/skinny/skinny.h"
 #include "cuda/matmul/split.h"
 #include "cuda/matmul/tiled/tiled.h"
+#include "cuda/matmul/wgmma/clusters.h"
 #include "cuda/matmul/wgmma/integers.h"
 #include "cuda/matmul/wgmma/wgmma.h"
 
@@ -142,6 +145,38 @@ MatmulFamily other_family(const Gemm& gemm, MatmulPrecision precision, const Dev
   return is_wide ? MatmulFamily::mma_wide : MatmulFamily::tiled;
 }
 
+Gemm transposed(const Gemm& gemm) {
+  Gemm flipped = gemm;
+  tiled::transpose(flipped);
+  return flipped;
+}
+
+/// Plans the kernel whose blocks share k in clusters, with few columns as the rows of a, if it takes them so. Returns
+/// about how long it takes; infinite if it does not serve the product.
+double plan_clusters(const Gemm& gemm, const Device& device, MatmulPlan& plan) {
+  const bool has_few_columns = gemm.n < gemm.m && gemm.n <= rates::kMostFlippedRows;
+  const bool flips = has_few_columns && wgmma::serves_clusters(transposed(gemm), device);
+  if (!flips && !wgmma::serves_clusters(gemm, device)) return std::numeric_limits<double>::infinity();
+  const wgmma::ClusterChoice choice = wgmma::choose_clusters(flips ? transposed(gemm) : gemm, device);
+  plan = {};
+  plan.family = MatmulFamily::wgmma_clusters;
+  plan.transposed = flips;
+  plan.kernel = plan.undivided = choice.kernel;
+  plan.multiprocessors = device.multiprocessors();
+  return choice.us;
+}
+
+double bytes_of_larger(const Gemm& gemm) {
+  return static_cast<double>(std::max(gemm.m, gemm.n)) * gemm.k * item_bytes(gemm.dtype);
+}
+
+/// Are the larger matrices so large that the clusters' loads reach memory's rate? One row by a matrix whose unit stride
+/// is k is for the kernel of dot products.
+bool streams_much(const Gemm& gemm) {
+  const bool along_k = gemm.m == 1 ? gemm.b_strides.row == 1 : gemm.n == 1 && gemm.a_strides.column == 1;
+  return !along_k && bytes_of_larger(gemm) >= rates::kLeastClusterBytes;
+}
+
 /// The quickest variant for a plan of the tensor cores of sm_90.
 Estimate quickest_variant(const Gemm& gemm, const MatmulPlan& plan, const Device& device) {
   return plan.family == MatmulFamily::wgmma_integers ? wgmma::choose_integers(gemm, device)
@@ -164,7 +199,10 @@ void plan_large(const Gemm& asked, const Gemm& gemm, const MatmulOptions& option
                                         : wgmma::plan(asked, options.precision, options.most_packed_bytes, device);
   const bool is_half = asked.dtype.bits == 16 && is_float(asked.dtype);
   if (whole && is_half && whole->workspace_bytes == 0) {
-    plan_in_parts(gemm, MatmulFamily::wgmma, device, plan);
+    const double us = plan_in_parts(gemm, MatmulFamily::wgmma, device, plan);
+    const double memory_us = static_cast<double>(gemm.m + gemm.n) * gemm.k * matrices(gemm) * 2 / rates::kMemoryRate;
+    MatmulPlan clusters;
+    if (plan_clusters(gemm, device, clusters) < rates::kWorthSplitting * std::max(us, memory_us)) plan = clusters;
     return;
   }
   const double others_us = plan_in_parts(gemm, other_family(gemm, options.precision, device), device, plan);
@@ -182,18 +220,15 @@ void plan_large(const Gemm& asked, const Gemm& gemm, const MatmulOptions& option
 /// The kernels store along rows of c, so a column-major c is computed as its transpose.
 bool is_column_major(const Gemm& gemm) { return gemm.c_strides.row == 1 && gemm.c_strides.column != 1; }
 
-Gemm transposed(const Gemm& gemm) {
-  Gemm flipped = gemm;
-  tiled::transpose(flipped);
-  return flipped;
-}
-
 /// Plans `gemm`, which is `asked`, or its transpose, stored by rows.
 MatmulPlan choose_by_rows(const Gemm& asked, const Gemm& gemm, const MatmulOptions& options, const Device& device) {
   const bool flips = &gemm != &asked, is_few = skinny::serves(asked, device);
   MatmulPlan plan;
-  if (flips ? skinny::serves(gemm, device) : is_few) {
-    plan = skinny::choose(gemm, std::min(rates::kMostPartialBytes, device.l2_bytes()), device);
+  if (mma_many::serves(gemm, device)) {
+    plan.family = MatmulFamily::mma_many;
+  } else if (flips ? skinny::serves(gemm, device) : is_few) {
+    const bool is_streamed = streams_much(gemm) && std::isfinite(plan_clusters(gemm, device, plan));
+    if (!is_streamed) plan = skinny::choose(gemm, std::min(rates::kMostPartialBytes, device.l2_bytes()), device);
   } else if (is_small(gemm)) {  // k is too short to split
     plan.family = MatmulFamily::tiled;
     plan.kernel.variant = plan.undivided.variant = tiled::choose(gemm, device).variant;
@@ -231,8 +266,12 @@ std::string describe_variant(const Gemm& gemm, const MatmulPlan& plan) {
       return skinny::describe(gemm, plan);
     case MatmulFamily::wgmma:
       return wgmma::describe(gemm, plan);
+    case MatmulFamily::wgmma_clusters:
+      return wgmma::describe_clusters(gemm, plan);
     case MatmulFamily::wgmma_integers:
       return wgmma::describe_integers(gemm, variant);
+    case MatmulFamily::mma_many:
+      return mma_many::describe(gemm);
     case MatmulFamily::mma:
       return mma::describe(gemm, variant);
     case MatmulFamily::mma_wide:
@@ -245,6 +284,8 @@ std::string describe_variant(const Gemm& gemm, const MatmulPlan& plan) {
 /// Launches the product that `plan` computes.
 void launch_computed(const Gemm& gemm, const MatmulPlan& plan, void* workspace, cudaStream_t stream) {
   if (plan.family == MatmulFamily::skinny) return skinny::launch(gemm, plan, workspace, stream);
+  if (plan.family == MatmulFamily::wgmma_clusters) return wgmma::launch_clusters(gemm, plan, stream);
+  if (plan.family == MatmulFamily::mma_many) return mma_many::launch(gemm, stream);
   if (plan.parts == 1 || !workspace) return launch_variant(gemm, plan, plan.undivided.variant, workspace, stream);
   const Parts parts = divided(gemm.k, plan.parts);
   launch_variant(sums_of(gemm, parts, workspace), plan, plan.kernel.variant, nullptr, stream);
@@ -258,6 +299,17 @@ void launch_computed(const Gemm& gemm, const MatmulPlan& plan, void* workspace, 
 }  // namespace
 
 bool is_skinny(const Gemm& gemm, const Device& device) { return skinny::serves(gemm, device); }
+
+bool is_many(const Gemm& gemm, const Device& device) {
+  return mma_many::serves(is_column_major(gemm) ? transposed(gemm) : gemm, device);
+}
+
+bool is_streamed(const Gemm& gemm, const Device& device) {
+  if (std::min(gemm.m, gemm.n) > rates::kMostClusterRows || !streams_much(gemm)) return false;
+  MatmulPlan plan;
+  return bytes_of_larger(gemm) * matrices(gemm) <= rates::kMostClusterBytes &&
+         std::isfinite(plan_clusters(gemm, device, plan));
+}
 
 MatmulPlan choose(const Gemm& gemm, const MatmulOptions& options, const Device& device) {
   if (is_empty(gemm)) return {};

@@ -42,8 +42,9 @@ constexpr double kOddRows = 4e7, kUnalignedRows = 3e9, kHalf = 1.5e11, kInt8 = 1
 
 // ---- split-k: H100; bounds by `interop bench matmul`; rates_benchmark: kLaunchUs, kMemoryRate ----
 
-/// k is split from this length on, where there are no more outputs than tiles of 128 x 128 for 0.6 of its SMs.
-constexpr int64_t kLeastDividedK = 2048, kMostDividedOutputs = 80 * 128 * 128;
+/// k is split from this length on, where there are no more outputs than tiles of 128 x 128 for 1.5 times its SMs: a
+/// last wave of few tiles is as long as a full one.
+constexpr int64_t kLeastDividedK = 2048, kMostDividedOutputs = 200 * 128 * 128;
 /// The shortest part.
 constexpr int64_t kLeastPartK = 256;
 /// The most memory that the partial sums may take: they should stay in L2, of which an H100 has 50 MB. A constant, as
@@ -114,6 +115,21 @@ constexpr TileTime kTf32x3_128x128{0.46, 1.6}, kTf32x3_128x64{0.38, 0.8};
 constexpr TileTime kBytes_128x256{0.80, 3.2}, kBytes_128x128{0.46, 1.6}, kBytes_128x64{0.36, 0.8};
 /// Added up in 64 bits.
 constexpr TileTime kWideBytes_128x128{0.52, 3.2}, kWideBytes_128x64{0.40, 1.6};
+
+// ---- clusters that share k, of 16-bit floats on sm_90: H200, fitted by hand to whole products of 256 to 8192 ----
+
+/// Bytes a microsecond of memory where the larger operand streams, and of an SM's loads; the share of the SMs that
+/// saturate the memory; the start of each further block on an SM. No command prints one: a kernel's time has them all.
+constexpr double kClusterMemory = 3.9e6, kSmIngest = 65e3, kEnoughSms = 0.75, kNextBlockUs = 0.6;
+/// The time in which a cluster's blocks wait for each other, and add up the sums of a tile of m x n.
+constexpr double kReduce_16x64 = 0.8, kReduce_32x64 = 1.0, kReduce_64x32 = 1.2, kReduce_64x64 = 1.6,
+                 kReduce_128x64 = 2.3;
+/// Bounds: the bytes of the larger operand from which clusters are quicker than the kernels of few rows; the most rows,
+/// and bytes, for which they are quicker than cuBLASLt, too.
+constexpr double kLeastClusterBytes = 2e6, kMostClusterBytes = 6e7;
+constexpr int64_t kMostClusterRows = 32;
+/// The most columns that become rows, as storing a transposed tile is slow.
+constexpr int64_t kMostFlippedRows = 64;
 
 // ---- few rows: bounds by skinny_benchmark; rates_benchmark: kWarpRate, kSumUs, kFastestMemory ----
 

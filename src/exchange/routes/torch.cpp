@@ -36,6 +36,7 @@ const Lookup kUnwrapped("torch", "_C._functorch.get_unwrapped");
 const Lookup kEmpty("torch", "empty");
 const Lookup kUint8("torch", "uint8");
 const Fact kVersion("torch", "Tensor", "_version");
+const Fact kStorage("torch", "Tensor", "untyped_storage");
 const Fact kDetach("torch", "Tensor", "detach");
 const Fact kDataPtr("torch", "Tensor", "data_ptr");
 const Fact kIsCpu("torch", "Tensor", "is_cpu");
@@ -200,10 +201,10 @@ void TorchRoute::check_write(const Operand& operand, nb::handle tensor) const {
                   "accepted: a plain tensor (x.clone()), or the call under torch.inference_mode()");
 }
 
-nb::object TorchRoute::owner(nb::handle tensor) const { return kDetach(tensor); }
+nb::object TorchRoute::owner(nb::handle tensor) const { return kStorage(tensor); }
 
 nb::object TorchRoute::view_owner(nb::handle tensor) const {
-  nb::object alias = owner(tensor);
+  nb::object alias = kDetach(tensor);
   if (is_true(kIsWrapped.get()(alias))) return unwrapped(alias);  // and so would be what `fix_storage` makes
   if (is_true(kIsCpu(alias))) fix_storage(alias);
   return alias;

@@ -98,7 +98,8 @@ uint32_t epilogue_of(const Key& key) {
   return epilogue;
 }
 
-Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int most, Division division) {
+/// What cuBLASLt says, best first; none where it knows no algorithm.
+std::vector<lt::Heuristic> ask(const Plan& plan, const OwnedOperation& operation, int most, Division division) {
   const PlanPreference preference(plan, division);
   std::vector<lt::Heuristic> found(static_cast<size_t>(most));
   int count = 0;
@@ -107,12 +108,19 @@ Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int
       most, found.data(), &count);
   // INVALID_VALUE: dtypes, layouts and epilogue do not go together.
   if (status != lt::kSuccess && status != lt::kNotSupported && status != lt::kInvalidValue) throw_lt(status, kPlanning);
-  if (status != lt::kSuccess || count == 0) return {};
-  found.resize(static_cast<size_t>(count));
+  found.resize(status == lt::kSuccess ? static_cast<size_t>(count) : 0);
+  return found;
+}
+
+bool is_usable(const Key& key, const lt::Heuristic& one) {
+  return one.state == lt::kSuccess && one.workspace_bytes <= kMaxWorkspace && is_right(key, one.algorithm);
+}
+
+Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int most, Division division) {
+  std::vector<lt::Heuristic> found = ask(plan, operation, most, division);
+  if (found.empty()) return {};
   const bool is_short = parts_of_k(found[0].algorithm) > 1 && !is_right(plan.key, found[0].algorithm);
-  const auto is_wrong = [&](const lt::Heuristic& one) {
-    return one.state != lt::kSuccess || one.workspace_bytes > kMaxWorkspace || !is_right(plan.key, one.algorithm);
-  };
+  const auto is_wrong = [&](const lt::Heuristic& one) { return !is_usable(plan.key, one); };
   found.erase(std::remove_if(found.begin(), found.end(), is_wrong), found.end());
   if (!found.empty()) return {found, is_short && parts_of_k(found[0].algorithm) == 1};
   if (division == Division::forbidden) return {};
@@ -192,6 +200,13 @@ std::shared_ptr<Plan> describe_to_cublas(const Gemm& gemm, const Key& key, const
 
 Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int most) {
   return algorithms_for(plan, operation, most, Division::allowed);
+}
+
+Candidates best_algorithm(const Plan& plan, const OwnedOperation& operation) {
+  constexpr int kCandidates = 8;  // enough that mostly one of them splits k and covers it
+  std::vector<lt::Heuristic> first = ask(plan, operation, 1, Division::allowed);
+  if (first.empty() || is_usable(plan.key, first[0])) return {std::move(first), false};
+  return algorithms_for(plan, operation, kCandidates);
 }
 
 }  // namespace interop::cuda::cublas

@@ -87,5 +87,8 @@ struct Candidates {
 
 /// The candidates among the first `most` algorithms that cuBLASLt proposes.
 Candidates algorithms_for(const Plan& plan, const OwnedOperation& operation, int most);
+/// The first one alone where it is right, as it mostly is: cuBLASLt takes time for each, and may load its kernel. Else
+/// those among several.
+Candidates best_algorithm(const Plan& plan, const OwnedOperation& operation);
 
 }  // namespace interop::cuda::cublas

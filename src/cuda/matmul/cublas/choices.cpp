@@ -46,6 +46,13 @@ bool plan_as_chosen(Plan& plan, const OwnedOperation& operation) {
   return true;
 }
 
+bool has_choice(const Key& key) {
+  if (key.flags & kIgnoresChoices) return false;
+  Choices& choices = all_choices();
+  std::lock_guard<std::mutex> lock(choices.mutex);
+  return !choices.of.empty() && choices.of.count({key, hash_of(key)}) > 0;
+}
+
 void keep(const Key& key, Choice choice) {
   Choices& choices = all_choices();
   {

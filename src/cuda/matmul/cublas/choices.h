@@ -17,6 +17,9 @@ struct Choice {
 /// Plans the product by the choice kept for it; false if there is none, or this cuBLASLt does not take it.
 bool plan_as_chosen(Plan& plan, const OwnedOperation& operation);
 
+/// Is there a choice for the product?
+bool has_choice(const Key& key);
+
 /// Keeps a choice, and forgets the plans made without it.
 void keep(const Key& key, Choice choice);
 

@@ -45,13 +45,19 @@ const char* why_not_compact(const Gemm& gemm, const MatmulOptions& options) {
   return types_of(gemm, options.precision) ? why_not_batch(gemm) : kNoDtypes;
 }
 
+bool is_untuned(const Gemm& gemm, const MatmulOptions& options, const Device& device) {
+  const std::optional<Types> types = types_of(gemm, options.precision);
+  Key key;
+  return types && !make_key(gemm, options, *types, device.index(), key) && !has_choice(key);
+}
+
 Planned plan(const Gemm& gemm, const MatmulOptions& options, const Device& of) {
   const std::optional<Types> types = types_of(gemm, options.precision);
   if (!types) return {nullptr, 0, kNoDtypes};
   const int device = of.index();
   Key key;
   if (const char* why_not = make_key(gemm, options, *types, device, key)) return {nullptr, 0, why_not};
-  std::shared_ptr<const Plan> plan = find_plan(gemm, key, *types, device);
+  std::shared_ptr<const Plan> plan = find_plan(gemm, options, key, *types, device);
   if (!plan) return {nullptr, 0, "it has no algorithm for these dtypes, shapes, strides, alignments and epilogue"};
   Planned planned{nullptr, plan->workspace_bytes, nullptr, plan->tuned, plan->ours_is_quicker, plan->denied_division};
   planned.algorithm = std::move(plan);

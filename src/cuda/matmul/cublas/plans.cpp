@@ -15,15 +15,13 @@
 namespace interop::cuda::cublas {
 namespace {
 
-constexpr int kCandidates = 8;  // enough that mostly one of them splits k and covers it
-
 /// Plans the product by the choice kept for it, or asks cuBLASLt; null if that knows no algorithm.
 std::shared_ptr<const Plan> make_plan(const Gemm& gemm, const Key& key, const Types& types, int device) {
   RelaxedCapture relaxed(driver());
   std::optional<OwnedOperation> operation;
   const std::shared_ptr<Plan> plan = describe_to_cublas(gemm, key, types, device, operation);
   if (!plan_as_chosen(*plan, *operation)) {
-    const Candidates found = algorithms_for(*plan, *operation, kCandidates);
+    const Candidates found = best_algorithm(*plan, *operation);
     if (found.algorithms.empty()) return nullptr;
     plan->algorithm = found.algorithms[0].algorithm;
     plan->workspace_bytes = found.algorithms[0].workspace_bytes;
@@ -59,7 +57,8 @@ void forget_plans() {
   }
 }
 
-std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Types& types, int device) {
+std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const MatmulOptions& options, const Key& key,
+                                      const Types& types, int device) {
   const HashedKey hashed{key, hash_of(key)};
   Shard& shard = shards()[hashed.hash >> 60];
   {
@@ -68,8 +67,9 @@ std::shared_ptr<const Plan> find_plan(const Gemm& gemm, const Key& key, const Ty
     if (found != shard.plans.end()) return found->second;
   }
   const unsigned before = g_choices.load();
-  std::shared_ptr<const Plan> plan =
-      make_plan(gemm, key, types, device);  // unlocked: two threads may both ask, and get the same answer
+  std::shared_ptr<const Plan> plan;
+  // Unlocked: two threads may both ask, and get the same answer.
+  options.apart([&] { plan = make_plan(gemm, key, types, device); });
   std::lock_guard<std::mutex> lock(shard.mutex);
   if (g_choices.load() != before) return plan;  // perhaps made without a choice kept meanwhile
   if (shard.plans.size() >= kPlansPerShard) shard.plans.clear();

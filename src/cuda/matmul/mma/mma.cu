@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <type_traits>
 
 #include "cuda/driver/driver_api.h"
 #include "cuda/driver/kernel.h"
 #include "cuda/matmul/blocks.cuh"
 #include "cuda/matmul/blocks.h"
 #include "cuda/matmul/finish_four.cuh"
+#include "cuda/matmul/mma/product.cuh"
 #include "cuda/matmul/rates.h"
 
 namespace interop::cuda::mma {
@@ -171,22 +171,6 @@ class Fragments {
   int k_fast_;
   uint32_t place_;
 };
-
-/// d += a b for a of 16 x 16 and b of 16 x 8.
-template <typename T>
-__device__ __forceinline__ void product(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 
 // ---- a block's tile ----
 

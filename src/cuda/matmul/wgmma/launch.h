@@ -28,6 +28,7 @@ struct Grid {
   int m, n, k_tiles;
   int row_units, column_tiles, units;  // a unit is a cluster's tiles, one below the other; `units` of all matrices
   int super_units;                     // the height of a super-row, in units
+  bool flat;                           // there is no batch
   int batch_size[kBatchDims];          // innermost last
   int a_varies[kBatchDims], b_varies[kBatchDims];  // 0 where the operand is broadcast
 };
@@ -49,7 +50,8 @@ struct MapSpec {
   int box_outer = 0;
 };
 
-inline void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType type) {
+/// `flat`: the map has no batch dimensions.
+inline void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType type, bool flat = false) {
   const int item = type == CU_TENSOR_MAP_DATA_TYPE_UINT8                                                 ? 1
                    : type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
                                                                                                          : 2;
@@ -65,8 +67,8 @@ inline void encode(CUtensorMap& map, const MapSpec& spec, CUtensorMapDataType ty
   const cuuint32_t box[5] = {static_cast<cuuint32_t>(kRowBytes / item), static_cast<cuuint32_t>(spec.box_outer), 1, 1,
                              1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  check(driver().cuTensorMapEncodeTiled(&map, type, 5, const_cast<void*>(spec.data), sizes, strides, box, steps,
-                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+  check(driver().cuTensorMapEncodeTiled(&map, type, flat ? 2 : 5, const_cast<void*>(spec.data), sizes, strides, box,
+                                        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         "describing a matrix to TMA");
 }
@@ -110,6 +112,7 @@ inline void set_grid(Grid& grid, MapSpec (&specs)[3], OutputArgs& c, FinishArgs&
   grid.row_units = static_cast<int>(ceil_div(gemm.m, m * cluster));
   grid.column_tiles = static_cast<int>(ceil_div(gemm.n, n));
   grid.units = static_cast<int>(grid.row_units * grid.column_tiles * count);
+  grid.flat = count == 1;
   grid.super_units = kSuperRow / (m * cluster);
 }
 

@@ -76,11 +76,15 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+__device__ __forceinline__ void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_barrier() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+  arrive_at_cluster();
+  wait_for_cluster();
 }
 
 __device__ __forceinline__ int cluster_rank() {
@@ -104,6 +108,35 @@ __device__ __forceinline__ float load_from(uint32_t address, int rank) {
   return value;
 }
 
+/// The same for four floats.
+__device__ __forceinline__ float4 load_four_from(uint32_t address, int rank) {
+  float4 v;
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n"
+      "}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return v;
+}
+
+/// Writes two floats to this address in the shared memory of a block of the cluster; their bytes arrive at its barrier
+/// `barrier`.
+__device__ __forceinline__ void send_pair(uint32_t address, uint32_t barrier, int rank, float x, float y) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 to, at;\n"
+      "mapa.shared::cluster.u32 to, %0, %2;\n"
+      "mapa.shared::cluster.u32 at, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%3, %4}, [at];\n"
+      "}" ::"r"(address),
+      "r"(barrier), "r"(rank), "f"(x), "f"(y)
+      : "memory");
+}
+
 template <int Registers>
 __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
@@ -116,6 +149,7 @@ __device__ __forceinline__ void more_registers() {
 
 // ---- TMA ----
 
+/// A map has five dimensions, or, if it is flat, only the first two: their boxes are loaded sooner.
 struct Coordinates {
   int inner, outer, batch0, batch1, batch2;
 };
@@ -130,6 +164,53 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, ui
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
       "l"(map), "r"(barrier), "r"(at.inner), "r"(at.outer), "r"(at.batch0), "r"(at.batch1), "r"(at.batch2)
+      : "memory");
+}
+
+/// How long L2 keeps what is read: a policy for `load_box`.
+__device__ __forceinline__ uint64_t keep_shortly() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ uint64_t keep_long() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, const Coordinates& at,
+                                         uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.inner), "r"(at.outer), "r"(at.batch0), "r"(at.batch1), "r"(at.batch2), "l"(policy)
+      : "memory");
+}
+
+/// The same by a flat map.
+__device__ __forceinline__ void load_flat_box(uint32_t to, const CUtensorMap* map, uint32_t barrier,
+                                              const Coordinates& at) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.inner), "r"(at.outer)
+      : "memory");
+}
+__device__ __forceinline__ void load_flat_box(uint32_t to, const CUtensorMap* map, uint32_t barrier,
+                                              const Coordinates& at, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.inner), "r"(at.outer), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void load_flat_box_to_all(uint32_t to, const CUtensorMap* map, uint32_t barrier,
+                                                     const Coordinates& at, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.inner), "r"(at.outer), "h"(blocks)
       : "memory");
 }
 
@@ -234,6 +315,7 @@ __device__ __forceinline__ void pin(uint32_t (&values)[Count]) {
 }
 
 // clang-format off
+#define INTEROP_R16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define INTEROP_R0 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -248,6 +330,7 @@ __device__ __forceinline__ void pin(uint32_t (&values)[Count]) {
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define INTEROP_D8(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), \
   c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
+#define INTEROP_D16(c, i) INTEROP_D8(c, i), INTEROP_D8(c, i + 8)
 #define INTEROP_D32(c, i) INTEROP_D8(c, i), INTEROP_D8(c, i + 8), INTEROP_D8(c, i + 16), INTEROP_D8(c, i + 24)
 #define INTEROP_TRANS(ta_, tb_) ", " ta_ ", " tb_
 #define INTEROP_NO_TRANS(ta_, tb_) ""
@@ -278,7 +361,9 @@ __device__ __forceinline__ void pin(uint32_t (&values)[Count]) {
                         INTEROP_D32("+r", 96));                                                            \
   }
 #define INTEROP_WGMMA_SIZES(type, k, trans)                                                                \
-  if constexpr (N == 64) {                                                                                 \
+  if constexpr (N == 32) {                                                                                 \
+    INTEROP_WGMMA(32, k, type, INTEROP_R16, "%16", "%17", trans("%18", "%19"), INTEROP_D16("+f", 0));            \
+  } else if constexpr (N == 64) {                                                                                 \
     INTEROP_WGMMA(64, k, type, INTEROP_R0, "%32", "%33", trans("%34", "%35"), INTEROP_D32("+f", 0));             \
   } else if constexpr (N == 128) {                                                                         \
     INTEROP_WGMMA(128, k, type, INTEROP_R0 ", " INTEROP_R1, "%64", "%65", trans("%66", "%67"),             \
@@ -352,11 +437,13 @@ __device__ __forceinline__ void product_of_bytes(uint32_t (&d)[N / 2], uint64_t 
 #undef INTEROP_NO_TRANS
 #undef INTEROP_TRANS
 #undef INTEROP_D32
+#undef INTEROP_D16
 #undef INTEROP_D8
 #undef INTEROP_R3
 #undef INTEROP_R2
 #undef INTEROP_R1
 #undef INTEROP_R0
+#undef INTEROP_R16
 
 }  // namespace interop::cuda::sm90
 

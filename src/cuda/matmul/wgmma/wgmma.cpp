@@ -13,48 +13,16 @@
 #include "cuda/matmul/rates.h"
 #include "cuda/matmul/wgmma/kernels.h"
 #include "cuda/matmul/wgmma/launch.h"
+#include "cuda/matmul/wgmma/layouts.h"
 
 namespace interop::cuda::wgmma {
 namespace {
 
 // ---- layouts ----
 
-/// One of a and b as a (mn, k) matrix for TMA: which of the two is its inner dimension, and the step of the other.
-struct Layout {
-  bool served = false, k_fast = false;
-  int64_t outer_stride = 0;  // in elements
-};
-
-int64_t vector_of(const Gemm& gemm) { return 16 / item_bytes(gemm.dtype); }  // elements in 16 bytes
-
-Layout layout_of(int64_t mn, int64_t k, int64_t mn_stride, int64_t k_stride, int64_t vector) {
-  if (k == 1) k_stride = mn_stride == 1 ? vector : 1;  // the stride of a dimension of size 1 is not used
-  if (mn == 1) mn_stride = k_stride == 1 ? vector : 1;
-  if (k_stride == 1 && is_tma_stride(mn_stride, vector)) return {true, true, mn_stride};
-  if (mn_stride == 1 && is_tma_stride(k_stride, vector)) return {true, false, k_stride};
-  return {};
-}
-
-Layout layout_a(const Gemm& gemm) {
-  return layout_of(gemm.m, gemm.k, gemm.a_strides.row, gemm.a_strides.column, vector_of(gemm));
-}
-Layout layout_b(const Gemm& gemm) {
-  return layout_of(gemm.n, gemm.k, gemm.b_strides.column, gemm.b_strides.row, vector_of(gemm));
-}
-
 /// Is c^T = b^T a^T computed, because b has to go through registers? A packed b does not: its unit stride is k.
 bool is_transposed(const Gemm& gemm, bool packs_b) {
   return gemm.dtype == kFloat32 && !packs_b && !layout_b(gemm).k_fast;
-}
-
-/// Does TMA read the operand? Its batch steps by `stride` of each dimension.
-bool is_read(const Gemm& gemm, const void* data, const Layout& layout, int64_t BatchDim::* stride) {
-  if (!is_tma_address(data) || !layout.served) return false;
-  for (int i = 0; i < gemm.batch_ndim; ++i) {
-    const int64_t step = gemm.batch[i].*stride;
-    if (step != 0 && !is_tma_stride(step, vector_of(gemm))) return false;
-  }
-  return true;
 }
 
 /// Is the bias, if there is one, contiguous along the rows of the result, and 4-byte aligned?
@@ -85,8 +53,6 @@ bool stores_by_tma(const Gemm& gemm) {
 }
 
 // ---- the launcher ----
-
-bool is_bfloat16(const Gemm& gemm) { return gemm.dtype.code == kDLBfloat; }
 
 /// How TMA reads the operands. It rounds float32 to TF32; operands packed in two parts are rounded already.
 CUtensorMapDataType map_type(const Gemm& gemm, MatmulPrecision precision) {
@@ -137,8 +103,8 @@ void launch_batch(Gemm gemm, int first, const MatmulPlan& plan, const Variant& v
   b.box_outer = of_b.k_fast ? variant.b_share : 64;
   const CUtensorMapDataType type = map_type(gemm, precision);
   const bool rounds_in_registers = gemm.dtype == kFloat32 && !of_a.k_fast;
-  encode(args.a, a, rounds_in_registers ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type);
-  encode(args.b, b, type);
+  encode(args.a, a, rounds_in_registers ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type, args.grid.flat);
+  encode(args.b, b, type, args.grid.flat);
   args.c_by_tma = stores_by_tma(gemm);
   if (args.c_by_tma) {
     c.inner = gemm.n;
@@ -152,12 +118,6 @@ void launch_batch(Gemm gemm, int first, const MatmulPlan& plan, const Variant& v
 }
 
 // ---- what is served ----
-
-bool has_16_bits(const Gemm& gemm) {
-  const bool is_half = gemm.dtype.code == kDLFloat && gemm.dtype.bits == 16;
-  if ((!is_half && !is_bfloat16(gemm)) || gemm.b_dtype != gemm.dtype) return false;
-  return gemm.out_dtype == gemm.dtype || gemm.out_dtype == kFloat32;
-}
 
 bool has_precision(const Gemm& gemm, MatmulPrecision precision) {
   if (precision == MatmulPrecision::exact) return has_16_bits(gemm);

@@ -80,23 +80,17 @@ __device__ __forceinline__ void load_all(const KernelArgs& args, const Memory<S>
       if constexpr (AKFast) {
         a.inner = a_k;
         a.outer = tile.row;
-        sm90::load_box(a_to, &args.a, full, a);
+        load_box(args.grid, a_to, &args.a, full, a);
       } else {
         a.outer = a_k;
 #pragma unroll
         for (int i = 0; i < S::kM / kTileK<T>; ++i) {
           a.inner = tile.row + i * kTileK<T>;
-          sm90::load_box(a_to + i * kTileK<T> * kRowBytes, &args.a, full, a);
+          load_box(args.grid, a_to + i * kTileK<T> * kRowBytes, &args.a, full, a);
         }
       }
 
-      const auto load_b = [&](uint32_t to) {
-        if constexpr (S::kCluster == 1) {
-          sm90::load_box(to, &args.b, full, b);
-        } else {
-          sm90::load_box_to_all(to, &args.b, full, b, (1 << S::kCluster) - 1);
-        }
-      };
+      const auto load_b = [&](uint32_t to) { load_box<S::kCluster>(args.grid, to, &args.b, full, b); };
       const uint32_t b_to = memory.b(ring.stage) + b_first * kRowBytes;
       if constexpr (BKFast) {
         b.inner = b_k;

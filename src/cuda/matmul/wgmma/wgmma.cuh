@@ -86,6 +86,19 @@ __device__ __forceinline__ sm90::Coordinates matrix_of_b(const Grid& grid, const
   return {0, 0, tile.batch[2] * grid.b_varies[2], tile.batch[1] * grid.b_varies[1], tile.batch[0] * grid.b_varies[0]};
 }
 
+/// Loads a box into the block, or into all blocks of the cluster.
+template <int Cluster = 1>
+__device__ __forceinline__ void load_box(const Grid& grid, uint32_t to, const CUtensorMap* map, uint32_t barrier,
+                                         const sm90::Coordinates& at) {
+  constexpr uint16_t kAll = (1 << Cluster) - 1;
+  if constexpr (Cluster == 1) {
+    grid.flat ? sm90::load_flat_box(to, map, barrier, at) : sm90::load_box(to, map, barrier, at);
+  } else {
+    grid.flat ? sm90::load_flat_box_to_all(to, map, barrier, at, kAll)
+              : sm90::load_box_to_all(to, map, barrier, at, kAll);
+  }
+}
+
 /// Called by each warp that has read a stage: tells all blocks of the cluster.
 template <typename S>
 __device__ __forceinline__ void free_stage(const Memory<S>& memory, int stage) {

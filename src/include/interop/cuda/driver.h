@@ -87,14 +87,14 @@ bool give_to_graph(cudaStream_t stream, void* data, void (*destroy)(void*));
 /// Our own non-blocking stream of this thread on the current device; made on first use, kept.
 cudaStream_t own_stream();
 
-/// A point in a stream that streams and the host can wait for.
+/// A point in a stream that streams and the host can wait for. CUDA's events are kept, and used again.
 class Event {
  public:
   Event() = default;
   /// Records now on `stream`.
   explicit Event(cudaStream_t stream);
   ~Event();
-  Event(Event&& other) noexcept : event_(other.event_) { other.event_ = nullptr; }
+  Event(Event&& other) noexcept : event_(other.event_), context_id_(other.context_id_) { other.event_ = nullptr; }
   Event& operator=(Event&& other) noexcept;
   explicit operator bool() const { return event_ != nullptr; }
   /// An event behind all that is queued by now on our own streams, the legacy stream, all blocking streams and
@@ -109,7 +109,10 @@ class Event {
   void synchronize() const;
 
  private:
+  void give_back() noexcept;
+
   void* event_ = nullptr;
+  std::uint64_t context_id_ = 0;
 };
 
 // ---- memory ----

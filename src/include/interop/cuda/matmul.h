@@ -4,6 +4,7 @@
 #include <interop/gemm.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct MatmulOptions {
   bool uses_choices = true;      ///< the choices of `tune_matmul` and `keep_choice` come before all rules
   /// The most device memory that operands are packed into. Beyond it a product is computed exactly.
   std::size_t most_packed_bytes = std::size_t{4} << 30;
+  /// Runs `ask`, which asks cuBLASLt about a product for the first time: that takes long, and may wait for the GPU.
+  void (*apart)(const std::function<void()>& ask) = [](const std::function<void()>& ask) { ask(); };
 };
 
 /// Whose kernels compute a product: cuBLASLt's, or ours, which are in a folder of src/cuda/matmul for each family.
@@ -37,8 +40,10 @@ enum class MatmulFamily : unsigned char {
   cublas,
   tiled,           ///< any product
   mma,             ///< 16-bit floats, on the tensor cores of sm_80
+  mma_many,        ///< many small products of 16-bit floats, on those
   mma_wide,        ///< float64, complex128 and TF32, on those
   wgmma,           ///< 16-bit floats and TF32, on the tensor cores of sm_90
+  wgmma_clusters,  ///< 16-bit floats, on those, with k shared by the blocks of a cluster
   wgmma_integers,  ///< integers and bool, on those
   skinny           ///< few rows or columns
 };
@@ -46,9 +51,9 @@ enum class MatmulFamily : unsigned char {
 /// How one kernel of a family of ours computes all of k, or each of its equal parts.
 struct MatmulKernel {
   int variant = 0;  ///< which of its family's kernels
-  // Of `skinny` alone: a block's share of k; how many blocks share a part of k; the logarithm of how many warps of a
-  // block share its k.
-  int part_k = 0, cluster = 1, k_warps_log = 0;
+  int cluster = 1;  ///< how many blocks share k, or a part of it
+  // Of `skinny` alone: a block's share of k; the logarithm of how many warps of a block share its k.
+  int part_k = 0, k_warps_log = 0;
 };
 
 /// Bias and activation, where a second kernel of ours applies them to cuBLASLt's sums: it walks c as it lies.
