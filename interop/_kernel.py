@@ -101,6 +101,8 @@ def kernel(
         ``const`` already, or a view. In a call: the array of a pointer is not C-contiguous, or that of a view has other
         dimensions; an array for a result of `returning` has another shape than that; the launch is larger than the
         device or the kernel allows.
+    IndexError
+        In a call, where ``INTEROP_CHECKED=1`` says so: an index of a view is out of bounds.
     OSError
         The file `source` cannot be read.
     OverflowError
@@ -120,7 +122,7 @@ def kernel(
     What `reads` says is believed: a kernel that writes to such an array changes what its library takes to be unchanged.
     Where the environment has ``INTEROP_CHECKED=1`` as the kernel is made, each call copies these arrays to the host
     before it and after, waits for that, and is a ValueError where one has changed; a call in a capture is a ValueError
-    then, too.
+    then, too. So it is for kernels with views, which check their indexes then.
 
     CUDA's own headers are found where a toolkit or its wheels are installed, and others by the folder of `source` and
     ``options={"include_path": ...}``. Kernels are kept on disk (``INTEROP_CACHE_DIR``, or ``~/.cache/interop``).
@@ -265,7 +267,8 @@ class Kernel(ArrayFunction):
         self._load = functools.partial(self._program.kernel, label, name)
         declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters]
         launched = (*fixed, *launch[2:])
-        self._calls = _core.Kernel(label, declarations, self._load, launched, checked(parameters, reads))
+        compared, checks_indexes = checked(parameters, reads), self._program.source.checks_indexes
+        self._calls = _core.Kernel(label, declarations, self._load, launched, compared, checks_indexes)
         made_of = (*self._made_of_content(), *launch)
         self._identity = Identity.of(self, name, *made_of, *self._shapes.items(), *self._shapes.values())
 
@@ -332,7 +335,8 @@ class Kernel(ArrayFunction):
     def _made_of_content(self) -> tuple[object, ...]:
         source, _, signature, _, reads = self._made_of
         image = source.image.data if source.image else b""
-        return (source.text, image, source.path, sorted(source.options.items()), source.compiler, signature, reads)
+        compiled_as = (sorted(source.options.items()), source.compiler, source.checks_indexes)
+        return (source.text, image, source.path, *compiled_as, signature, reads)
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:
         return Kernel(*self._made_of, shapes, self._program)

@@ -15,6 +15,7 @@ from interop._arguments import type_name
 from interop._core import CudaError
 from interop._cuda import images, includes, kept, nvrtc
 from interop._functions.kernel_declaration import NAME
+from interop._functions.reads import is_checked
 from interop._paths import get_include
 
 __all__ = ["Program", "Source", "program_of", "read_source"]
@@ -31,6 +32,7 @@ class Source(NamedTuple):
     path: str | None  # of the file that it was read from
     options: dict[str, Any]
     compiler: str
+    checks_indexes: bool = False  # of views, as INTEROP_CHECKED=1 says: of CUDA C++ alone
 
     @property
     def origin(self) -> str:
@@ -70,7 +72,8 @@ def read_source(source: str | bytes | os.PathLike[str], options: dict[str, Any],
         raise refuse(f"{len(data)} bytes that are no {_IMAGE}; accepted: one of these, or a text as str")
     if path is not None and Path(path).suffix in _COMPILED_FILES:
         raise refuse(f"{len(data)} bytes that are no {_IMAGE}; accepted: one of these")
-    return Source(source if isinstance(source, str) else _text_of(data, refuse), None, path, options, compiler)
+    checks = is_checked()
+    return Source(source if isinstance(source, str) else _text_of(data, refuse), None, path, options, compiler, checks)
 
 
 def _text_of(data: bytes, refuse: images.Refuse) -> str:
@@ -261,8 +264,7 @@ _Compiled = tuple[str, Callable[[], tuple[str, kept.Image]]]
 
 
 def _by_nvrtc(label: str, source: Source, asked: str, architecture: str) -> _Compiled:
-    options = compiler_options(source.path, asked, source.options)
-    options.pop("arch", None)
+    options = compiler_options(source.path, asked, _options_of(source))
     names = [asked] if asked else []
     return nvrtc.compiled(label, source.text, names, options, architecture, lambda: _own_headers(source.text, options))
 
@@ -271,11 +273,19 @@ def _by_nvcc(label: str, source: Source, asked: str, architecture: str) -> _Comp
     from interop._cuda import nvcc
 
     assert source.path is not None  # which `interop.kernel` has checked
-    options = {**source.options, "include_path": [*_folders(source.options), get_include()]}
-    options.pop("arch", None)
+    options = {**_options_of(source), "include_path": [*_folders(source.options), get_include()]}
     flags = nvcc.flags_of(label, options)
     key, image = nvcc.compiled(label, Path(source.path).resolve(), source.text, asked, flags, architecture)
     return key, lambda: (key, image)
+
+
+def _options_of(source: Source) -> dict[str, Any]:
+    """Return the options of a source, but the architecture, with the macro that has views check their indexes."""
+    options = {key: value for key, value in source.options.items() if key != "arch"}
+    if source.checks_indexes:
+        given = options.get("define_macro") or []
+        options["define_macro"] = [*(given if isinstance(given, list) else [given]), "INTEROP_CHECKED"]
+    return options
 
 
 def _folders(options: dict[str, Any]) -> list[str]:

@@ -101,7 +101,7 @@ class NumbaKernel(Launcher):
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
         declared = [("pointer", name, "", True, 0) for name in names]
         # It is launched by Numba; this one says how many blocks.
-        sizes = _core.Kernel(label, declared, _never, (*fixed, *launch[2:]), [])
+        sizes = _core.Kernel(label, declared, _never, (*fixed, *launch[2:]), [], False)
         cuda = importlib.import_module("numba.cuda")
         self.own = importlib.import_module("numba.cuda.cudadrv.devicearray").DeviceNDArray
         kernel, as_array = self.kernel, cuda.as_cuda_array

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from interop._arguments import known_keywords
 from interop._functions.parameters import Parameter, Stated
 
-__all__ = ["checked", "described", "names_by_function", "names_of", "places_of", "with_reads"]
+__all__ = ["checked", "described", "is_checked", "names_by_function", "names_of", "places_of", "with_reads"]
 
 _SWITCH = "INTEROP_CHECKED"
 
@@ -96,9 +96,14 @@ def checked(parameters: Sequence[Parameter], reads: Collection[str]) -> list[int
 
     Throws ValueError for another value of INTEROP_CHECKED than those that say so, or that do not.
     """
-    if not reads:
+    if not reads or not is_checked():
         return []
+    return [place for place, p in enumerate(parameters) if p.name in reads]
+
+
+def is_checked() -> bool:
+    """Does the process say so? Throws ValueError for another value of INTEROP_CHECKED than those that say yes or no."""
     said = os.environ.get(_SWITCH, "")
     if said not in ("", "0", "1"):
         raise ValueError(f"{_SWITCH} is {said!r}; accepted: '1', '0', or nothing")
-    return [place for place, p in enumerate(parameters) if p.name in reads] if said == "1" else []
+    return said == "1"

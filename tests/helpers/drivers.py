@@ -59,12 +59,12 @@ def build(
     _compile(folder, _DRIVER.replace("REST", _failing(_DRIVER + written) + written), options)
 
 
-def build_working(folder: Path) -> None:
+def build_working(folder: Path, *, written: str = "") -> None:
     """Build one with a device, whose memory is the host's: see working_driver.c. Skip where there is no compiler.
 
-    In a process that finds it first, `helpers.played_gpu` is for its use.
+    In a process that finds it first, `helpers.played_gpu` is for its use. `written` has more of its functions, in C.
     """
-    text = Path(__file__).with_name("working_driver.c").read_text()
+    text = Path(__file__).with_name("working_driver.c").read_text() + written
     _compile(folder, text + _failing(text), [f"-DVERSION={BUILT_FOR}"])
 
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/frame.h"
+#include "bindings/functions/checked_indexes.h"
 #include "bindings/functions/checked_reads.h"
 #include "bindings/functions/kernel_declaration.h"
 #include "bindings/functions/kernel_launch.h"
@@ -36,14 +38,14 @@ using Kind = KernelParameter::Kind;
 /// A kernel, its declaration, and what was compiled of it.
 struct Kernel : KernelDeclaration {
   Kernel(const std::string& label_, const std::vector<KernelParameter::Declared>& declared, nb::object load_,
-         nb::tuple options, std::vector<int> checked_)
-      : KernelDeclaration(label_, declared), load(std::move(load_)), checked(std::move(checked_)) {
+         nb::tuple options, std::vector<int> checked_, bool checks_indexes)
+      : KernelDeclaration(label_, declared, checks_indexes), load(std::move(load_)), checked(std::move(checked_)) {
     apply(*this, plan, options_of(options));
   }
   /// A function of a compiled module, which launches what it launches by itself.
   Kernel(const std::string& label_, const std::vector<KernelParameter::Declared>& declared, uintptr_t address,
          std::vector<int> checked_)
-      : KernelDeclaration(label_, declared),
+      : KernelDeclaration(label_, declared, false),
         checked(std::move(checked_)),
         function(reinterpret_cast<InteropFunction>(address)) {}
   Kernel(const Kernel&) = delete;
@@ -105,13 +107,18 @@ cuda::Kernel& find_compiled(Kernel& kernel, int device) {
 /// The values of the parameters in one launch, where the driver reads them.
 class Values {
  public:
-  void put(const KernelParameter& parameter, const DLTensor& tensor) {
+  /// `fault` is where a view that is checked notes a fault; null: it checks nothing.
+  void put(const KernelParameter& parameter, const DLTensor& tensor, IndexFault* fault) {
+    const int place = count_;
     unsigned char* const at = next(parameter);
     std::memcpy(at, &tensor.data, sizeof tensor.data);
     if (parameter.kind == Kind::pointer) return;
     const size_t bytes = sizeof(int64_t) * static_cast<size_t>(parameter.ndim);
     std::memcpy(at + sizeof tensor.data, tensor.shape, bytes);
     std::memcpy(at + sizeof tensor.data + bytes, tensor.strides, bytes);
+    if (!parameter.checked) return;
+    std::memcpy(at + sizeof tensor.data + 2 * bytes, &fault, sizeof fault);
+    std::memcpy(at + sizeof tensor.data + 2 * bytes + sizeof fault, &place, sizeof place);
   }
   void put(const KernelParameter& parameter, const ScalarValue& value) {
     std::memcpy(next(parameter), value.bytes, parameter.bytes());
@@ -191,6 +198,10 @@ class Decision {
       apply(kernel, plan, options);
       launch_ = launch_of(kernel, plan, tensors_.data());
     }
+    const auto& all = kernel.parameters;
+    if (std::any_of(all.begin(), all.end(), [](const KernelParameter& p) { return p.checked; })) {
+      indexes_.emplace(kernel, *call_);
+    }
     if (kernel.checked.empty()) return;
     checked_.emplace(kernel.label, call_->on_host() ? nullptr : &*call_)
         .add(kernel.parameters, kernel.checked, tensors_.data());
@@ -199,15 +210,18 @@ class Decision {
   nb::object run() {
     cuda::Kernel* const compiled = kernel_.function ? nullptr : &find_compiled(kernel_, call_->device());
     if (checked_) checked_->copy();
+    IndexFault* const fault = indexes_ ? indexes_->prepare() : nullptr;
     on_own_frame([&] {
       if (kernel_.function) return run_function();
       Values values;
-      set(values);
+      set(values, fault);
       call_->launch([&](cudaStream_t s) {
         cuda::launch_kernel(*compiled, launch_, kernel_.label, values.pointers(), call_->device(), s);
       });
     });
+    if (indexes_) indexes_->read();
     nb::object made = call_->hand_over();
+    if (indexes_) indexes_->check();
     if (checked_) checked_->compare();
     return made;
   }
@@ -215,6 +229,7 @@ class Decision {
   nb::object explain() const {
     auto explained = nb::borrow<nb::dict>(call_->explain());
     if (!kernel_.function) explained["algorithm"] = launch_text(launch_);
+    if (indexes_) indexes_->explain(explained);
     if (checked_) checked_->explain(explained);
     return explained;
   }
@@ -281,10 +296,10 @@ class Decision {
     });
   }
 
-  void set(Values& values) const {
+  void set(Values& values, IndexFault* fault) const {
     for (int i = 0; i < count_; ++i) {
       if (parameter(i).is_array()) {
-        values.put(parameter(i), *tensors_[i]);
+        values.put(parameter(i), *tensors_[i], fault);
       } else {
         values.put(parameter(i), scalars_[i]);
       }
@@ -300,6 +315,7 @@ class Decision {
   int array_count_ = 0;
   std::optional<Call> call_;
   cuda::Launch launch_;
+  std::optional<CheckedIndexes> indexes_;
   std::optional<CheckedReads> checked_;
 };
 
@@ -380,7 +396,7 @@ class KernelOfXla final : public XlaFunction {
     Values values;
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (call.tensors[i]) {
-        values.put(declaration_.parameters[i], *call.tensors[i]);
+        values.put(declaration_.parameters[i], *call.tensors[i], nullptr);
       } else {
         values.put(declaration_.parameters[i], call.numbers[i]);
       }
@@ -443,10 +459,10 @@ nb::tuple launch_for(const Kernel& kernel, const nb::tuple& shapes, nb::handle o
 void bind_kernel(nb::module_& m) {
   nb::class_<Kernel>(m, "Kernel", "A kernel that a user wrote, its declaration, and what was compiled of it.")
       .def(nb::init<const std::string&, const std::vector<KernelParameter::Declared>&, nb::object, nb::tuple,
-                    std::vector<int>>(),
+                    std::vector<int>, bool>(),
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "
                    "load: typing.Callable[[str], LoadedKernel], options: tuple[typing.Any, ...], checked: list[int], "
-                   "/) -> None"))
+                   "checks_indexes: bool, /) -> None"))
       .def(nb::init<const std::string&, const std::vector<KernelParameter::Declared>&, uintptr_t, std::vector<int>>(),
            nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], address: int, "
                    "checked: list[int], /) -> None"))

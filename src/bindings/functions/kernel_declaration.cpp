@@ -19,11 +19,15 @@ const char* kept(const std::string& text) {
 
 size_t KernelParameter::bytes() const {
   if (kind == Kind::pointer) return sizeof(void*);
-  if (kind == Kind::view) return sizeof(void*) + 2 * sizeof(int64_t) * static_cast<size_t>(ndim);
+  if (kind == Kind::view) {
+    const size_t noted = checked ? 2 * sizeof(void*) : 0;  // where a fault is noted, and as whose
+    return sizeof(void*) + 2 * sizeof(int64_t) * static_cast<size_t>(ndim) + noted;
+  }
   return static_cast<size_t>(item_bytes(dtype));
 }
 
-KernelDeclaration::KernelDeclaration(const std::string& label_, const std::vector<KernelParameter::Declared>& declared)
+KernelDeclaration::KernelDeclaration(const std::string& label_, const std::vector<KernelParameter::Declared>& declared,
+                                     bool checks_indexes)
     : label(kept(label_)) {
   using Kind = KernelParameter::Kind;
   size_t end = 0;
@@ -31,7 +35,7 @@ KernelDeclaration::KernelDeclaration(const std::string& label_, const std::vecto
     const Kind known = kind == "pointer" ? Kind::pointer : kind == "view" ? Kind::view : Kind::scalar;
     const auto type = dtype.empty() ? DLDataType{} : exchange::dtype_from_name(dtype);
     if (!type) throw TypeError("interop.kernel: no dtype is called " + dtype);
-    KernelParameter parameter{known, name, *type, written, ndim, end};
+    KernelParameter parameter{known, name, *type, written, ndim, checks_indexes && known == Kind::view, end};
     end += (parameter.bytes() + 15) / 16 * 16;
     parameters.push_back(std::move(parameter));
   }

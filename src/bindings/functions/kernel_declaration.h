@@ -23,6 +23,7 @@ struct KernelParameter {
   DLDataType dtype;
   bool written;
   int ndim;
+  bool checked;   // a view whose indexes the kernel checks
   size_t offset;  // of its value among those of a launch
 
   bool is_array() const { return kind != Kind::scalar; }
@@ -30,8 +31,10 @@ struct KernelParameter {
 };
 
 struct KernelDeclaration {
-  /// Throws ValueError for more parameters than a kernel may have.
-  KernelDeclaration(const std::string& label, const std::vector<KernelParameter::Declared>& declared);
+  /// `checks_indexes`: the kernel is compiled with INTEROP_CHECKED defined, see <interop/view.cuh>. Throws ValueError
+  /// for more parameters than a kernel may have.
+  KernelDeclaration(const std::string& label, const std::vector<KernelParameter::Declared>& declared,
+                    bool checks_indexes);
 
   const char* label;  // lives as long as the process, for errors that show themselves late
   std::vector<KernelParameter> parameters;
