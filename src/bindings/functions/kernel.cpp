@@ -7,7 +7,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -198,10 +197,7 @@ class Decision {
       apply(kernel, plan, options);
       launch_ = launch_of(kernel, plan, tensors_.data());
     }
-    const auto& all = kernel.parameters;
-    if (std::any_of(all.begin(), all.end(), [](const KernelParameter& p) { return p.checked; })) {
-      indexes_.emplace(kernel, *call_);
-    }
+    if (kernel.has_checked_views) indexes_.emplace(kernel, *call_);
     if (kernel.checked.empty()) return;
     checked_.emplace(kernel.label, call_->on_host() ? nullptr : &*call_)
         .add(kernel.parameters, kernel.checked, tensors_.data());

@@ -37,6 +37,7 @@ KernelDeclaration::KernelDeclaration(const std::string& label_, const std::vecto
     if (!type) throw TypeError("interop.kernel: no dtype is called " + dtype);
     KernelParameter parameter{known, name, *type, written, ndim, checks_indexes && known == Kind::view, end};
     end += (parameter.bytes() + 15) / 16 * 16;
+    has_checked_views |= parameter.checked;
     parameters.push_back(std::move(parameter));
   }
   if (parameters.size() > kMostParameters || end > kMostParameterBytes) {

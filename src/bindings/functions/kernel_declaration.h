@@ -38,6 +38,7 @@ struct KernelDeclaration {
 
   const char* label;  // lives as long as the process, for errors that show themselves late
   std::vector<KernelParameter> parameters;
+  bool has_checked_views = false;
 };
 
 }  // namespace interop::bindings
