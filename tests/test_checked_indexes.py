@@ -252,7 +252,7 @@ KERNEL = """
 extern "C" void stand_in_kernel(void (*)(void**, void*));
 extern "C" void stand_in_queue(void*, void (*)(void*), const void*, size_t);
 struct Shift {
-  float* counts;
+  const float* counts;
   interop::View<const float, 1> x;
   interop::View<float, 1> y;
   int by;
@@ -279,7 +279,7 @@ from interop import _program
 ctypes.CDLL(os.environ["LD_LIBRARY_PATH"] + "/libkernel.so").start()
 library = interop._core.LoadedLibrary.load(b"\\x7fELF", "a test", False)
 _program.Program.kernel = lambda self, label, name, architecture: library.kernel(name)
-SIGNATURE = "float* counts, interop::View<const float, 1> x, interop::View<float, 1> y, int by"
+SIGNATURE = "const float* counts, interop::View<const float, 1> x, interop::View<float, 1> y, int by"
 shift = interop.kernel("", "shift", signature=SIGNATURE, grid=1, block=32)
 def device(values):
     x = interop.empty(len(values), "float32")
@@ -352,6 +352,18 @@ said(counts, x, 7)
 print(host(shift(counts, x, 0)))
 """)
     assert lines == [BEYOND.format(3, 3, "0 to 2"), "[0.0, 0.0, 1.0]", BEYOND.format(7, 3, "0 to 2"), ONES]
+
+
+def test_an_operator_of_such_a_kernel(play):
+    lines = play("""
+shifted = interop.operator("tests::shift", shift, "counts[k], x[n], by -> y[n]")
+for by in (0, 1, 0):
+    try:
+        print(host(shifted(counts, x, by)))
+    except IndexError as error:
+        print(error)
+""")
+    assert lines == [ONES, BEYOND.format(3, 3, "0 to 2"), ONES]
 
 
 def test_what_a_call_waits_for(play):
