@@ -75,7 +75,8 @@ def adapt(
 
     On a GPU the call goes on one stream: ``stream``, else the current one of the library of the first array, else (of
     JAX, or an `interop.Array`) that of `library`. It is the current one of `library` meanwhile, as is the device of the
-    arrays. It waits for the streams of all arguments, and they wait for it. Numba and JAX have no current stream to be
+    arrays. It waits for the streams of all arguments, and for the one that was current, for arrays that `function` is
+    bound to; and they wait for it, but of these arrays not with ``stream``. Numba and JAX have no current stream to be
     told: Numba's functions work on its default stream, JAX's on XLA's own. What `function` queues on other streams is
     its own to join with the current one.
 

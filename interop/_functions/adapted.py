@@ -177,14 +177,22 @@ class Call:
                 _core.asarray(view, self.foreign.label, self.work)
         if self.work is None:
             return
-        if self._has_own:
-            _core.wait_stream(self.work, self.home, self.device)  # type: ignore[arg-type]
+        if self.work != self.home:
+            with self._unless_captured():
+                _core.wait_stream(self.work, self.home, self.device)  # type: ignore[arg-type]
         if self.given is not None:
             _core.wait_stream(self.work, self.given, self.device)
 
     @property
     def _has_own(self) -> bool:
         return len(self.others) < len(self.arguments)
+
+    def _unless_captured(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context for a wait on the library's own stream that may be for arrays bound in the function alone.
+
+        Of these it is not known whether there are any: a stream that a CUDA graph's capture has no part in is let be.
+        """
+        return contextlib.nullcontext() if self._has_own else contextlib.suppress(ValueError)
 
     def _within(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the library's current stream and device are those of the work."""
@@ -286,11 +294,13 @@ class Call:
                 _core.note_foreign_use(view, None if is_known else self.work, is_given, argument.is_written)
         if self.work is None:
             return
-        if self._has_own and self.work != self.home:
+        if self.work != self.home:
             if is_given:
-                _core.hold_for([a.x for a in self.arguments if a.view is None], self.work, self.device)
+                if self._has_own:
+                    _core.hold_for([a.x for a in self.arguments if a.view is None], self.work, self.device)
             else:
-                _core.wait_stream(self.home, self.work, self.device)  # type: ignore[arg-type]
+                with self._unless_captured():
+                    _core.wait_stream(self.home, self.work, self.device)  # type: ignore[arg-type]
         if is_given:
             _core.wait_stream(self.given, self.work, self.device)  # type: ignore[arg-type]
 
@@ -315,6 +325,8 @@ class Call:
             theirs = self.home if argument.view is None else _core.producer_stream(argument.view)
             if theirs is not None and theirs != self.work:
                 yield f"{argument.name}: the call waits for stream {theirs:#x}{in_turn}"
+        if self.home != self.work and not self._has_own:
+            yield f"what the function is bound to: the call waits for stream {self.home:#x}{in_turn}"
 
     def held(self) -> Iterator[str]:
         if self.work is None:

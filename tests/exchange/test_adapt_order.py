@@ -81,6 +81,54 @@ assert ctypes.c_float.from_address(pointer(seen)).value == 2
 """)
 
 
+def test_arrays_that_the_function_is_bound_to_are_waited_for(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), Field(0, one)
+y, fives = array(1), memory(5)
+bound = interop.adapt(lambda x, out=None: summed(x, y, out), "cupy")
+with Stream(home):
+    add(pointer(fives), pointer(fives), y.data.ptr, home)
+    assert bound(x, out) is out
+assert out.read() == 11
+with Stream(home):
+    add(pointer(fives), y.data.ptr, y.data.ptr, home)
+    bound(x, out, stream=two)
+out.stream = two
+assert out.read() == 16
+""")
+
+
+def test_writes_after_the_call_to_what_the_function_is_bound_to_wait_for_it(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), Field(0, one)
+y, fives = array(1), memory(5)
+x.write(3)
+with Stream(home):
+    interop.adapt(lambda x, out: summed(x, y, out), "cupy")(x, out)
+    add(pointer(fives), pointer(fives), y.data.ptr, home)
+driver.cuStreamSynchronize(ctypes.c_void_p(home))
+assert out.read() == 7
+""")
+
+
+def test_a_capture_without_the_librarys_own_stream_leaves_that_be(play_cupy):
+    """Where no argument is there; this driver has no captures, so their refusal is played."""
+    play_cupy("""
+x, out, own = Field(1, one), Field(0, one), array(1)
+def refused(waiter, stream, device):
+    raise ValueError("not part of the same CUDA graph capture")
+interop._core.wait_stream = refused
+assert call(x, x, out=out) is out
+assert out.read() == 2
+try:
+    call(x, own, out=out)
+except ValueError as error:
+    assert "capture" in str(error)
+else:
+    raise AssertionError
+""")
+
+
 def test_an_interop_array_knows_of_the_work(play_cupy):
     play_cupy("""
 x, out = Field(1, one), memory(0)
