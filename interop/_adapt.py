@@ -53,8 +53,9 @@ def adapt(
     Raises
     ------
     TypeError
-        An argument is of another type. In a call: an array is not for `library`, as device memory is not for NumPy;
-        or it is read-only, as all of JAX's are, and `function` may write to it.
+        An argument is of another type, or `function` is a generator or async function. In a call: an array is not for
+        `library`, as device memory is not for NumPy; or it is read-only, as all of JAX's are, and `function` may write
+        to it; or the result is a generator or a coroutine.
     ValueError
         `library` or `copy` has no such value, or `function` has no parameter that `writes` names. In a call: the arrays
         are on two devices, their layout is not for `library`, or ``stream`` is given for host arrays.
@@ -97,6 +98,11 @@ def adapt(
 
     if not callable(function):
         raise TypeError(f"{_FUNCTION}: function is {type_name(function)}; accepted: a callable")
+    if _runs_later(_inner(function)):
+        raise TypeError(
+            f"{_FUNCTION}: function is {_name_of(function)}, a generator or async function, which runs after the call; "
+            "accepted: one that does its work in the call"
+        )
     target = TARGETS.get(library) if isinstance(library, str) else None
     if target is None:
         raise ValueError(f"{_FUNCTION}: library is {shown(library)}; accepted: {', '.join(map(repr, TARGETS))}")
@@ -118,6 +124,12 @@ def _name_of(function: Any) -> str:
     function = _inner(function)
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) else type(function).__name__
+
+
+def _runs_later(function: Any) -> bool:
+    """Is it a generator or async function, or an object that is called as one?"""
+    tests = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(test(f) for f in (function, getattr(type(function), "__call__", None)) for test in tests)  # noqa: B004
 
 
 class Adapted:

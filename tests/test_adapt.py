@@ -268,6 +268,34 @@ def test_exceptions_arrive_as_they_are(torch):
         interop.adapt(doubled, "numpy")(torch.ones(1), nothing=1)
 
 
+def each(x):
+    yield x + 1
+
+
+async def later(x):
+    return x + 1
+
+
+async def each_later(x):
+    yield x + 1
+
+
+class Called:
+    async def __call__(self, x):
+        return x + 1
+
+
+@pytest.mark.parametrize("function", [each, later, each_later, Called()])
+def test_functions_that_run_after_the_call(torch, function):
+    message = "^interop.adapt: function is .*, a generator or async function, .*; accepted: one that does its work"
+    for refused in (function, functools.partial(function)):
+        with pytest.raises(TypeError, match=message):
+            interop.adapt(refused, "numpy")
+    hidden = interop.adapt(lambda x: function(x), "numpy")
+    with pytest.raises(TypeError, match=r"adapt\(<lambda>\): the result is .*, which runs after the call; accepted"):
+        hidden(torch.ones(1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named", "exception", "message"),
     [

@@ -6,13 +6,14 @@ import contextlib
 import importlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from interop import _core
+from interop._arguments import type_name
 from interop._core import Array
 from interop._functions.nested import leaves, mapped
 from interop._functions.written import Written
@@ -157,9 +158,22 @@ class Call:
 
                 args = [mapped(x, converted) for x in self.args]
                 kwargs = {name: mapped(x, converted) for name, x in self.kwargs.items()}
-                return self._handed_over(function(*args, **kwargs))
+                result = function(*args, **kwargs)
+                self._check_done(result)
+                return self._handed_over(result)
         finally:
             self._order_back()
+
+    def _check_done(self, result: Any) -> None:
+        """Raise TypeError for a result whose work is still to come, outside the call."""
+        if not isinstance(result, Generator | Coroutine | AsyncGenerator):
+            return
+        if isinstance(result, Coroutine):
+            result.close()  # else Python warns that nobody has awaited it
+        raise TypeError(
+            f"{self.foreign.label}: {_RESULT} is {type_name(result)}, which runs after the call; accepted: a function "
+            "that does its work in the call"
+        )
 
     def _order(self) -> None:
         """Make the stream of the work wait for what is queued on those of the arguments."""
