@@ -136,7 +136,7 @@ class Adapted:
     """A function of one library that takes the arrays of any; `interop.adapt` makes it, and says what it takes."""
 
     def __init__(self, foreign: Any, writes: Any) -> None:
-        functools.update_wrapper(self, foreign.function)
+        functools.update_wrapper(self, foreign.function, updated=())
         self._foreign, self._writes = foreign, writes
         self._owns, self._module = foreign.target.owns, None
         signature = _with_stream(foreign.function)

@@ -354,6 +354,17 @@ def test_it_is_like_the_function():
     )
 
 
+def test_attributes_of_the_function_are_not_its_own(torch):
+    def plus_one(x):
+        return x + 1
+
+    plus_one._call = plus_one._foreign = plus_one._made_of = 3
+    call = interop.adapt(plus_one, "numpy")
+    assert call(torch.ones(1)).tolist() == [2]
+    assert call == interop.adapt(plus_one, "numpy")
+    assert call.__wrapped__._call == 3
+
+
 def test_it_is_pickled(torch):
     call = interop.adapt(np.convolve, "numpy", writes=["a"], copy=None)
     again = pickle.loads(pickle.dumps(call))
