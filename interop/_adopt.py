@@ -242,7 +242,10 @@ class Adopted(ArrayFunction):
             made = self._at_once(args, self._like, _NONE, None, stream, False)
         else:
             made = self._call(args, named, stream, False)
-        return made if made is None or self._shapes else self._handed_over(made, (*args, *named.values()), stream)
+        if made is None or self._shapes:
+            return made
+        by_name = [named[name] for name in self._given if name in named]  # in the order of the parameters
+        return self._handed_over(made, (*args, *by_name), stream)
 
     def _call(self, args: tuple[Any, ...], named: dict[str, Any], stream: Any, looks: bool) -> Any:
         options = self._launcher.options(self._places, named)

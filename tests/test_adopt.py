@@ -127,6 +127,14 @@ def test_what_it_returns(tvm_ffi, torch):
     assert type(itself(X)) is np.ndarray
 
 
+def test_the_first_array_is_that_of_the_first_parameter(tvm_ffi, torch):
+    """Whatever the order of the keywords."""
+    second = interop.adopt(tvm_ffi.convert(lambda n, x, y: y), "n, x, y", writes=())
+    t = torch.from_numpy(X)
+    assert type(second(y=X, x=t, n=1)) is torch.Tensor
+    assert type(second(1, y=t, x=X)) is np.ndarray
+
+
 def test_what_torch_has_not_conjugated_or_negated_yet(doubled, torch):
     z = torch.tensor([1 + 2j, 3 - 4j])
     call = doubled.returning(y="x")
