@@ -38,8 +38,9 @@ def adapt(
     library : "torch", "cupy", "jax", "numpy", "numba", "warp" or "interop"
         Whose arrays `function` takes. It is imported by the first call.
     writes : name or position of a parameter, or several of these, optional
-        What `function` writes to; ``()`` where it writes to nothing. By default it may be any argument. Where
-        `inspect.signature` does not know `function`, a name is that of a keyword.
+        What `function` writes to; ``()`` where it writes to nothing. By default it may be any argument. A name that
+        `inspect.signature` does not find is that of a keyword, and of any argument that ``*`` takes, unless a position
+        says which: ``("out", 2)``.
     copy : False or None, default False
         None: an array that `library` cannot take as it is, and that is only read, is copied: to the device, to the
         host, or into another layout. So are results that the library of the first array cannot take.

@@ -373,8 +373,8 @@ class Call:
 
 _RESULT = "the result"
 _WRITABLE = (
-    "an array that may be written to, or writes= with the names of the parameters that the function writes to, () "
-    "where it writes to none"
+    "an array that may be written to, or writes= with the names or positions of the parameters that the function "
+    "writes to, () where it writes to none"
 )
 
 
