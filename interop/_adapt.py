@@ -59,7 +59,8 @@ def adapt(
         to it; or the result is a generator or a coroutine.
     ValueError
         `library` or `copy` has no such value, or `function` has no parameter that `writes` names. In a call: the arrays
-        are on two devices, their layout is not for `library`, or ``stream`` is given for host arrays.
+        are on two devices, their layout is not for `library`, ``stream`` is given for host arrays, or a list with
+        arrays in it holds itself.
     BufferError
         In a call: a tensor requires grad, or as `interop.asarray`.
     ImportError
@@ -71,9 +72,9 @@ def adapt(
     -----
     Arrays are found in positional and keyword arguments and, however deep, in tuples, lists, dicts, named tuples and
     dataclasses within; all else is passed on. An array of another library is passed as that of `library` on the same
-    memory, so writes to it land in the caller's. In the result, in the same places, arrays of `library` become those of
-    the library of the first array among the arguments, and an array that was an argument is the caller's own. Where
-    the first array is of `library`, results stay as they are.
+    memory, so writes to it land in the caller's; what holds one is copied. In the result, in the same places, arrays of
+    `library` become those of the library of the first array among the arguments, and an array that was an argument is
+    the caller's own. Where the first array is of `library`, results stay as they are.
 
     On a GPU the call goes on one stream: ``stream``, else the current one of the library of the first array, else (of
     JAX, or an `interop.Array`) that of `library`. It is the current one of `library` meanwhile, as is the device of the

@@ -125,6 +125,64 @@ def test_nested_arguments_and_results(torch):
     assert type(six) is collections.OrderedDict
 
 
+def test_containers_are_copied(torch):
+    values, t = {"x": torch.ones(2)}, torch.zeros(2)
+
+    def update(values, t):
+        values["x"] = values["x"] + 1
+        values["y"] = t
+        return values
+
+    made = interop.adapt(update, "numpy")(values, t)
+    assert made["x"].tolist() == [2, 2]
+    assert made["y"] is t
+    assert values.keys() == {"x"}
+    assert values["x"].tolist() == [1, 1]
+
+
+def test_dataclasses_are_copied_without_their_init(torch):
+    ran = []
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Model:
+        x: object
+        scale: dataclasses.InitVar[int]
+        made: object = dataclasses.field(init=False)
+        unset: object = dataclasses.field(init=False)
+
+        def __post_init__(self, scale):
+            ran.append(scale)
+            object.__setattr__(self, "made", self.x * scale)
+
+    model = Model(torch.ones(2), 3)
+
+    def negated(model):
+        assert type(model.x) is type(model.made) is np.ndarray
+        assert not hasattr(model, "unset")
+        object.__setattr__(model, "made", -model.made)
+        return model
+
+    made = interop.adapt(negated, "numpy")(model)
+    assert type(made) is Model
+    assert made.x is model.x
+    assert made.made.tolist() == [-3, -3]
+    assert model.made.tolist() == [3, 3]
+    assert ran == [3]
+
+
+def test_what_holds_itself(torch):
+    plain = [1]
+    plain.append({"again": plain})
+    call, t = interop.adapt(kinds, "numpy"), torch.ones(1)
+    assert call(t, plain)[1][1] is plain
+    plain.append(t)
+    with pytest.raises(ValueError, match=r"adapt\(kinds\): a list with arrays in it holds itself; accepted"):
+        call(t, plain)
+    shared = [t]
+    _, ((one, two),), _ = call((shared, shared))  # twice, but not in itself
+    assert one[0] is two[0] is t
+
+
 def test_what_holds_no_array_is_passed_as_it_is(torch):
     mine, also, t = [1, [2]], {"a": object()}, torch.zeros(1)
     _, (x, y, z), _ = interop.adapt(kinds, "numpy")(mine, also, [t, mine])

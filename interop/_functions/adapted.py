@@ -156,8 +156,8 @@ class Call:
                 def converted(x: Any) -> Any:
                     return by_id.get(id(x), x)
 
-                args = [mapped(x, converted) for x in self.args]
-                kwargs = {name: mapped(x, converted) for name, x in self.kwargs.items()}
+                args = [mapped(x, converted, self.foreign.label) for x in self.args]
+                kwargs = {name: mapped(x, converted, self.foreign.label) for name, x in self.kwargs.items()}
                 result = function(*args, **kwargs)
                 self._check_done(result)
                 return self._handed_over(result)
@@ -266,7 +266,11 @@ class Call:
         originals = {id(a.x if a.view is None else a.converted): a.x for a in self.arguments}
         target = self.foreign.target
         if self.lead.view is None:
-            return mapped(result, lambda y: originals[id(y)] if id(y) in originals else self._on_given(y))
+
+            def as_it_is(y: Any) -> Any:
+                return originals[id(y)] if id(y) in originals else self._on_given(y)
+
+            return mapped(result, as_it_is, self.foreign.label)
         to = TARGETS.get(self.lead_library, TARGETS["interop"])
         module = sys.modules.get(to.module) or importlib.import_module(to.module)
 
@@ -284,7 +288,7 @@ class Call:
             stream = self.work if to.name == "numba" else self.given
             return self._converted(to, module, array, stream, _RESULT)
 
-        return mapped(result, hand_over)
+        return mapped(result, hand_over, self.foreign.label)
 
     @property
     def _is_led_on_gpu(self) -> bool:
