@@ -6,7 +6,9 @@ tests/gpu/test_adapt.py.
 
 from __future__ import annotations
 
+import array
 import collections
+import ctypes
 import dataclasses
 import functools
 import gc
@@ -64,7 +66,6 @@ def test_the_result_is_of_the_library_of_the_first_array(torch, host_jax):
     assert view.tolist() == [0, 2, 4]
     x = np.arange(3.0)
     assert type(scaled(x)) is np.ndarray
-    assert type(scaled(memoryview(x))) is interop.Array  # of no known library
     convolve = interop.adapt(np.convolve, "numpy", writes=(), copy=None)
     assert type(convolve(x, t)) is np.ndarray
     assert type(convolve(t, x)) is torch.Tensor
@@ -123,6 +124,14 @@ def test_nested_arguments_and_results(torch):
     assert four.second is None
     assert five.name == "f"
     assert type(six) is collections.OrderedDict
+
+
+def test_buffers_of_no_library_are_passed_as_they_are(torch):
+    x = np.arange(3.0)
+    buffers = (b"ab", bytearray(b"ab"), memoryview(x), (ctypes.c_float * 3)(), array.array("f", [1]))
+    _, (_, *same), named = interop.adapt(kinds, "numpy")(torch.ones(1), *buffers, last=[buffers[1]])
+    assert [*map(id, same)] == [*map(id, buffers)]
+    assert named["last"][0] is buffers[1]
 
 
 def test_containers_are_copied(torch):

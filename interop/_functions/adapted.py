@@ -17,7 +17,7 @@ from interop._arguments import type_name
 from interop._core import Array
 from interop._functions.nested import leaves, mapped
 from interop._functions.written import Written
-from interop._libraries.arrays import is_array
+from interop._libraries.arrays import is_array, is_buffer
 from interop._libraries.base import CUDA, FUNCTION, MANAGED, Target
 from interop._libraries.known import TARGETS
 from interop._memory.moving import beside
@@ -86,7 +86,7 @@ class Call:
             for x in leaves(value):
                 if self.foreign.target.owns(self.module, x):
                     yield self._argument(x, key, is_own=True)
-                elif is_array(x):
+                elif is_array(x) and not is_buffer(x):
                     yield self._argument(x, key, is_own=False)
 
     def _argument(self, x: Any, key: int | str, is_own: bool) -> Argument:
