@@ -18,6 +18,7 @@ import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers import alone, machine
@@ -213,6 +214,30 @@ def test_results_that_are_no_arrays_pass_through(torch):
     assert interop.adapt(np.allclose, "numpy")(t, t) is True
     assert interop.adapt(lambda x: None, "numpy")(t) is None
     assert interop.adapt(lambda x: torch.zeros(1), "numpy")(np.ones(1)).dtype is torch.float32  # of no business of it
+
+
+@pytest.mark.parametrize(
+    "dtype", ["U2", "S2", "M8[s]", "m8[s]", "V8", "O", [("a", "f4")]], ids=lambda dtype: str(dtype)[:3]
+)
+def test_results_of_numpy_that_are_no_numbers_pass_through(torch, dtype):
+    made = np.zeros(2, dtype)
+    number, same = interop.adapt(lambda x: (x + 1, made), "numpy")(torch.ones(2))
+    assert same is made
+    assert type(number) is torch.Tensor
+
+
+def test_results_that_other_libraries_have_as_bfloat16(torch):
+    made = interop.adapt(lambda x: x.astype(ml_dtypes.bfloat16), "numpy")(torch.ones(2))
+    assert made.dtype is torch.bfloat16
+
+
+def test_a_result_that_torch_has_not_conjugated_yet(torch):
+    z = np.array([1 + 2j])
+    with pytest.raises(BufferError, match=r"adapt\(conj\): the result is a lazily negated or conjugated tensor"):
+        interop.adapt(torch.conj, "torch", writes=())(z)
+    assert interop.adapt(torch.conj, "torch", writes=(), copy=None)(z).tolist() == [1 - 2j]
+    imag = interop.adapt(lambda z: z.conj().imag, "torch", writes=(), copy=None)
+    assert imag(z).tolist() == [-2]
 
 
 def test_numbers_of_numpy_are_arrays_without_dimensions(torch):

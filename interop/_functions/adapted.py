@@ -279,8 +279,10 @@ class Call:
                 return originals[id(y)]
             if target.name == "numpy" and isinstance(y, np.generic) and y.dtype.kind in "biufc":
                 y = np.asarray(y)  # which NumPy returns in place of an array with no dimensions
-            if not target.owns(self.module, y):
+            if not target.owns(self.module, y) or (target.name == "numpy" and _has_no_numbers(y.dtype)):
                 return y
+            if self.foreign.copies and hasattr(y, "resolve_conj"):  # of torch: it may be lazily conjugated
+                y = y.resolve_conj().resolve_neg()
             array = _core.asarray(y, self.foreign.label, self.given, _RESULT)
             if self.foreign.copies and _is_on_gpu(array) != self._is_led_on_gpu:
                 array = self._copied(array, "device" if self._is_led_on_gpu else "host", _RESULT)
@@ -380,6 +382,11 @@ _WRITABLE = (
     "an array that may be written to, or writes= with the names or positions of the parameters that the function "
     "writes to, () where it writes to none"
 )
+
+
+def _has_no_numbers(dtype: Any) -> bool:
+    """Are its elements text, dates, records or objects, which NumPy alone has?"""
+    return bool(dtype.kind in "OSUTMm" or dtype.type is np.void)  # "V" is the kind of bfloat16, too
 
 
 def _is_on_gpu(array: Array) -> bool:
