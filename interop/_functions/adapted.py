@@ -18,7 +18,7 @@ from interop._core import Array
 from interop._functions.nested import leaves, mapped
 from interop._functions.written import Written
 from interop._libraries.arrays import is_array, is_buffer
-from interop._libraries.base import CUDA, FUNCTION, MANAGED, Target
+from interop._libraries.base import CPU, CUDA, FUNCTION, MANAGED, Target
 from interop._libraries.known import TARGETS
 from interop._memory.moving import beside
 
@@ -122,7 +122,11 @@ class Call:
     def _device_of(self, argument: Argument) -> int:
         target = self.foreign.target
         if argument.view is None:
-            return target.streams.device_of(argument.x) if target.streams else -1
+            if target.streams is not None:
+                return target.streams.device_of(argument.x)
+            # JAX's need no order among themselves; but the call must know whether there is a device with a stream.
+            kind, index = argument.x.__dlpack_device__() if self.given is not None else (CPU, 0)
+            return index if kind == CUDA else -1
         if not target.on_host:  # which takes pinned memory as its GPU's
             readable = _core.readable_by(argument.view, CUDA)
             return -1 if readable is None else readable
@@ -211,11 +215,13 @@ class Call:
     def _within(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the library's current stream and device are those of the work."""
         streams = self.foreign.target.streams
-        if self.work is None or streams is None or streams.on is None:
+        if self.work is None or streams is None:
             return contextlib.nullcontext()
         if self.work == self.home and (not self.others or streams.device(self.module) == self.device):
             return contextlib.nullcontext()
-        return streams.on(self.module, self.device, self.work, self._named_by)
+        if streams.on is not None:
+            return streams.on(self.module, self.device, self.work, self._named_by)
+        return contextlib.nullcontext() if streams.within is None else streams.within(self.module, self.device)
 
     def _taken(self, argument: Argument) -> Any:
         """Return the argument as an array of the function's library."""

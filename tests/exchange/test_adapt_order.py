@@ -157,6 +157,40 @@ with Stream(home):
 """)
 
 
+def test_a_given_stream_with_arrays_of_a_library_that_is_not_told_streams(play_cupy):
+    """As JAX is, or interop itself: they are on the GPU all the same."""
+    play_cupy("""
+x = memory(1)
+assert interop.adapt(lambda x: x, "interop")(x, stream=one) is x
+host = interop.ones(3, "float32", memory="host")
+try:
+    interop.adapt(lambda x: x, "interop")(host, stream=one)
+except ValueError as error:
+    assert "x is in host memory" in str(error)
+else:
+    raise AssertionError
+""")
+
+
+def test_the_device_of_the_arrays_is_numbas_meanwhile(play_cupy):
+    play_cupy("""
+entered = []
+class Device(contextlib.nullcontext):
+    def __enter__(self):
+        entered.append(0)
+numba, driver_of = types.ModuleType("numba.cuda"), types.ModuleType("numba.cuda.cudadrv.driver")
+driver_of.config = types.SimpleNamespace(CUDA_PER_THREAD_DEFAULT_STREAM=False)
+numba.gpus = {0: Device()}
+numba.as_cuda_array = lambda shown, sync: shown
+numba.get_current_device = lambda: types.SimpleNamespace(id=current)
+sys.modules |= {"numba": numba, "numba.cuda": numba, "numba.cuda.cudadrv.driver": driver_of}
+seen = interop.adapt(lambda x: len(entered), "numba")
+for current, count in ((1, 2), (0, 1)):  # one of them for the conversion of the argument
+    entered.clear()
+    assert seen(memory(1)) == count
+""")
+
+
 def test_what_the_function_raises_leaves_all_as_it_was(play_cupy):
     play_cupy("""
 x, out = Field(1, one), memory(0)
