@@ -230,7 +230,13 @@ class Adopted(ArrayFunction):
         function = launcher.function(label, names, launch)
         declared = [(p.name, p.written) for p in parameters]
         self._calls = _core.AdoptedFunction(
-            label, declared, function, launcher.launches, launcher.own, launcher.takes_tensors
+            label,
+            declared,
+            function,
+            launcher.launches,
+            launcher.own,
+            launcher.takes_tensors,
+            launcher.unpacked,
         )
         self._at_once = self._calls.call  # found once
         self._extents = launcher.extents
@@ -260,7 +266,9 @@ class Adopted(ArrayFunction):
 
     def _handed_over(self, made: Any, args: tuple[Any, ...], stream: Any) -> Any:
         """Return what the function has returned; an array in the library of the first one."""
-        if type(made) is not _core.Array:
+        if type(made) is tuple:
+            return tuple(self._handed_over(x, args, stream) for x in made)
+        if type(made) is not _core.Array or any(made is x for x in args):
             return made
         library = next(_core.route(x)[0] for x in args if is_array(x))
         target: Any = library  # one of the names of TARGETS
