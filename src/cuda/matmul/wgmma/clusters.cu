@@ -32,6 +32,7 @@ struct Shape {
   static constexpr int kPitch = N + 4;  // of a row of sums, so that a warp writes them to different banks
   static constexpr int kSumBytes = M * kPitch * 4;
   static_assert(8 * (2 * kMostStages + 1) <= kBarrierBytes && (M >= 64 ? M % 64 == 0 : M % 8 == 0) && kCluster == 1);
+  static_assert(kOther + 2 * kStageBytes + M * N * 4 <= kSharedOfSm, "two stages, and what other blocks send");
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
