@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(S::kThreads) cluster_kernel(const __grid_const
     const Received<S> received{stages.data<S>(args.stages)};
     if (args.blocks > 1) {
       send_sums<S>(args, received, stages.received(), rank, sums);
-      sm90::wait(stages.received(), 0);
+      sm90::wait_for_others(stages.received(), 0);
     }
     store_pairs<S, T>(args, received, rank, sums, tile);
     return;
