@@ -38,8 +38,9 @@ def adapt(
     library : "torch", "cupy", "jax", "numpy", "numba", "warp" or "interop"
         Whose arrays `function` takes. It is imported by the first call.
     writes : name or position of a parameter, or several of these, optional
-        What `function` writes to; ``()`` where it writes to nothing. By default it may be any argument. Where
-        `inspect.signature` does not know `function`, a name is that of a keyword.
+        What `function` writes to; ``()`` where it writes to nothing. By default it may be any argument. A name that
+        `inspect.signature` does not find is that of a keyword, and of any argument that ``*`` takes, unless a position
+        says which: ``("out", 2)``.
     copy : False or None, default False
         None: an array that `library` cannot take as it is, and that is only read, is copied: to the device, to the
         host, or into another layout. So are results that the library of the first array cannot take.
@@ -53,11 +54,13 @@ def adapt(
     Raises
     ------
     TypeError
-        An argument is of another type. In a call: an array is not for `library`, as device memory is not for NumPy;
-        or it is read-only, as all of JAX's are, and `function` may write to it.
+        An argument is of another type, or `function` is a generator or async function. In a call: an array is not for
+        `library`, as device memory is not for NumPy; or it is read-only, as all of JAX's are, and `function` may write
+        to it; or the result is a generator or a coroutine.
     ValueError
         `library` or `copy` has no such value, or `function` has no parameter that `writes` names. In a call: the arrays
-        are on two devices, their layout is not for `library`, or ``stream`` is given for host arrays.
+        are on two devices, their layout is not for `library`, ``stream`` is given for host arrays, or a list with
+        arrays in it holds itself.
     BufferError
         In a call: a tensor requires grad, or as `interop.asarray`.
     ImportError
@@ -69,13 +72,14 @@ def adapt(
     -----
     Arrays are found in positional and keyword arguments and, however deep, in tuples, lists, dicts, named tuples and
     dataclasses within; all else is passed on. An array of another library is passed as that of `library` on the same
-    memory, so writes to it land in the caller's. In the result, in the same places, arrays of `library` become those of
-    the library of the first array among the arguments, and an array that was an argument is the caller's own. Where
-    the first array is of `library`, results stay as they are.
+    memory, so writes to it land in the caller's; what holds one is copied. In the result, in the same places, arrays of
+    `library` become those of the library of the first array among the arguments, and an array that was an argument is
+    the caller's own. Where the first array is of `library`, results stay as they are.
 
     On a GPU the call goes on one stream: ``stream``, else the current one of the library of the first array, else (of
     JAX, or an `interop.Array`) that of `library`. It is the current one of `library` meanwhile, as is the device of the
-    arrays. It waits for the streams of all arguments, and they wait for it. Numba and JAX have no current stream to be
+    arrays. It waits for the streams of all arguments, and for the one that was current, for arrays that `function` is
+    bound to; and they wait for it, but of these arrays not with ``stream``. Numba and JAX have no current stream to be
     told: Numba's functions work on its default stream, JAX's on XLA's own. What `function` queues on other streams is
     its own to join with the current one.
 
@@ -96,6 +100,11 @@ def adapt(
 
     if not callable(function):
         raise TypeError(f"{_FUNCTION}: function is {type_name(function)}; accepted: a callable")
+    if _runs_later(_inner(function)):
+        raise TypeError(
+            f"{_FUNCTION}: function is {_name_of(function)}, a generator or async function, which runs after the call; "
+            "accepted: one that does its work in the call"
+        )
     target = TARGETS.get(library) if isinstance(library, str) else None
     if target is None:
         raise ValueError(f"{_FUNCTION}: library is {shown(library)}; accepted: {', '.join(map(repr, TARGETS))}")
@@ -119,11 +128,17 @@ def _name_of(function: Any) -> str:
     return name if isinstance(name, str) else type(function).__name__
 
 
+def _runs_later(function: Any) -> bool:
+    """Is it a generator or async function, or an object that is called as one?"""
+    tests = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(test(f) for f in (function, getattr(type(function), "__call__", None)) for test in tests)  # noqa: B004
+
+
 class Adapted:
     """A function of one library that takes the arrays of any; `interop.adapt` makes it, and says what it takes."""
 
     def __init__(self, foreign: Any, writes: Any) -> None:
-        functools.update_wrapper(self, foreign.function)
+        functools.update_wrapper(self, foreign.function, updated=())
         self._foreign, self._writes = foreign, writes
         self._owns, self._module = foreign.target.owns, None
         signature = _with_stream(foreign.function)

@@ -230,7 +230,13 @@ class Adopted(ArrayFunction):
         function = launcher.function(label, names, launch)
         declared = [(p.name, p.written) for p in parameters]
         self._calls = _core.AdoptedFunction(
-            label, declared, function, launcher.launches, launcher.own, launcher.takes_tensors
+            label,
+            declared,
+            function,
+            launcher.launches,
+            launcher.own,
+            launcher.takes_tensors,
+            launcher.unpacked,
         )
         self._at_once = self._calls.call  # found once
         self._extents = launcher.extents
@@ -242,7 +248,10 @@ class Adopted(ArrayFunction):
             made = self._at_once(args, self._like, _NONE, None, stream, False)
         else:
             made = self._call(args, named, stream, False)
-        return made if made is None or self._shapes else self._handed_over(made, (*args, *named.values()), stream)
+        if made is None or self._shapes:
+            return made
+        by_name = [named[name] for name in self._given if name in named]  # in the order of the parameters
+        return self._handed_over(made, (*args, *by_name), stream)
 
     def _call(self, args: tuple[Any, ...], named: dict[str, Any], stream: Any, looks: bool) -> Any:
         options = self._launcher.options(self._places, named)
@@ -257,7 +266,9 @@ class Adopted(ArrayFunction):
 
     def _handed_over(self, made: Any, args: tuple[Any, ...], stream: Any) -> Any:
         """Return what the function has returned; an array in the library of the first one."""
-        if type(made) is not _core.Array:
+        if type(made) is tuple:
+            return tuple(self._handed_over(x, args, stream) for x in made)
+        if type(made) is not _core.Array or any(made is x for x in args):
             return made
         library = next(_core.route(x)[0] for x in args if is_array(x))
         target: Any = library  # one of the names of TARGETS

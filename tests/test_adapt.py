@@ -1,13 +1,11 @@
 """`interop.adapt`: functions of one library for the arrays of others, on the host.
 
-What they write to: test_adapt_writes.py. The order of the work on a GPU: tests/exchange/test_adapt_order.py,
-tests/gpu/test_adapt.py.
+What they write to: test_adapt_writes.py. Arrays within others: test_adapt_nested.py. The order of the work on a GPU:
+tests/exchange/test_adapt_order.py, tests/gpu/test_adapt.py.
 """
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import functools
 import gc
 import inspect
@@ -16,19 +14,12 @@ import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers import alone, machine
 
 import interop
-
-Pair = collections.namedtuple("Pair", "first second")  # noqa: PYI024 - one without annotations
-
-
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    slope: object
-    name: str
 
 
 def doubled(x, scale=2, *, out=None):
@@ -64,7 +55,6 @@ def test_the_result_is_of_the_library_of_the_first_array(torch, host_jax):
     assert view.tolist() == [0, 2, 4]
     x = np.arange(3.0)
     assert type(scaled(x)) is np.ndarray
-    assert type(scaled(memoryview(x))) is interop.Array  # of no known library
     convolve = interop.adapt(np.convolve, "numpy", writes=(), copy=None)
     assert type(convolve(x, t)) is np.ndarray
     assert type(convolve(t, x)) is torch.Tensor
@@ -97,42 +87,6 @@ def test_arguments_are_the_same_memory(torch):
     assert t[1] == 5
 
 
-def test_nested_arguments_and_results(torch):
-    t, u = torch.zeros(2), torch.ones(2)
-    found = interop.adapt(kinds, "numpy")([t, (u, 1)], {"a": t}, Pair(t, "b"), Fit(u, "c"), key=[[u]])
-    types, (a, b, c, d), named = found
-    assert types == [list, dict, Pair, Fit, list]
-    assert a[0] is t
-    assert a[1] == (u, 1)
-    assert a[1][0] is u
-    assert b["a"] is t
-    assert c.first is t
-    assert c.second == "b"
-    assert d.slope is u
-    assert d.name == "c"
-    assert named["key"][0][0] is u
-
-    def nested(x):
-        assert type(x) is np.ndarray
-        return (x + 1, [x + 2], {"k": x + 3}, Pair(x + 4, None), Fit(x + 5, "f"), collections.OrderedDict(z=x + 6))
-
-    one, (two,), three, four, five, six = interop.adapt(nested, "numpy")(t)
-    for k, x in enumerate((one, two, three["k"], four.first, five.slope, six["z"]), start=1):
-        assert torch.equal(x, torch.full((2,), float(k)))
-    assert type(four) is Pair
-    assert four.second is None
-    assert five.name == "f"
-    assert type(six) is collections.OrderedDict
-
-
-def test_what_holds_no_array_is_passed_as_it_is(torch):
-    mine, also, t = [1, [2]], {"a": object()}, torch.zeros(1)
-    _, (x, y, z), _ = interop.adapt(kinds, "numpy")(mine, also, [t, mine])
-    assert x is mine
-    assert y is also
-    assert z[1] is mine
-
-
 def test_named_tuples_of_c(torch):
     made = interop.adapt(torch.max, "torch")(np.array([[1.0, 3.0], [2.0, 0.0]]), dim=1)
     assert type(made) is torch.return_types.max
@@ -146,6 +100,30 @@ def test_results_that_are_no_arrays_pass_through(torch):
     assert interop.adapt(np.allclose, "numpy")(t, t) is True
     assert interop.adapt(lambda x: None, "numpy")(t) is None
     assert interop.adapt(lambda x: torch.zeros(1), "numpy")(np.ones(1)).dtype is torch.float32  # of no business of it
+
+
+@pytest.mark.parametrize(
+    "dtype", ["U2", "S2", "M8[s]", "m8[s]", "V8", "O", [("a", "f4")]], ids=lambda dtype: str(dtype)[:3]
+)
+def test_results_of_numpy_that_are_no_numbers_pass_through(torch, dtype):
+    made = np.zeros(2, dtype)
+    number, same = interop.adapt(lambda x: (x + 1, made), "numpy")(torch.ones(2))
+    assert same is made
+    assert type(number) is torch.Tensor
+
+
+def test_results_that_other_libraries_have_as_bfloat16(torch):
+    made = interop.adapt(lambda x: x.astype(ml_dtypes.bfloat16), "numpy")(torch.ones(2))
+    assert made.dtype is torch.bfloat16
+
+
+def test_a_result_that_torch_has_not_conjugated_yet(torch):
+    z = np.array([1 + 2j])
+    with pytest.raises(BufferError, match=r"adapt\(conj\): the result is a lazily negated or conjugated tensor"):
+        interop.adapt(torch.conj, "torch", writes=())(z)
+    assert interop.adapt(torch.conj, "torch", writes=(), copy=None)(z).tolist() == [1 - 2j]
+    imag = interop.adapt(lambda z: z.conj().imag, "torch", writes=(), copy=None)
+    assert imag(z).tolist() == [-2]
 
 
 def test_numbers_of_numpy_are_arrays_without_dimensions(torch):
@@ -268,6 +246,34 @@ def test_exceptions_arrive_as_they_are(torch):
         interop.adapt(doubled, "numpy")(torch.ones(1), nothing=1)
 
 
+def each(x):
+    yield x + 1
+
+
+async def later(x):
+    return x + 1
+
+
+async def each_later(x):
+    yield x + 1
+
+
+class Called:
+    async def __call__(self, x):
+        return x + 1
+
+
+@pytest.mark.parametrize("function", [each, later, each_later, Called()])
+def test_functions_that_run_after_the_call(torch, function):
+    message = "^interop.adapt: function is .*, a generator or async function, .*; accepted: one that does its work"
+    for refused in (function, functools.partial(function)):
+        with pytest.raises(TypeError, match=message):
+            interop.adapt(refused, "numpy")
+    hidden = interop.adapt(lambda x: function(x), "numpy")
+    with pytest.raises(TypeError, match=r"adapt\(<lambda>\): the result is .*, which runs after the call; accepted"):
+        hidden(torch.ones(1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named", "exception", "message"),
     [
@@ -324,6 +330,17 @@ def test_it_is_like_the_function():
         repr(interop.adapt(functools.partial(doubled, scale=3), "torch"))
         == f"interop.adapt({__name__}.doubled, 'torch')"
     )
+
+
+def test_attributes_of_the_function_are_not_its_own(torch):
+    def plus_one(x):
+        return x + 1
+
+    plus_one._call = plus_one._foreign = plus_one._made_of = 3
+    call = interop.adapt(plus_one, "numpy")
+    assert call(torch.ones(1)).tolist() == [2]
+    assert call == interop.adapt(plus_one, "numpy")
+    assert call.__wrapped__._call == 3
 
 
 def test_it_is_pickled(torch):

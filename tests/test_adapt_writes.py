@@ -96,7 +96,10 @@ def several(a, b, *rest, out=None, **more):
         ("rest", ["rest"]),
         (2, ["rest"]),
         (["out", "more"], ["out", "unknown"]),
-        ("unknown", ["unknown"]),
+        ("unknown", ["rest", "unknown"]),
+        (["unknown", 0], ["a", "rest", "unknown"]),
+        (["unknown", 3], ["unknown"]),
+        ("more", ["unknown"]),
         ((), []),
         (None, ["a", "b", "rest", "out", "unknown"]),
     ],
@@ -128,3 +131,21 @@ def test_writes_of_functions_without_a_signature(torch):
     for arguments, named, name in (((frozen, frozen), {}, "argument 1"), ((), {"out": frozen}, "out")):
         with pytest.raises(TypeError, match=f"{name} is read-only"):
             call(*arguments, **named)
+    call = interop.adapt(plain, "torch", writes="out")  # which may stand at any place
+    call(other=frozen)
+    interop.adapt(plain, "torch", writes=())(frozen)
+    for arguments, named, name in (((frozen,), {}, "argument 0"), ((), {"out": frozen}, "out")):
+        with pytest.raises(TypeError, match=f"{name} is read-only.* writes= with the names or positions"):
+            call(*arguments, **named)
+
+
+def test_a_built_in_does_not_write_to_what_is_read_only(torch, host_jax):
+    x = host_jax.numpy.array([-1.0, 2.0])
+    with pytest.raises(TypeError, match=r"adapt\(relu_\): argument 0 is read-only"):
+        interop.adapt(torch.relu_, "torch", writes="input")(x)
+    assert x.tolist() == [-1, 2]
+
+
+def test_names_that_a_signature_does_not_have():
+    with pytest.raises(ValueError, match="writes is 'inpalce'; accepted: the parameters of the function, x, inplace"):
+        interop.adapt(lambda x, inplace=False: None, "torch", writes="inpalce")

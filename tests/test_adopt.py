@@ -116,17 +116,6 @@ def test_what_is_no_array_is_passed_on(seen, tvm_ffi):
     assert seen[1][1] == 1.5
 
 
-def test_what_it_returns(tvm_ffi, torch):
-    count = interop.adopt(tvm_ffi.convert(lambda x: np.from_dlpack(x).size), "x")
-    assert count(torch.from_numpy(X)) == 6
-    itself = interop.adopt(tvm_ffi.convert(lambda x: x), "x")
-    x = torch.from_numpy(X)
-    made = itself(x)
-    assert type(made) is torch.Tensor
-    assert made.data_ptr() == x.data_ptr()
-    assert type(itself(X)) is np.ndarray
-
-
 def test_what_torch_has_not_conjugated_or_negated_yet(doubled, torch):
     z = torch.tensor([1 + 2j, 3 - 4j])
     call = doubled.returning(y="x")

@@ -38,7 +38,7 @@ def launched(tmp_path):
     """What a stand-in driver is asked to launch by these lines; its kernels have two pointers."""
     if drivers.BUILT_FOR == 0:
         pytest.skip("a build for host arrays only")
-    drivers.build(tmp_path, count=1, written=(Path(__file__).parent / "helpers/order_driver.c").read_text())
+    drivers.build(tmp_path, count=2, written=(Path(__file__).parent / "helpers/order_driver.c").read_text())
 
     def run(lines):
         said = alone.run(START + lines, tmp_path, LD_LIBRARY_PATH=str(tmp_path)).splitlines()
@@ -86,3 +86,24 @@ except RuntimeError as error:
     print("said", error)
 """)
     assert said == "said it does not compile"
+
+
+def test_a_program_of_xla_has_the_handle_of_each_device(launched):
+    """A CUfunction is of one context: CuPy gives that of the device that is current."""
+    (said,) = launched("""
+import ctypes
+seen = []
+class OfDevice(Raw):
+    @property
+    def kernel(self):
+        device = ctypes.c_int()
+        ctypes.CDLL("libcuda.so.1").cuCtxGetDevice(ctypes.byref(device))
+        seen.append(device.value)
+        return type("Function", (), {"ptr": 4096 * (1 + device.value)})
+call = interop.adopt(OfDevice(), threads="x")
+call._calls.keep_for_xla("key")
+interop._core.prepare_for_xla("key")
+interop._core.prepare_for_xla("key")  # which has all by then
+print("said", seen)
+""")
+    assert said == "said [0, 0, 0, 1]"

@@ -6,18 +6,19 @@ import contextlib
 import importlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from interop import _core
+from interop._arguments import type_name
 from interop._core import Array
 from interop._functions.nested import leaves, mapped
 from interop._functions.written import Written
-from interop._libraries.arrays import is_array
-from interop._libraries.base import CUDA, FUNCTION, MANAGED, Target
+from interop._libraries.arrays import is_array, is_buffer
+from interop._libraries.base import CPU, CUDA, FUNCTION, MANAGED, Target
 from interop._libraries.known import TARGETS
 from interop._memory.moving import beside
 
@@ -85,7 +86,7 @@ class Call:
             for x in leaves(value):
                 if self.foreign.target.owns(self.module, x):
                     yield self._argument(x, key, is_own=True)
-                elif is_array(x):
+                elif is_array(x) and not is_buffer(x):
                     yield self._argument(x, key, is_own=False)
 
     def _argument(self, x: Any, key: int | str, is_own: bool) -> Argument:
@@ -121,7 +122,11 @@ class Call:
     def _device_of(self, argument: Argument) -> int:
         target = self.foreign.target
         if argument.view is None:
-            return target.streams.device_of(argument.x) if target.streams else -1
+            if target.streams is not None:
+                return target.streams.device_of(argument.x)
+            # JAX's need no order among themselves; but the call must know whether there is a device with a stream.
+            kind, index = argument.x.__dlpack_device__() if self.given is not None else (CPU, 0)
+            return index if kind == CUDA else -1
         if not target.on_host:  # which takes pinned memory as its GPU's
             readable = _core.readable_by(argument.view, CUDA)
             return -1 if readable is None else readable
@@ -155,11 +160,24 @@ class Call:
                 def converted(x: Any) -> Any:
                     return by_id.get(id(x), x)
 
-                args = [mapped(x, converted) for x in self.args]
-                kwargs = {name: mapped(x, converted) for name, x in self.kwargs.items()}
-                return self._handed_over(function(*args, **kwargs))
+                args = [mapped(x, converted, self.foreign.label) for x in self.args]
+                kwargs = {name: mapped(x, converted, self.foreign.label) for name, x in self.kwargs.items()}
+                result = function(*args, **kwargs)
+                self._check_done(result)
+                return self._handed_over(result)
         finally:
             self._order_back()
+
+    def _check_done(self, result: Any) -> None:
+        """Raise TypeError for a result whose work is still to come, outside the call."""
+        if not isinstance(result, Generator | Coroutine | AsyncGenerator):
+            return
+        if isinstance(result, Coroutine):
+            result.close()  # else Python warns that nobody has awaited it
+        raise TypeError(
+            f"{self.foreign.label}: {_RESULT} is {type_name(result)}, which runs after the call; accepted: a function "
+            "that does its work in the call"
+        )
 
     def _order(self) -> None:
         """Make the stream of the work wait for what is queued on those of the arguments."""
@@ -177,8 +195,9 @@ class Call:
                 _core.asarray(view, self.foreign.label, self.work)
         if self.work is None:
             return
-        if self._has_own:
-            _core.wait_stream(self.work, self.home, self.device)  # type: ignore[arg-type]
+        if self.work != self.home:
+            with self._unless_captured():
+                _core.wait_stream(self.work, self.home, self.device)  # type: ignore[arg-type]
         if self.given is not None:
             _core.wait_stream(self.work, self.given, self.device)
 
@@ -186,14 +205,23 @@ class Call:
     def _has_own(self) -> bool:
         return len(self.others) < len(self.arguments)
 
+    def _unless_captured(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context for a wait on the library's own stream that may be for arrays bound in the function alone.
+
+        Of these it is not known whether there are any: a stream that a CUDA graph's capture has no part in is let be.
+        """
+        return contextlib.nullcontext() if self._has_own else contextlib.suppress(ValueError)
+
     def _within(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the library's current stream and device are those of the work."""
         streams = self.foreign.target.streams
-        if self.work is None or streams is None or streams.on is None:
+        if self.work is None or streams is None:
             return contextlib.nullcontext()
         if self.work == self.home and (not self.others or streams.device(self.module) == self.device):
             return contextlib.nullcontext()
-        return streams.on(self.module, self.device, self.work, self._named_by)
+        if streams.on is not None:
+            return streams.on(self.module, self.device, self.work, self._named_by)
+        return contextlib.nullcontext() if streams.within is None else streams.within(self.module, self.device)
 
     def _taken(self, argument: Argument) -> Any:
         """Return the argument as an array of the function's library."""
@@ -244,7 +272,11 @@ class Call:
         originals = {id(a.x if a.view is None else a.converted): a.x for a in self.arguments}
         target = self.foreign.target
         if self.lead.view is None:
-            return mapped(result, lambda y: originals[id(y)] if id(y) in originals else self._on_given(y))
+
+            def as_it_is(y: Any) -> Any:
+                return originals[id(y)] if id(y) in originals else self._on_given(y)
+
+            return mapped(result, as_it_is, self.foreign.label)
         to = TARGETS.get(self.lead_library, TARGETS["interop"])
         module = sys.modules.get(to.module) or importlib.import_module(to.module)
 
@@ -253,8 +285,10 @@ class Call:
                 return originals[id(y)]
             if target.name == "numpy" and isinstance(y, np.generic) and y.dtype.kind in "biufc":
                 y = np.asarray(y)  # which NumPy returns in place of an array with no dimensions
-            if not target.owns(self.module, y):
+            if not target.owns(self.module, y) or (target.name == "numpy" and _has_no_numbers(y.dtype)):
                 return y
+            if self.foreign.copies and hasattr(y, "resolve_conj"):  # of torch: it may be lazily conjugated
+                y = y.resolve_conj().resolve_neg()
             array = _core.asarray(y, self.foreign.label, self.given, _RESULT)
             if self.foreign.copies and _is_on_gpu(array) != self._is_led_on_gpu:
                 array = self._copied(array, "device" if self._is_led_on_gpu else "host", _RESULT)
@@ -262,7 +296,7 @@ class Call:
             stream = self.work if to.name == "numba" else self.given
             return self._converted(to, module, array, stream, _RESULT)
 
-        return mapped(result, hand_over)
+        return mapped(result, hand_over, self.foreign.label)
 
     @property
     def _is_led_on_gpu(self) -> bool:
@@ -286,11 +320,13 @@ class Call:
                 _core.note_foreign_use(view, None if is_known else self.work, is_given, argument.is_written)
         if self.work is None:
             return
-        if self._has_own and self.work != self.home:
+        if self.work != self.home:
             if is_given:
-                _core.hold_for([a.x for a in self.arguments if a.view is None], self.work, self.device)
+                if self._has_own:
+                    _core.hold_for([a.x for a in self.arguments if a.view is None], self.work, self.device)
             else:
-                _core.wait_stream(self.home, self.work, self.device)  # type: ignore[arg-type]
+                with self._unless_captured():
+                    _core.wait_stream(self.home, self.work, self.device)  # type: ignore[arg-type]
         if is_given:
             _core.wait_stream(self.given, self.work, self.device)  # type: ignore[arg-type]
 
@@ -315,6 +351,8 @@ class Call:
             theirs = self.home if argument.view is None else _core.producer_stream(argument.view)
             if theirs is not None and theirs != self.work:
                 yield f"{argument.name}: the call waits for stream {theirs:#x}{in_turn}"
+        if self.home != self.work and not self._has_own:
+            yield f"what the function is bound to: the call waits for stream {self.home:#x}{in_turn}"
 
     def held(self) -> Iterator[str]:
         if self.work is None:
@@ -347,9 +385,14 @@ class Call:
 
 _RESULT = "the result"
 _WRITABLE = (
-    "an array that may be written to, or writes= with the names of the parameters that the function writes to, () "
-    "where it writes to none"
+    "an array that may be written to, or writes= with the names or positions of the parameters that the function "
+    "writes to, () where it writes to none"
 )
+
+
+def _has_no_numbers(dtype: Any) -> bool:
+    """Are its elements text, dates, records or objects, which NumPy alone has?"""
+    return bool(dtype.kind in "OSUTMm" or dtype.type is np.void)  # "V" is the kind of bfloat16, too
 
 
 def _is_on_gpu(array: Array) -> bool:

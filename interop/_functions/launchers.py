@@ -13,6 +13,7 @@ from interop import _core
 from interop._arguments import shown, type_name
 from interop._core import Array
 from interop._functions.array_function import Launch, extents_of
+from interop._libraries.arrays import is_array
 from interop._libraries.known import TARGETS
 
 __all__ = ["Launcher", "NumbaKernel", "TritonKernel", "TvmFunction", "names_in_signature"]
@@ -31,6 +32,7 @@ class Launcher:
     takes_tensors: ClassVar[bool] = True  #: is it given torch's tensors as they are?
     own: type | None = None  #: the type of other arrays of which that is so
     extents: tuple[Any, Any] = (None, None)  #: see `extents_of`
+    unpacked: Callable[[Any], Any] | None = None  #: see `TvmFunction`
     is_plain = True  #: does a call without options by name need none?
 
     def __init__(self, kernel: Any, name: str) -> None:
@@ -74,8 +76,28 @@ class TvmFunction(Launcher):
             return None
 
     def function(self, label: str, names: Sequence[str], options: Options) -> Callable[..., Any]:
+        self._label = label
         called: Callable[..., Any] = self.kernel
         return called
+
+    def unpacked(self, made: Any) -> Any:
+        """Return a tuple of what a list has that holds tensors; anything else as it is.
+
+        Its tensors become arrays as they are asked for: in the call, they are ready on its stream.
+        """
+        tvm_ffi = importlib.import_module("tvm_ffi")
+        if isinstance(made, (tvm_ffi.Array, tvm_ffi.List)):
+            parts = tuple(self.unpacked(part) for part in made)
+            return parts if any(type(part) is tuple or is_array(part) for part in parts) else made
+        values = made.values() if isinstance(made, (tvm_ffi.Map, tvm_ffi.Dict)) else ()
+        if isinstance(made, tvm_ffi.Tensor) or any(
+            type(part) is tuple or is_array(part) for part in map(self.unpacked, values)
+        ):
+            raise TypeError(
+                f"{self._label}: the result has a tensor in a map, or in a list within one; accepted: a tensor, or a "
+                "list of them"
+            )
+        return made
 
 
 class NumbaKernel(Launcher):

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from interop._arguments import type_name
 from interop._libraries.arrays import is_array
 
 __all__ = ["leaves", "mapped"]
@@ -14,26 +15,37 @@ __all__ = ["leaves", "mapped"]
 _LEAVES: set[type] = set()  # types that were met, whose objects hold nothing
 
 
-def leaves(x: Any) -> Iterator[Any]:
-    """Give the values in order: `x` itself where it holds no others."""
+def leaves(x: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
+    """Give the values in order: `x` itself where it holds no others. `within`: the ids of what it is in."""
     parts = _parts(x)
     if parts is None:
         yield x
-        return
-    for part in parts:
-        yield from leaves(part)
+    elif id(x) not in within:
+        for part in parts:
+            yield from leaves(part, (*within, id(x)))
 
 
-def mapped(x: Any, function: Callable[[Any], Any]) -> Any:
-    """Return the same with what `function` makes of each value; the same objects where it changes none."""
+def mapped(x: Any, function: Callable[[Any], Any], label: str, within: dict[int, bool] | None = None) -> Any:
+    """Return the same with what `function` makes of each value; the same objects where it changes none.
+
+    ValueError for what holds itself, and a value that is changed. `within`: by its id, was what `x` is in met again?
+    """
     if type(x) in _LEAVES:
         return function(x)
     parts = _parts(x)
     if parts is None:
         return function(x)
-    made = [mapped(part, function) for part in parts]
+    within = {} if within is None else within
+    if id(x) in within:
+        within[id(x)] = True
+        return x
+    within[id(x)] = False
+    made = [mapped(part, function, label, within) for part in parts]
+    holds_itself = within.pop(id(x))
     if all(new is old for new, old in zip(made, parts, strict=True)):
         return x
+    if holds_itself:
+        raise ValueError(f"{label}: a {type_name(x)} with arrays in it holds itself; accepted: one that does not")
     return _with_parts(x, made)
 
 
@@ -51,13 +63,17 @@ def _parts(x: Any) -> list[Any] | None:
     if isinstance(x, type) or not dataclasses.is_dataclass(kind):
         _LEAVES.add(kind)
     elif not is_array(x):
-        fields = dataclasses.fields(x)
-        return [getattr(x, field.name) for field in fields] if all(field.init for field in fields) else None
+        return [getattr(x, name) for name in _fields(x)]
     return None
 
 
+def _fields(x: Any) -> list[str]:
+    """Return the names of a dataclass's fields that have a value."""
+    return [field.name for field in dataclasses.fields(x) if hasattr(x, field.name)]
+
+
 def _with_parts(x: Any, parts: list[Any]) -> Any:
-    kind = type(x)
+    kind: Any = type(x)
     if kind in (tuple, list):
         return kind(parts)
     if isinstance(x, dict):
@@ -73,4 +89,8 @@ def _with_parts(x: Any, parts: list[Any]) -> Any:
         return made
     if isinstance(x, tuple):
         return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
-    return dataclasses.replace(x, **{field.name: y for field, y in zip(dataclasses.fields(x), parts, strict=True)})
+    made = kind.__new__(kind)  # without another `__init__`, which may do more than keep its arguments
+    getattr(made, "__dict__", {}).update(getattr(x, "__dict__", {}))
+    for name, part in zip(_fields(x), parts, strict=True):
+        object.__setattr__(made, name, part)  # frozen or not
+    return made

@@ -11,6 +11,11 @@ from interop._arguments import shown
 __all__ = ["Written", "names_in"]
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _unknown(*args: Any, **kwargs: Any) -> None:
+    """Stand in for a function that has no signature."""
 
 
 class Written:
@@ -20,9 +25,10 @@ class Written:
         try:
             parameters = [*inspect.signature(function).parameters.values()]
         except (TypeError, ValueError):  # a built-in that has none
-            parameters = None
-        known = parameters or []
-        self.names = [p.name for p in known if p.kind in _BY_POSITION]
+            parameters = [*inspect.signature(_unknown).parameters.values()]
+        kinds = {p.kind for p in parameters}
+        self.names = [p.name for p in parameters if p.kind in _BY_POSITION]
+        self._keywords = {p.name for p in parameters if p.kind in _BY_NAME}
         self.is_said = writes is not None
         self._named: set[str | int] = set()
         self._rest = self._others = False  # are those written that `*` and `**` of the signature take?
@@ -34,9 +40,14 @@ class Written:
                 self._add_place(label, name, parameters)
             else:
                 self._add_name(label, name, parameters)
+        # A name that the signature does not have may be that of any argument that `*` takes, where no position says.
+        has_unknown = any(isinstance(name, str) and name not in {p.name for p in parameters} for name in named)
+        has_places = any(isinstance(place, int) and place >= len(self.names) for place in named)
+        if has_unknown and not has_places and inspect.Parameter.VAR_POSITIONAL in kinds:
+            self._rest = True
 
-    def _add_place(self, label: str, place: int, parameters: list[inspect.Parameter] | None) -> None:
-        takes_more = parameters is None or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    def _add_place(self, label: str, place: int, parameters: list[inspect.Parameter]) -> None:
+        takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         if place < 0 or not (takes_more or place < len(self.names)):
             raise ValueError(
                 f"{label}: writes is {shown(place)}; accepted: the position of an argument, from 0"
@@ -46,9 +57,9 @@ class Written:
         if place < len(self.names):
             self._named.add(self.names[place])
 
-    def _add_name(self, label: str, name: str, parameters: list[inspect.Parameter] | None) -> None:
-        kinds = {p.name: p.kind for p in parameters or ()}
-        takes_more = parameters is None or inspect.Parameter.VAR_KEYWORD in kinds.values()
+    def _add_name(self, label: str, name: str, parameters: list[inspect.Parameter]) -> None:
+        kinds = {p.name: p.kind for p in parameters}
+        takes_more = inspect.Parameter.VAR_KEYWORD in kinds.values()
         kind = kinds.get(name)
         if kind is inspect.Parameter.VAR_POSITIONAL:
             self._rest = True
@@ -73,7 +84,7 @@ class Written:
             return True
         if isinstance(argument, int):
             return self._rest and argument >= len(self.names)
-        return self._others and argument not in self.names
+        return self._others and argument not in self._keywords
 
 
 def names_in(label: str, writes: Any) -> list[str | int]:

@@ -9,7 +9,7 @@ import numpy as np
 from interop import _core
 from interop._libraries.dask import is_dask_array
 
-__all__ = ["forget_types", "is_array"]
+__all__ = ["forget_types", "is_array", "is_buffer"]
 
 #: Types whose objects are no arrays. To ask the compiled half, which refuses them in words, takes longer.
 _OTHERS: set[type] = set()
@@ -29,6 +29,14 @@ def is_array(x: Any) -> bool:
             _OTHERS.add(kind)
         return False
     return True
+
+
+def is_buffer(x: Any) -> bool:
+    """Is it an array by the buffer protocol alone, of no library: a bytearray, a memoryview, an array of ctypes?"""
+    try:
+        return bool(_core.route(x) == ("interop", "buffer protocol"))
+    except TypeError:
+        return False
 
 
 def forget_types() -> None:

@@ -63,6 +63,8 @@ class Streams:
     on: Callable[[Any, int, int, Any], AbstractContextManager[Any]] | None
     device: Callable[[Any], int]  #: (module): the index of the current device
     device_of: Callable[[Any], int]  #: (array): the index of its device, -1 for host memory
+    #: (module, device): a context in which that device is current, of a library that cannot be told a stream.
+    within: Callable[[Any, int], AbstractContextManager[Any]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,5 +53,6 @@ LIBRARY = Library(
         on=None,
         device=lambda cuda: cuda.get_current_device().id,
         device_of=lambda x: _core.asarray(x, FUNCTION).__dlpack_device__()[1],
+        within=lambda cuda, device: cuda.gpus[device],
     ),
 )

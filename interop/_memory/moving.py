@@ -72,7 +72,7 @@ def reduced(array: Array) -> tuple[Any, ...]:
     """Return what `pickle` writes of an array."""
     import numpy as np
 
-    return restored, (np.array(to(array, memory="host")), array.memory)
+    return restored, (np.asarray(to(array, memory="host")), array.memory)
 
 
 def restored(values: Any, memory: str) -> Array:

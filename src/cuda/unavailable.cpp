@@ -83,6 +83,7 @@ std::string describe(const Elementwise&) { unavailable(); }
 Library& load_library(const std::string&, const std::string&, bool) { unavailable(); }
 Kernel& find_kernel(Library&, const std::string&) { unavailable(); }
 Kernel& adopt_kernel(void*, bool) { unavailable(); }
+bool is_of_one_context(const Kernel&) { unavailable(); }
 std::vector<std::string> kernel_symbols(const Library&) { unavailable(); }
 std::optional<std::vector<std::size_t>> parameter_bytes(Kernel&) { unavailable(); }
 Variable find_variable(Library&, const std::string&) { unavailable(); }

@@ -114,6 +114,14 @@ int is_conjugated(const InteropCall* call, int32_t i) {
   return static_cast<const SharedCall*>(call)->call.operand(i).conjugated;
 }
 
+}  // namespace
+
+bool is_read_only(const InteropCall& call, int i) {
+  return static_cast<const SharedCall&>(call).call.operand(i).read_only;
+}
+
+namespace {
+
 const DLTensor* output(InteropCall* call, const int64_t* shape, int32_t ndim, DLDataType dtype) {
   return as_c<const DLTensor*>(nullptr, call_of(call), [&] {
     const auto refuse = [&](const std::string& what) {

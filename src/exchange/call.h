@@ -161,4 +161,7 @@ class Call {
   std::unique_ptr<Staging> staging_;  // of a staged call
 };
 
+/// May nobody write to argument `i` of a call, as C has it?
+bool is_read_only(const InteropCall& call, int i);
+
 }  // namespace interop::exchange

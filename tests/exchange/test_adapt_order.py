@@ -81,6 +81,54 @@ assert ctypes.c_float.from_address(pointer(seen)).value == 2
 """)
 
 
+def test_arrays_that_the_function_is_bound_to_are_waited_for(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), Field(0, one)
+y, fives = array(1), memory(5)
+bound = interop.adapt(lambda x, out=None: summed(x, y, out), "cupy")
+with Stream(home):
+    add(pointer(fives), pointer(fives), y.data.ptr, home)
+    assert bound(x, out) is out
+assert out.read() == 11
+with Stream(home):
+    add(pointer(fives), y.data.ptr, y.data.ptr, home)
+    bound(x, out, stream=two)
+out.stream = two
+assert out.read() == 16
+""")
+
+
+def test_writes_after_the_call_to_what_the_function_is_bound_to_wait_for_it(play_cupy):
+    play_cupy("""
+x, out = Field(1, one), Field(0, one)
+y, fives = array(1), memory(5)
+x.write(3)
+with Stream(home):
+    interop.adapt(lambda x, out: summed(x, y, out), "cupy")(x, out)
+    add(pointer(fives), pointer(fives), y.data.ptr, home)
+driver.cuStreamSynchronize(ctypes.c_void_p(home))
+assert out.read() == 7
+""")
+
+
+def test_a_capture_without_the_librarys_own_stream_leaves_that_be(play_cupy):
+    """Where no argument is there; this driver has no captures, so their refusal is played."""
+    play_cupy("""
+x, out, own = Field(1, one), Field(0, one), array(1)
+def refused(waiter, stream, device):
+    raise ValueError("not part of the same CUDA graph capture")
+interop._core.wait_stream = refused
+assert call(x, x, out=out) is out
+assert out.read() == 2
+try:
+    call(x, own, out=out)
+except ValueError as error:
+    assert "capture" in str(error)
+else:
+    raise AssertionError
+""")
+
+
 def test_an_interop_array_knows_of_the_work(play_cupy):
     play_cupy("""
 x, out = Field(1, one), memory(0)
@@ -106,6 +154,40 @@ with Stream(home):
     call(y, y, out=out, stream=two)
     driver.cuStreamSynchronize(ctypes.c_void_p(two))
     assert ctypes.c_float.from_address(out.data.ptr).value == 4
+""")
+
+
+def test_a_given_stream_with_arrays_of_a_library_that_is_not_told_streams(play_cupy):
+    """As JAX is, or interop itself: they are on the GPU all the same."""
+    play_cupy("""
+x = memory(1)
+assert interop.adapt(lambda x: x, "interop")(x, stream=one) is x
+host = interop.ones(3, "float32", memory="host")
+try:
+    interop.adapt(lambda x: x, "interop")(host, stream=one)
+except ValueError as error:
+    assert "x is in host memory" in str(error)
+else:
+    raise AssertionError
+""")
+
+
+def test_the_device_of_the_arrays_is_numbas_meanwhile(play_cupy):
+    play_cupy("""
+entered = []
+class Device(contextlib.nullcontext):
+    def __enter__(self):
+        entered.append(0)
+numba, driver_of = types.ModuleType("numba.cuda"), types.ModuleType("numba.cuda.cudadrv.driver")
+driver_of.config = types.SimpleNamespace(CUDA_PER_THREAD_DEFAULT_STREAM=False)
+numba.gpus = {0: Device()}
+numba.as_cuda_array = lambda shown, sync: shown
+numba.get_current_device = lambda: types.SimpleNamespace(id=current)
+sys.modules |= {"numba": numba, "numba.cuda": numba, "numba.cuda.cudadrv.driver": driver_of}
+seen = interop.adapt(lambda x: len(entered), "numba")
+for current, count in ((1, 2), (0, 1)):  # one of them for the conversion of the argument
+    entered.clear()
+    assert seen(memory(1)) == count
 """)
 
 

@@ -66,6 +66,19 @@ assert out.read() == 2
 """)
 
 
+def test_the_arrays_of_a_list_are_ready(play_tvm):
+    play_tvm("""
+x, kept = Field(1, one), memory(-1)
+x.write(3)
+def doubled(a):
+    add(a.data_ptr(), a.data_ptr(), pointer(kept), current())
+    return [tvm_ffi.from_dlpack(kept), 3]
+made, number = interop.adopt(tvm_ffi.convert(doubled), "a", writes=())(x)
+assert type(made) is interop.Array and number == 3
+assert values(made) == {12}
+""")
+
+
 def test_an_interop_array_knows_of_the_work(play_tvm):
     play_tvm("""
 x, out = Field(1, one), memory(0)

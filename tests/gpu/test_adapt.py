@@ -95,6 +95,19 @@ def test_a_numba_kernel_of_torch_tensors(torch, numba):
         assert (snapshot.values() == 3).all()
 
 
+def test_numbas_current_device_is_that_of_the_arrays(two_cuda_devices, torch, numba):
+    seen = interop.adapt(lambda x: numba.get_current_device().id, "numba")
+    for k in two_cuda_devices:
+        assert seen(torch.ones(2, device=f"cuda:{k}")) == k
+
+
+def test_a_given_stream_with_arrays_of_jax_alone(torch, jax):
+    x, stream = jax.numpy.ones(3), torch.cuda.Stream()
+    made = interop.adapt(jax.numpy.negative, "jax")(x, stream=stream)
+    assert isinstance(made, jax.Array)
+    assert made.tolist() == [-1, -1, -1]
+
+
 def test_jax_functions_of_torch_tensors(torch, jax):
     side = Side(on_gpu("torch"))
     x = side.make(ONES)

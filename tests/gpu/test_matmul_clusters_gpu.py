@@ -55,6 +55,7 @@ CHOSEN = [
     ((200, 300, 1000), "64x64x64", 4),
     ((128, 4096, 4096), "128x64x64", 2),
     ((512, 512, 4096), "128x64x64", 4),
+    ((128, 3072, 2048), "128x64x64", 8),  # more than two blocks for each multiprocessor, and so two stages
 ]
 
 

@@ -1,4 +1,4 @@
-// A driver that runs nothing and tells what is queued: one device, whose memory is the host's. A stream is a number; of
+// A driver that runs nothing and tells what is queued: its devices' memory is the host's. A stream is a number; of
 // 4096 and above it is being captured, all with the same number of thousands (of 4096) together.
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,12 +17,15 @@ static float variable[9];
 
 int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
 int cuDeviceGetAttribute(int* value, int name, int device) { *value = name == 75 ? 9 : name == 16 ? 1 : 0; return 0; }
-int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)1; return 0; }
-int cuCtxGetCurrent(void** context) { *context = (void*)1; return 0; }
-int cuCtxGetDevice(int* device) { *device = 0; return 0; }
-int cuCtxGetId(void* context, u64* id) { *id = 1; return 0; }
-int cuCtxPushCurrent_v2(void* context) { return 0; }
-int cuCtxPopCurrent_v2(void** context) { return 0; }
+/// A context is the number of its device, from 1.
+static _Thread_local u64 contexts[64] = {1};
+static _Thread_local int depth;
+int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)(u64)(device + 1); return 0; }
+int cuCtxGetCurrent(void** context) { *context = (void*)contexts[depth]; return 0; }
+int cuCtxGetDevice(int* device) { *device = (int)contexts[depth] - 1; return 0; }
+int cuCtxGetId(void* context, u64* id) { *id = context ? (u64)context : contexts[depth]; return 0; }
+int cuCtxPushCurrent_v2(void* context) { contexts[++depth] = (u64)context; return 0; }
+int cuCtxPopCurrent_v2(void** context) { *context = (void*)contexts[depth--]; return 0; }
 int cuThreadExchangeStreamCaptureMode(int* mode) { return 0; }
 int cuPointerGetAttribute(void* value, int name, u64 pointer) { *(int*)value = 0; return 0; }
 int cuStreamCreate(u64* stream, unsigned flags) { *stream = next_stream++; return 0; }

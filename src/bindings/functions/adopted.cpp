@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -15,6 +16,8 @@
 #include "bindings/functions/results.h"
 #include "exchange/array/own_table.h"
 #include "exchange/array/view.h"
+#include "exchange/call.h"
+#include "exchange/overlap.h"
 #include "exchange/python.h"
 #include "exchange/routes/torch_notes.h"
 
@@ -39,9 +42,10 @@ struct AdoptedFunction {
   std::string label;
   std::vector<Declared> parameters;
   nb::object function;
-  bool launches;       // it launches kernels on a GPU, and is told the stream and the options of the call
-  nb::object own;      // the type of arrays that it is given as they are; None for none
-  bool takes_tensors;  // it is given torch's tensors as they are; one that does not launch, on torch's stream alone
+  bool launches;        // it launches kernels on a GPU, and is told the stream and the options of the call
+  nb::object own;       // the type of arrays that it is given as they are; None for none
+  bool takes_tensors;   // it is given torch's tensors as they are; one that does not launch, on torch's stream alone
+  nb::object unpacked;  // what is called with a result that is neither an array nor None; None where nothing is
 };
 
 /// One call of it: what is decided before it, and what comes behind it.
@@ -76,17 +80,20 @@ class AdoptedCall {
     if (made_count_ > 0) results = nb::list();
     std::vector<nb::object> views;
     views.reserve(static_cast<size_t>(count_));
+    int next = 0;
     for (int i = 0; i < count_; ++i) {
+      const int k = next < array_count_ && places_[next] == i ? next++ : -1;  // of a result that is made
       if (!tensors_[i] || is_own(i)) continue;
       const nb::handle owner = values_[i].is_valid() ? values_[i] : results;
-      views.push_back(exchange::view_within_call(*tensors_[i], gpu, owner));
+      const bool read_only = k >= 0 && exchange::is_read_only(call_->in_c(), k);
+      views.push_back(exchange::view_within_call(*tensors_[i], gpu, read_only, owner));
       values_[i] = views.back();
     }
     std::optional<exchange::WorkingStream> working;
     if (gpu >= 0) working.emplace(gpu, call_->stream());
     nb::object returned;
     try {
-      returned = called(options);
+      returned = taken(called(options));
     } catch (nb::python_error&) {  // what it has queued by then is work as any other
       finish(working, results);
       throw;
@@ -184,6 +191,38 @@ class AdoptedCall {
     return nb::steal(returned);
   }
 
+  /// What the function has returned. A container is unpacked while the call's stream is that of the arrays in it.
+  nb::object taken(nb::object returned) const {
+    if (made_count_ > 0 || returned.is_none()) return returned;
+    const bool is_packed = !adopted_.unpacked.is_none() && !nb::isinstance<exchange::Array>(returned);
+    return as_callers(is_packed ? adopted_.unpacked(returned) : returned);
+  }
+  /// An argument is the caller's own object; what lies in the memory of a read-only one is read-only.
+  nb::object as_callers(nb::object returned) const {
+    if (PyTuple_CheckExact(returned.ptr())) {
+      nb::list parts;
+      for (nb::handle part : returned) parts.append(as_callers(nb::borrow(part)));
+      return nb::tuple(parts);
+    }
+    if (!nb::isinstance<exchange::Array>(returned)) return returned;
+    auto& array = nb::cast<exchange::Array&>(returned);
+    for (int k = 0; k < array_count_; ++k) {
+      if (is_same(array, *tensors_[places_[k]])) return nb::borrow(arrays_[k].object);
+    }
+    for (int k = 0; k < array_count_; ++k) {
+      if (!exchange::is_read_only(call_->in_c(), k)) continue;
+      if (exchange::share_memory(array.tensor(), *tensors_[places_[k]])) array.read_only = true;
+    }
+    return returned;
+  }
+  static bool is_same(const exchange::Array& array, const DLTensor& tensor) {
+    const auto& [shape, strides] = std::tie(array.shape, array.strides);
+    return array.data && array.data == tensor.data && array.dtype.code == tensor.dtype.code &&
+           array.dtype.bits == tensor.dtype.bits && array.dtype.lanes == tensor.dtype.lanes &&
+           std::equal(shape.begin(), shape.end(), tensor.shape, tensor.shape + tensor.ndim) &&
+           std::equal(strides.begin(), strides.end(), tensor.strides, tensor.strides + tensor.ndim);
+  }
+
   nb::object finish(std::optional<exchange::WorkingStream>& working, nb::handle results) {
     if (working) working->finish();
     nb::object made = call_->hand_over();
@@ -215,16 +254,18 @@ void bind_adopted(nb::module_& m) {
       .def(
           "__init__",
           [](AdoptedFunction* self, const std::string& label, const std::vector<AdoptedFunction::Declared>& parameters,
-             nb::object function, bool launches, nb::object own, bool takes_tensors) {
-            new (self) AdoptedFunction{label, parameters, std::move(function), launches, std::move(own), takes_tensors};
+             nb::object function, bool launches, nb::object own, bool takes_tensors, nb::object unpacked) {
+            new (self) AdoptedFunction{label,          parameters,    std::move(function), launches,
+                                       std::move(own), takes_tensors, std::move(unpacked)};
           },
-          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
           nb::sig("def __init__(self, label: str, parameters: list[tuple[str, bool]], function: "
-                  "typing.Callable[..., typing.Any], launches: bool, own: type | None, takes_tensors: bool, /) -> "
-                  "None"),
+                  "typing.Callable[..., typing.Any], launches: bool, own: type | None, takes_tensors: bool, "
+                  "unpacked: typing.Callable[[typing.Any], typing.Any] | None, /) -> None"),
           "`parameters`: their names, and which are written to. `function` gets arrays as `interop.Array`, but those "
           "of the type `own` and, if it `takes_tensors`, torch's; where it `launches`, behind the stream and the "
-          "options of the call, and on a GPU alone.")
+          "options of the call, and on a GPU alone. `unpacked` is called with a result that is neither an array nor "
+          "None.")
       .def("call", &call, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
                    "given: dict[int, int | tuple[int, ...]], options: typing.Any, stream: typing.Any, only_looks: "

@@ -380,10 +380,19 @@ class KernelOfXla final : public XlaFunction {
   void prepare() override {
     for (int device = 0; device < cuda::device_count(); ++device) {
       const std::string architecture = cuda::architecture_name(device);
-      if (loaded(architecture)) continue;
-      const nb::object made = load_(architecture);  // lets other threads in
+      if (loaded(device, architecture)) continue;
+      cuda::Kernel* made = load(architecture);
+      const bool is_of_one_context = cuda::is_of_one_context(*made);
+      if (is_of_one_context) {  // of the device that was current
+        const cuda::DeviceGuard guard(device);
+        made = load(architecture);
+      }
       const std::lock_guard lock(mutex_);
-      by_architecture_[architecture] = nb::cast<const LoadedKernel&>(made).kernel;
+      if (is_of_one_context) {
+        of_one_device_[device] = made;
+      } else {
+        by_architecture_[architecture] = made;
+      }
     }
   }
 
@@ -401,8 +410,14 @@ class KernelOfXla final : public XlaFunction {
   }
 
  private:
-  cuda::Kernel* loaded(const std::string& architecture) const {
+  cuda::Kernel* load(const std::string& architecture) const {
+    const nb::object made = load_(architecture);  // lets other threads in
+    return nb::cast<const LoadedKernel&>(made).kernel;
+  }
+
+  cuda::Kernel* loaded(int device, const std::string& architecture) const {
     const std::lock_guard lock(mutex_);
+    if (const auto own = of_one_device_.find(device); own != of_one_device_.end()) return own->second;
     const auto found = by_architecture_.find(architecture);
     return found == by_architecture_.end() ? nullptr : found->second;
   }
@@ -415,7 +430,7 @@ class KernelOfXla final : public XlaFunction {
         if (compiled.device == device) return *compiled.kernel;
       }
     }
-    cuda::Kernel* const found = loaded(cuda::architecture_name(device));
+    cuda::Kernel* const found = loaded(device, cuda::architecture_name(device));
     if (!found) throw ValueError(label + ": the program was not prepared for device " + std::to_string(device));
     check_compiled(declaration_, *found);
     const std::lock_guard lock(mutex_);
@@ -427,6 +442,7 @@ class KernelOfXla final : public XlaFunction {
   const nb::object load_;
   mutable std::mutex mutex_;
   std::map<std::string, cuda::Kernel*> by_architecture_;
+  std::map<int, cuda::Kernel*> of_one_device_;  // that another library has loaded there
   mutable std::vector<Kernel::Compiled> by_device_;
 };
 

@@ -115,6 +115,8 @@ Kernel& adopt_kernel(void* handle, bool is_function) {
   return *new Kernel(static_cast<CUkernel>(handle), nullptr, is_function);  // for the life of the process
 }
 
+bool is_of_one_context(const Kernel& kernel) { return kernel.is_function; }
+
 std::vector<std::string> kernel_symbols(const Library& library) {
   const DriverApi& api = driver();
   if (!api.cuLibraryEnumerateKernels || !api.cuLibraryGetKernelCount || !api.cuKernelGetName) {

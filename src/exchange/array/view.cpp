@@ -136,8 +136,9 @@ nb::object view_of(Operand& operand) {
   return operand.view;
 }
 
-nb::object view_within_call(const DLTensor& tensor, int gpu, nb::handle owner) {
+nb::object view_within_call(const DLTensor& tensor, int gpu, bool read_only, nb::handle owner) {
   Array array = describe(tensor);
+  array.read_only = read_only;
   // All memory that the GPU of the call can use is its own to whoever is given the array.
   array.device = gpu >= 0 ? DLDevice{kDLCUDA, gpu} : DLDevice{kDLCPU, 0};
   array.gpu = gpu;

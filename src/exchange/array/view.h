@@ -22,7 +22,7 @@ nb::object view_of(Operand& operand);
 /// The memory of an argument or a result of a call as an `interop.Array`, for a function that the call runs: ready on
 /// the call's stream, and used on it alone. `gpu` is the call's device, -1 for the host. It keeps `owner`, and notes no
 /// work.
-nb::object view_within_call(const DLTensor& tensor, int gpu, nb::handle owner);
+nb::object view_within_call(const DLTensor& tensor, int gpu, bool read_only, nb::handle owner);
 
 /// `interop.asarray` for messages of `function`: the array itself, or a view of it, never a copy. Device memory is
 /// ready on `stream`, or (null) on the producer's own. `name` is the argument's, and outlives the call.

@@ -95,6 +95,9 @@ class Call {
   /// Are the values of argument `i`, which has `Access::takes_conjugated`, the conjugates of what lies in memory?
   bool conjugated(int i) const { return api().is_conjugated(call_, i) != 0; }
 
+  /// The call as C has it.
+  const InteropCall& in_c() const { return *call_; }
+
   /// Argument `i` as an `nb::ndarray`, valid until the call ends. Throws TypeError or ValueError if it has not the
   /// dtype, shape, order and device of the template. `nb::device::cuda` is any memory that the GPU of this call can
   /// use, managed and pinned memory included. An argument that is viewed with elements that are not `const` must have

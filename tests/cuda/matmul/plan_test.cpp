@@ -11,6 +11,7 @@
 
 #include "cuda/driver/driver_api.h"
 #include "cuda/driver/kernel.h"
+#include "cuda/matmul/wgmma/cluster_kernels.h"
 
 using namespace interop;
 using namespace interop::cuda;
@@ -32,13 +33,15 @@ struct Launch {
   }
 };
 std::vector<Launch> g_launches;
+void (*g_look_at)(const void* arguments) = nullptr;  // is called with those of a launch in clusters
 
 CUresult launch(CUfunction kernel, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                 unsigned shared_bytes, CUstream, void**, void**) {
   g_launches.push_back({kernel, blocks, threads, shared_bytes});
   return CUDA_SUCCESS;
 }
-CUresult launch_ex(const CUlaunchConfig* config, CUfunction kernel, void**, void**) {
+CUresult launch_ex(const CUlaunchConfig* config, CUfunction kernel, void** parameters, void**) {
+  if (g_look_at) g_look_at(parameters[0]);
   g_launches.push_back({kernel, config->gridDimX, config->blockDimX, config->sharedMemBytes});
   return CUDA_SUCCESS;
 }
@@ -216,6 +219,40 @@ TEST_P(Plan, SplitsNothingWithoutAWorkspace) {
     EXPECT_GT(launches_of(gemm, plan).size(), 1u);
     EXPECT_EQ(launches_of(gemm, plan, nullptr).size(), 1u);
   }
+}
+
+// Its loader would wait for a stage that is free once the next one is multiplied: for ever.
+TEST(PlanOfClusters, HasTwoStagesWhereABlockHasMoreOfK) {
+  static int least = 0, most = 0, shared = 0;
+  int seen = 0, short_ones = 0;
+  g_look_at = [](const void* arguments) {
+    const auto& args = *static_cast<const wgmma::ClusterArgs*>(arguments);
+    least = args.part_k < 2 ? args.part_k : 2;
+    most = args.part_k;
+    shared = args.stages;
+  };
+  for (const int multiprocessors : {16, 78, 114, 132}) {
+    g_device = {multiprocessors, 90};
+    for (int64_t m : {1, 16, 17, 32, 64, 128, 256, 384, 512}) {
+      for (int64_t n : {64, 576, 1024, 1536, 2560, 3072, 3712, 4096, 8192}) {
+        for (int64_t k : {64, 512, 2048, 4096, 8192}) {
+          Gemm gemm = gemm_of(kBfloat16, m, n, k);
+          const MatmulPlan plan = plan_matmul(gemm, kOurs);
+          if (plan.family != MatmulFamily::wgmma_clusters) continue;
+          const std::vector<Launch> launches = launches_of(gemm, plan);
+          EXPECT_GE(shared, least) << describe(gemm, plan) << " " << m << " " << n << " " << k;
+          EXPECT_LE(shared, most) << describe(gemm, plan);
+          EXPECT_LE(launches[0].shared_bytes, 227u << 10) << describe(gemm, plan);
+          ++seen;
+          short_ones += shared == 2 && most > 2;
+        }
+      }
+    }
+  }
+  g_look_at = nullptr;
+  g_device = {};
+  EXPECT_GT(seen, 100);
+  EXPECT_GT(short_ones, 0) << "no product has as few stages as can be";
 }
 
 // Such a batch is not packed, but read as it lies.

@@ -28,21 +28,26 @@ Choices& all_choices() {
 
 bool plan_as_chosen(Plan& plan, const OwnedOperation& operation) {
   if (plan.key.flags & kIgnoresChoices) return false;
-  Choices& choices = all_choices();
-  std::lock_guard<std::mutex> lock(choices.mutex);
-  const auto found = choices.of.find({plan.key, hash_of(plan.key)});
-  if (found == choices.of.end()) return false;
-  const Choice& choice = found->second;
+  lt::Algorithm algorithm;
+  bool ours_is_quicker;
+  {  // not held while cuBLASLt is asked, which other threads may fork meanwhile
+    Choices& choices = all_choices();
+    std::lock_guard<std::mutex> lock(choices.mutex);
+    const auto found = choices.of.find({plan.key, hash_of(plan.key)});
+    if (found == choices.of.end()) return false;
+    algorithm = found->second.algorithm;
+    ours_is_quicker = found->second.tiled;
+  }
   lt::Heuristic checked{};
   const lt::Status status =
       library().api.cublasLtMatmulAlgoCheck(handle_of(plan.device), operation.get(), plan.first, plan.second,
-                                            addend_of(plan), plan.result, &choice.algorithm, &checked);
+                                            addend_of(plan), plan.result, &algorithm, &checked);
   if (status != lt::kSuccess || checked.workspace_bytes > kMaxWorkspace) return false;
-  if (!is_right(plan.key, choice.algorithm)) return false;
-  plan.algorithm = choice.algorithm;
+  if (!is_right(plan.key, algorithm)) return false;
+  plan.algorithm = algorithm;
   plan.workspace_bytes = checked.workspace_bytes;
   plan.tuned = true;
-  plan.ours_is_quicker = choice.tiled;
+  plan.ours_is_quicker = ours_is_quicker;
   return true;
 }
 

@@ -33,7 +33,8 @@ int stages_of(const ClusterVariant& variant, const Division& division, int clust
   const int64_t on_sm = std::min<int64_t>(std::max(ceil_div(division.blocks, sms), least), 4);
   const int received = variant.m * variant.n * 4 / cluster * (cluster - 1);
   const int bytes = kSharedOfSm / static_cast<int>(on_sm) - kReserved - variant.other_bytes - received;
-  return std::min({bytes / variant.stage_bytes, division.part_k, kMostStages});
+  // A stage is free once the next one is multiplied: one alone would wait for itself.
+  return std::min({std::max(bytes / variant.stage_bytes, 2), division.part_k, kMostStages});
 }
 
 double microseconds(const Gemm& gemm, const ClusterVariant& variant, int cluster, int sms) {

@@ -32,6 +32,7 @@ struct Shape {
   static constexpr int kPitch = N + 4;  // of a row of sums, so that a warp writes them to different banks
   static constexpr int kSumBytes = M * kPitch * 4;
   static_assert(8 * (2 * kMostStages + 1) <= kBarrierBytes && (M >= 64 ? M % 64 == 0 : M % 8 == 0) && kCluster == 1);
+  static_assert(kOther + 2 * kStageBytes + M * N * 4 <= kSharedOfSm, "two stages, and what other blocks send");
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -304,7 +305,7 @@ __global__ void __launch_bounds__(S::kThreads) cluster_kernel(const __grid_const
     const Received<S> received{stages.data<S>(args.stages)};
     if (args.blocks > 1) {
       send_sums<S>(args, received, stages.received(), rank, sums);
-      sm90::wait(stages.received(), 0);
+      sm90::wait_for_others(stages.received(), 0);
     }
     store_pairs<S, T>(args, received, rank, sums, tile);
     return;

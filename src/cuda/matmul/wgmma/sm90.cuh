@@ -71,6 +71,22 @@ __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
   }
 }
 
+/// The same for what other blocks of the cluster wrote to this block's shared memory.
+__device__ __forceinline__ void wait_for_others(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  do {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (done == 0);
+}
+
 /// A barrier of `threads` threads. __syncthreads has id 0.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -27,6 +27,8 @@ Kernel& find_kernel(Library& library, const std::string& symbol);
 /// A kernel that another library has loaded, kept for the life of the process; its owner keeps the handle valid. A
 /// CUfunction (`is_function`) is of one context, a CUkernel of all.
 Kernel& adopt_kernel(void* handle, bool is_function);
+/// Is it of one context alone, as a CUfunction is?
+bool is_of_one_context(const Kernel& kernel);
 /// The symbols of all its kernels. Throws CudaError with a driver before CUDA 12.4, which cannot list them.
 std::vector<std::string> kernel_symbols(const Library& library);
 /// The sizes of the kernel's parameters, on the current device; none with a driver before CUDA 12.4, which does not
