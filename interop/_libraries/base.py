@@ -82,6 +82,9 @@ class Target:
     on_host: bool = True  #: does it have arrays on the host?
     keeps_read_only: bool = False  #: does it refuse to write to memory that is read-only?
     streams: Streams | None = None  #: None: it has none, or chooses its own
+    #: (module, array): as `take`, in fewer steps, of a compact array on the current device that is ready on the current
+    #: stream. Raises where it cannot. None: there is no such way.
+    borrow: Callable[[Any, Array], Any] | None = None
 
     def load_for(self, function: str) -> Any:
         """Import the module for a call of `function`; ModuleNotFoundError that says so where it is not installed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -20,6 +21,10 @@ def _take(torch: Any, array: Array, stream: int | None) -> Any:
         refuse_layout("torch", "has no negative strides", array, remedy)
     export = _core.Export(array, host_or_gpu(array), stream)
     return import_into("torch", array, lambda: torch.from_dlpack(export))
+
+
+def _borrow(torch: Any, array: Array) -> Any:
+    return torch.from_dlpack(array.__dlpack__(stream=-1 if array.device != "cpu" else None, max_version=(1, 0)))
 
 
 # ---- promotion ----
@@ -60,7 +65,13 @@ def _on(torch: Any, device: int, handle: int, named_by: Any) -> Any:
         return torch.cuda.stream(named_by)
     if handle == 1:  # of which torch takes no handle
         return torch.cuda.stream(torch.cuda.default_stream(device))
-    return torch.cuda.stream(torch.cuda.ExternalStream(handle, device))
+    return torch.cuda.stream(_external(torch, device, handle))
+
+
+@functools.lru_cache(maxsize=64)
+def _external(torch: Any, device: int, handle: int) -> Any:
+    """Return the stream of a handle, which the object does not own."""
+    return torch.cuda.ExternalStream(handle, device)
 
 
 LIBRARY = Library(
@@ -68,6 +79,7 @@ LIBRARY = Library(
     module="torch",
     owns=lambda torch, x: isinstance(x, torch.Tensor),
     take=_take,
+    borrow=_borrow,
     install="pip install 'interop-dlpack[torch]'",
     to_device=lambda torch, array, device: torch.from_numpy(array).to(device),
     to_numpy=lambda x: x.cpu().numpy(),

@@ -21,7 +21,7 @@ from interop._libraries.jax import keeping
 from interop._operations.promotion import numpy_dtype
 from interop._streams import StreamLike
 from interop.jax import _placement
-from interop.jax._callee import ARRAY, Callee
+from interop.jax._callee import ARRAY, Callee, inline
 from interop.jax._partition import vary_alike
 from interop.jax._primitive import CALL_TARGET, require_target, run_primitive
 from interop.jax._raised import exception_of
@@ -83,7 +83,8 @@ def call(
         outside `jax.shard_map`.
     jax.errors.JaxRuntimeError
         `function` raised, or returned other results than `out` says. The error has the traceback;
-        `interop.jax.exception_of` finds the exception. A call of concrete arrays that learns of it raises it itself.
+        `interop.jax.exception_of` finds the exception. A call of concrete arrays raises that one, where `function`
+        has run by then.
 
     Notes
     -----
@@ -250,12 +251,18 @@ def _compiled(**params: Any) -> Callable[..., list[jax.Array]]:
 
 
 def _run(*operands: jax.Array, callee: Callee, **params: Any) -> Any:
+    inline.raised = None
     try:
-        return run_primitive(callee.label, _compiled(callee=callee, **params), *operands)
+        made = run_primitive(callee.label, _compiled(callee=callee, **params), *operands)
     except jax.errors.JaxRuntimeError as error:
         raised = exception_of(error)
         if raised is None:
             raise
+    else:
+        raised = inline.raised
+        if raised is None:
+            return made
+    inline.raised = None
     raise raised  # with its own cause and traceback
 
 

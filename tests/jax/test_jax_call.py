@@ -259,9 +259,14 @@ def test_a_structure_that_is_not_outs_is_refused(jax, call, like, x):
 
 
 def test_an_adapted_function_that_may_write_is_refused(jax, torch, call, like, x):
-    found = error_of(jax, lambda x: call(interop.adapt(torch.negative, "torch"), x, out=like((2, 3))), x)
-    assert isinstance(found, TypeError)
-    assert "is read-only, and the function may write to it" in str(found)
+    may_write = "0 is read-only, and the function may write to it"
+    for writes in (None, 0):
+        with pytest.raises(TypeError, match=may_write):
+            call(interop.adapt(torch.negative, "torch", writes=writes), x, out=like((2, 3)))
+    with pytest.raises(TypeError, match="x is read-only"):
+        jax.jit(lambda x: call(interop.adapt(lambda x: x, "torch"), {"a": [x]}, out=like((2, 3))))(x)
+    with pytest.raises(TypeError, match="the function is JAX's"):
+        call(interop.adapt(jax.numpy.sin, "jax"), x, out=like((2, 3)))
 
 
 # ---- the memory is lent ----
@@ -318,6 +323,45 @@ def fail_deeply(x):
         inside()
     except ZeroDivisionError as error:
         raise LookupError("of the function") from error
+
+
+def test_a_call_of_concrete_arrays_raises_what_the_function_does(call, like, x):
+    with pytest.raises(LookupError, match="of the function") as caught:
+        call(fail_deeply, x, out=like((2, 3)))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_an_adapted_function_may_copy_what_its_library_does_not_take(jax, torch, call, like, x):
+    def plus(x, y):
+        return x + y
+
+    adapted = interop.adapt(plus, "torch", writes=(), copy=None)
+    assert np.array_equal(jax.jit(lambda x: call(adapted, x, y=1, out=like((2, 3))))(x), np.asarray(x) + 1)
+
+
+def test_arrays_within_what_an_adapted_function_takes(jax, torch, call, like, x):
+    def total(pair, *, more):
+        assert all(type(part) is torch.Tensor for part in (*pair, more["x"]))
+        return {"sum": pair[0] + pair[1], "same": more["x"]}
+
+    adapted = interop.adapt(total, "torch", writes=())
+    out = {"sum": like((2, 3)), "same": like((2, 3))}
+    made = jax.jit(lambda x: call(adapted, (x, x), more={"x": x}, out=out))(x)
+    assert np.array_equal(made["sum"], 2 * np.asarray(x))
+    assert np.array_equal(made["same"], x)
+
+
+def test_an_adapted_function_writes_to_out(jax, torch, call, like, x):
+    def both(x, out):
+        assert all(type(part) is torch.Tensor for part in out)
+        torch.mul(x, 2, out=out[0])
+        torch.mul(x, 3, out=out[1])
+        return out
+
+    adapted = interop.adapt(both, "torch", writes="out")
+    two, three = jax.jit(lambda x: call(adapted, x, out=(like((2, 3)), like((2, 3)))))(x)
+    assert np.array_equal(two, 2 * np.asarray(x))
+    assert np.array_equal(three, 3 * np.asarray(x))
 
 
 def test_exceptions_arrive_with_their_traceback(jax, call, like, x):
