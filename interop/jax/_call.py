@@ -53,8 +53,8 @@ def call(
     ----------
     function : callable
         Called with an `interop.Array` in place of each array, and the other arguments as they are. With
-        `interop.adapt` it gets its own library's arrays. XLA calls it on a thread of its own, each time that it
-        enqueues the program, so its values must follow from its arguments alone.
+        `interop.adapt` it gets its own library's arrays. XLA calls it each time that it enqueues the program, on any
+        thread, so its values must follow from its arguments alone.
     *args, **kwargs : arrays of JAX or NumPy, other values, and pytrees of these
         Arrays are read-only in `function`. Other values can be hashed, as those of a program do not change.
     out : jax.ShapeDtypeStruct, or a pytree of such
