@@ -31,6 +31,14 @@ def test_out_is_the_callers_own_array(torch):
     assert x.tolist() == [0, 2, 4]
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_out_that_the_function_resizes_is_refused(torch):
+    dot = interop.adapt(torch.tensordot, "torch", writes="out")
+    x, out = np.ones((2, 2), "float32"), np.zeros((4, 4), "float32")
+    with pytest.raises(ValueError, match=r"has resized out, of shape \(4, 4\), to \(2, 2\)"):
+        dot(x, x, 1, out=out)
+
+
 @pytest.mark.parametrize("writes", [None, "x", 0, ["x"]])
 def test_read_only_arrays_are_refused_where_they_may_be_written_to(torch, host_jax, writes):
     def negate(x, y=None):

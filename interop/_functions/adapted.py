@@ -269,20 +269,20 @@ class Call:
 
     def _handed_over(self, result: Any) -> Any:
         """Return the result with its arrays in the library of the first array; arguments are the caller's own."""
-        originals = {id(a.x if a.view is None else a.converted): a.x for a in self.arguments}
+        arguments = {id(a.x if a.view is None else a.converted): a for a in self.arguments}
         target = self.foreign.target
         if self.lead.view is None:
 
             def as_it_is(y: Any) -> Any:
-                return originals[id(y)] if id(y) in originals else self._on_given(y)
+                return self._original(arguments[id(y)]) if id(y) in arguments else self._on_given(y)
 
             return mapped(result, as_it_is, self.foreign.label)
         to = TARGETS.get(self.lead_library, TARGETS["interop"])
         module = sys.modules.get(to.module) or importlib.import_module(to.module)
 
         def hand_over(y: Any) -> Any:
-            if id(y) in originals:
-                return originals[id(y)]
+            if id(y) in arguments:
+                return self._original(arguments[id(y)])
             if target.name == "numpy" and isinstance(y, np.generic) and y.dtype.kind in "biufc":
                 y = np.asarray(y)  # which NumPy returns in place of an array with no dimensions
             if not target.owns(self.module, y) or (target.name == "numpy" and _has_no_numbers(y.dtype)):
@@ -297,6 +297,17 @@ class Call:
             return self._converted(to, module, array, stream, _RESULT)
 
         return mapped(result, hand_over, self.foreign.label)
+
+    def _original(self, argument: Argument) -> Any:
+        """Return the caller's own array. The function may have resized its view of it, as torch does with ``out=``."""
+        view = argument.view
+        shape = None if view is None else tuple(getattr(argument.converted, "shape", view.shape))
+        if view is not None and shape != view.shape:
+            raise ValueError(
+                f"{self.foreign.label}: the function has resized {argument.name}, of shape {view.shape}, to {shape}; "
+                "accepted: an array of the result's shape"
+            )
+        return argument.x
 
     @property
     def _is_led_on_gpu(self) -> bool:

@@ -21,7 +21,7 @@ from interop._libraries.jax import keeping
 from interop._operations.promotion import numpy_dtype
 from interop._streams import StreamLike
 from interop.jax import _placement
-from interop.jax._callee import ARRAY, Callee, inline
+from interop.jax._callee import ARRAY, Callee, of_thread
 from interop.jax._partition import vary_alike
 from interop.jax._primitive import CALL_TARGET, require_target, run_primitive
 from interop.jax._raised import exception_of
@@ -251,7 +251,7 @@ def _compiled(**params: Any) -> Callable[..., list[jax.Array]]:
 
 
 def _run(*operands: jax.Array, callee: Callee, **params: Any) -> Any:
-    inline.raised = None
+    of_thread.raised = None
     try:
         made = run_primitive(callee.label, _compiled(callee=callee, **params), *operands)
     except jax.errors.JaxRuntimeError as error:
@@ -259,10 +259,10 @@ def _run(*operands: jax.Array, callee: Callee, **params: Any) -> Any:
         if raised is None:
             raise
     else:
-        raised = inline.raised
+        raised = of_thread.raised
         if raised is None:
             return made
-    inline.raised = None
+    of_thread.raised = None
     raise raised  # with its own cause and traceback
 
 

@@ -19,7 +19,7 @@ from interop._core import Array
 from interop.jax import _raised
 from interop.jax._lent import Result, lent_to
 
-__all__ = ["ARRAY", "Callee", "inline", "run"]
+__all__ = ["ARRAY", "Callee", "of_thread", "run"]
 
 _set_current_trace: Any = getattr(jax.extend.core, "set_current_trace", None)
 if _set_current_trace is None:  # JAX 0.8 and 0.9
@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 class Callee:
-    """A function, how it takes its arguments, and what of them is no array. Two are equal that do the same."""
+    """A function, how it takes its arguments, and what of them is no array. Two are equal that do surely the same."""
 
     def __init__(
         self, label: str, function: Any, in_tree: Any, values: tuple[Any, ...], out_tree: Any, takes_out: bool
@@ -42,9 +42,9 @@ class Callee:
         self._in_tree, self._values = in_tree, values
         self._result = Result(label, out_tree, takes_out)
         self._lent = lent_to(label, function)
-        self._made_of = (function, in_tree, tuple(map(_identity, values)), out_tree)
+        self._made_of = (_identity(function), in_tree, tuple(map(_identity, values)), out_tree)
         try:
-            self._hash = hash(self._made_of)
+            self._hash = hash((self._made_of, function, values))
         except TypeError as error:
             raise TypeError(
                 f"{label}: {error}; accepted: a function, and arguments that are no arrays, that can be hashed, as "
@@ -94,8 +94,16 @@ ARRAY: Any = type("ARRAY", (), {"__repr__": lambda self: "array"})()
 
 
 def _identity(x: Any) -> Any:
-    """Return what is equal for equal values alone: 1, 1.0 and True are three, and so are 0.0 and -0.0."""
-    return (type(x), repr(x), x) if isinstance(x, float | complex | np.generic) else (type(x), x)
+    """Return what is equal for the same values alone. 1, 1.0 and True are three, and so are 0.0 and -0.0."""
+    kind = type(x)
+    if kind in _BY_VALUE:
+        return kind, x
+    if kind in (float, complex) or isinstance(x, np.generic):
+        return kind, np.asarray(x).dtype, np.asarray(x).tobytes()
+    return kind, id(x)  # whoever has the identity keeps the object
+
+
+_BY_VALUE = frozenset((str, bytes, int, bool, type(None)))
 
 
 # ---- what must not be done there: an operation, or a copy to the host, which waits ----
@@ -142,8 +150,18 @@ def _named(error: BaseException) -> BaseException:
 
 
 _NOTHING = contextlib.nullcontext()  # on the host JAX shows its own memory, and no guard sees that
-#: `raised`: what was raised in this thread; who runs a program in it may ask.
-inline = threading.local()
+
+
+class _OfThread(threading.local):
+    """What a thread needs for such calls, of which it runs one at a time: none can have JAX run another in it."""
+
+    def __init__(self) -> None:
+        self.raised: BaseException | None = None  #: what was raised in it last; who runs a program in it may ask
+        self.no_jax = _set_current_trace(_NO_JAX)
+        self.no_copies = jax.transfer_guard_device_to_host("disallow_explicit")
+
+
+of_thread = _OfThread()
 
 
 def run(key: str, gpu: int, stream: int, inputs: list[Array], outputs: list[Array]) -> str | None:
@@ -154,18 +172,17 @@ def run(key: str, gpu: int, stream: int, inputs: list[Array], outputs: list[Arra
             "interop.jax.call: the program calls a function of another process, or one that is gone; accepted: a "
             "program that this process has compiled"
         )
-    copies = jax.transfer_guard_device_to_host("disallow_explicit") if gpu >= 0 else _NOTHING
     torch = sys.modules.get("torch")
     is_recorded = getattr(torch, "is_grad_enabled", None)  # a module that is being imported may lack it
     records = is_recorded is not None and is_recorded()
     if records:
         torch._C._set_grad_enabled(False)  # type: ignore[union-attr]
     try:
-        with _set_current_trace(_NO_JAX), copies:
+        with of_thread.no_jax, of_thread.no_copies if gpu >= 0 else _NOTHING:
             callee(gpu, stream, inputs, outputs)
     except BaseException as error:  # XLA's thread has nobody else to tell
-        inline.raised = _named(error)
-        return _raised.keep(callee.label, inline.raised)
+        of_thread.raised = _named(error)
+        return _raised.keep(callee.label, of_thread.raised)
     finally:
         if records:
             torch._C._set_grad_enabled(True)  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -103,27 +104,37 @@ class Result:
             return
         out = outs[0] if self._is_one else jax.tree_util.tree_unflatten(self._tree, outs)
         result = function(*args, **kwargs, out=out)
+        for y, output in zip(outs, outputs, strict=True):
+            if y is not output and math.prod(y.shape) != math.prod(output.shape):  # by torch, with a warning alone
+                raise ValueError(
+                    f"{self._label}: the function has resized out to shape {tuple(y.shape)}; accepted: a result of the "
+                    f"shape that out says, {output.shape}"
+                )
         if result is not None and result is not out:
             self._store(result, outs, outputs)
 
     def _store(self, result: Any, outs: list[Any], outputs: list[Array]) -> None:
+        """Copy results to the memory that XLA has for them, in stream order."""
         if self._is_one:
-            self._store_one("the result", result, outs[0], outputs[0])
-            return
-        try:
-            parts = self._tree.flatten_up_to(result)
-        except (ValueError, TypeError) as error:
-            raise TypeError(
-                f"{self._label}: the result is {_core.shown(result)}; accepted: arrays in the structure of out, "
-                f"{self._tree}"
-            ) from error
-        for k, (y, out, output) in enumerate(zip(parts, outs, outputs, strict=True)):
-            self._store_one(f"result {k}", y, out, output)
+            parts, names = [result], ["the result"]
+        else:
+            try:
+                parts = self._tree.flatten_up_to(result)
+            except (ValueError, TypeError) as error:
+                raise TypeError(
+                    f"{self._label}: the result is {_core.shown(result)}; accepted: arrays in the structure of out, "
+                    f"{self._tree}"
+                ) from error
+            names = [f"result {k}" for k in range(len(parts))]
+        copies = []
+        for name, y, out, output in zip(names, parts, outs, outputs, strict=True):
+            if y is not out and (view := self._checked(name, y, output, outputs)) is not None:
+                copies.append((name, view, output))
+        for name, view, output in copies:
+            _core.copyto(output, view, None, self._label, "out", name)
 
-    def _store_one(self, name: str, y: Any, out: Any, output: Array) -> None:
-        """Copy a result to the memory that XLA has for it, in stream order."""
-        if y is out:
-            return
+    def _checked(self, name: str, y: Any, output: Array, outputs: list[Array]) -> Array | None:
+        """Return a view of a result; None where it is in its place already."""
         if isinstance(y, np.generic):
             y = np.asarray(y)  # which NumPy returns in place of an array with no dimensions
         if not is_array(y):
@@ -133,7 +144,17 @@ class Result:
             raise TypeError(self._refusal(name, view, output))
         if view.shape != output.shape or view.device != output.device:
             raise ValueError(self._refusal(name, view, output))
-        _core.copyto(output, view, None, self._label, "out", name)
+        if not self._takes_out or 0 in view.shape:
+            return view
+        address = _core.address_of(view)
+        if address == _core.address_of(output) and view.strides == output.strides:
+            return None
+        if any(address == _core.address_of(other) for other in outputs):
+            raise ValueError(
+                f"{self._label}: {name} lies in the memory of out, and not in its place; accepted: each result in its "
+                "own place of out, or a new array"
+            )
+        return view
 
     def _refusal(self, name: str, view: Array, output: Array) -> str:
         given, accepted = (f"{x.dtype} of shape {x.shape} on {x.device}" for x in (view, output))

@@ -22,6 +22,7 @@ _FIND = re.compile(re.escape(_MARK) + r"(\d+)\]")
 def keep(label: str, error: BaseException) -> str:
     """Keep an exception, and return the text by which `exception_of` finds it: its traceback."""
     text = "".join(traceback.format_exception(error))
+    _let_go(error)
     if len(text) > _MOST_TEXT:
         text = f"{text[: _MOST_TEXT // 2]}\n...\n{text[-_MOST_TEXT // 2 :]}"
     with _lock:
@@ -30,6 +31,15 @@ def keep(label: str, error: BaseException) -> str:
         if len(_kept) > _MOST_KEPT:
             _kept.popitem(last=False)
     return f"{label}: the function raised {type(error).__name__}\n{text}{_MARK}{number}]"
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Let go of what the functions that have raised have in their frames: arrays above all. Lines and names stay."""
+    met: set[int] = set()
+    while error is not None and id(error) not in met:
+        met.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def exception_of(error: BaseException) -> BaseException | None:
@@ -57,8 +67,8 @@ def exception_of(error: BaseException) -> BaseException | None:
     ...     interop.jax.exception_of(error)
     KeyError('a name')
     """
-    found = _FIND.search(str(error))
-    if found is None:
+    found = _FIND.findall(str(error))
+    if not found:
         return None
     with _lock:
-        return _kept.get(int(found[1]))
+        return _kept.get(int(found[-1]))  # those before it are of exceptions that this one is chained from

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "bindings/jax_buffers.h"
 #include "bindings/jax_ffi.h"
@@ -36,12 +36,17 @@ class Lent {
   Lent(int gpu, cudaStream_t stream) : gpu_(gpu), loan_(std::make_shared<exchange::Loan>(gpu, stream)) {}
   ~Lent() {
     try {
-      loan_->end();
-    } catch (const std::exception&) {  // of CUDA, which XLA will meet, too
+      end();
+    } catch (const std::exception&) {  // the call has failed already
     }
   }
   Lent(const Lent&) = delete;
   Lent& operator=(const Lent&) = delete;
+
+  void end() {
+    if (std::exchange(is_over_, true)) return;
+    loan_->end();
+  }
 
   /// An XLA buffer is compact and row-major, the layout that the lowering rule asks XLA for.
   nb::object array(const ffi::AnyBuffer& buffer, bool read_only) const {
@@ -62,6 +67,7 @@ class Lent {
  private:
   const int gpu_;
   const std::shared_ptr<exchange::Loan> loan_;
+  bool is_over_ = false;
 };
 
 /// All buffers of `from`, the operands or the results, as arrays.
@@ -84,7 +90,7 @@ ffi::Error run(std::string_view key, int gpu, cudaStream_t stream, const ffi::Re
   std::optional<cuda::ForeignGuard> context;
   if (gpu >= 0) context.emplace(gpu);
   const exchange::WithinXla within;
-  const Lent lent(gpu, stream);
+  Lent lent(gpu, stream);
   const nb::list inputs = arrays_of(operands, true, lent, [](ffi::AnyBuffer x) { return x; });
   const nb::list outputs = arrays_of(results, false, lent, [](ffi::Result<ffi::AnyBuffer> x) { return *x; });
   std::optional<exchange::WorkingStream> working;
@@ -92,8 +98,9 @@ ffi::Error run(std::string_view key, int gpu, cudaStream_t stream, const ffi::Re
   const nb::object said =
       kRun.get()(nb::str(key.data(), key.size()), gpu, reinterpret_cast<uintptr_t>(stream), inputs, outputs);
   if (working) working->finish();
-  if (said.is_none()) return ffi::Error::Success();
-  return ffi::Error(ffi::ErrorCode::kInternal, exchange::text_of(said));
+  if (!said.is_none()) return ffi::Error(ffi::ErrorCode::kInternal, exchange::text_of(said));
+  lent.end();  // XLA is told where its stream could not be made to wait
+  return ffi::Error::Success();
 }
 
 ffi::Error call(std::string_view key, int gpu, cudaStream_t stream, const ffi::RemainingArgs& operands,

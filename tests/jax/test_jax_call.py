@@ -6,8 +6,10 @@ themselves: test_jax_call_waits.py.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -120,6 +122,36 @@ def test_pytrees(jax, call, like, x, takes_out):
     assert np.array_equal(result["parts"][1], values + 1)
 
 
+@pytest.mark.parametrize("order", ["in their places", "own arrays", "exchanged"])
+def test_what_lies_in_out_is_returned(jax, call, like, x, order):
+    def both(x, out):
+        np.copyto(np.asarray(out[0]), numpy_of(x) + 1)
+        np.copyto(np.asarray(out[1]), numpy_of(x) + 2)
+        return {
+            "in their places": (np.asarray(out[0]), out[1]),
+            "own arrays": (np.asarray(out[0]) * 1, np.asarray(out[1]) * 1),
+            "exchanged": (out[1], out[0]),
+        }[order]
+
+    def program(x):
+        return call(both, x, out=(like((2, 3)), like((2, 3))))
+
+    if order == "exchanged":
+        assert "result 0 lies in the memory of out, and not in its place" in str(error_of(jax, program, x))
+        return
+    one, two = jax.jit(program)(x)
+    assert np.array_equal(one, np.asarray(x) + 1)
+    assert np.array_equal(two, np.asarray(x) + 2)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_result_that_torch_resizes_is_refused(jax, torch, call, like, x):
+    f = interop.adapt(lambda x, out: torch.tensordot(x, x, 2, out=out), "torch", writes="out")
+    found = error_of(jax, lambda x: call(f, x, out=like((4, 4))), x)
+    assert type(found) is ValueError
+    assert "the function has resized out to shape ()" in str(found)
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1, 1, 5)])
 def test_shapes(jax, call, like, shape):
     x = jax.numpy.ones(shape)
@@ -166,6 +198,25 @@ def test_values_that_are_equal_but_not_the_same(call, like, x):
     values = [True, 1, 1.0, 0.0, -0.0]
     made = [float(call(typed, x, value, out=like((2, 3)))[0, 0]) for value in values]
     assert made == [1, 2, 3, 3, -3]
+
+
+def test_values_that_say_they_are_equal(call, like, x):
+    def first(x, values):
+        (value,) = values
+        return numpy_of(x) * 0 + np.float32(10 if value is True else value)
+
+    assert call(first, x, frozenset({True}), out=like((2, 3)))[0, 0] == 10
+    assert call(first, x, frozenset({1}), out=like((2, 3)))[0, 0] == 1
+
+    @dataclasses.dataclass(frozen=True)
+    class Scale:
+        by: object
+
+        def __call__(self, x):
+            return numpy_of(x) * 0 + np.float32(10 if self.by is True else self.by)
+
+    assert call(Scale(True), x, out=like((2, 3)))[0, 0] == 10
+    assert call(Scale(1), x, out=like((2, 3)))[0, 0] == 1
 
 
 def test_the_same_call_is_compiled_once(jax, call, like, x):
@@ -366,6 +417,39 @@ def test_exceptions_arrive_with_their_traceback(jax, call, like, x):
     assert names[-1] == "fail_deeply"
 
 
+def test_an_exception_that_is_chained_from_another_is_found(jax, call, like, x):
+    def fail(x):
+        raise KeyError("first")
+
+    def chained(x):
+        raise ValueError("second") from errors[0]
+
+    errors = []
+    for f in (fail, chained):
+        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            jax.block_until_ready(jax.jit(lambda x, f=f: call(f, x, out=like((2, 3))))(x))
+        errors.append(caught.value)
+    assert [type(interop.jax.exception_of(error)) for error in errors] == [KeyError, ValueError]
+    with pytest.raises(ValueError, match="second"):
+        call(chained, x, out=like((2, 3)))
+
+
+def test_what_is_kept_of_an_exception_has_no_arrays(jax, call, like, x):
+    class Large:
+        pass
+
+    gone = []
+
+    def fail(x):
+        large = Large()
+        gone.append(weakref.ref(large))
+        raise ValueError
+
+    found = error_of(jax, lambda x: call(fail, x, out=like((2, 3))), x)
+    assert found.__traceback__ is not None
+    assert gone[0]() is None
+
+
 def test_the_exceptions_of_threads_are_told_apart(jax, call, like, x):
     def fail(x):
         raise ValueError(int(numpy_of(x)[0, 0]))
@@ -374,9 +458,10 @@ def test_the_exceptions_of_threads_are_told_apart(jax, call, like, x):
     found = {}
 
     def run(k):
+        mine = jax.device_put(np.asarray(x) + np.float32(k), x.devices().pop())  # a thread has its own default device
         for _ in range(3):
             with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-                jax.block_until_ready(program(x + k))
+                jax.block_until_ready(program(mine))
             found.setdefault(k, set()).add(str(interop.jax.exception_of(caught.value)))
 
     threads = [threading.Thread(target=run, args=(k,)) for k in range(4)]

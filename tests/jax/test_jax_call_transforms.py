@@ -157,7 +157,7 @@ def test_eight_threads(jax, call, like):
     wrong = []
 
     def run(k):
-        x = jax.numpy.full(100, k, "float32")
+        x = jax.device_put(np.full(100, k, "float32"), jax.devices("cpu")[0])  # not where a thread has its default
         wrong.extend(k for _ in range(50) if not np.array_equal(program(x), np.full(100, 3 * k + 1)))
 
     threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]

@@ -2,6 +2,7 @@
 #include "exchange/array/loan.h"
 
 #include <algorithm>
+#include <exception>
 
 namespace interop::exchange {
 
@@ -28,9 +29,20 @@ void Loan::end() {
   is_over_ = true;
   if (!stream_) return;
   const cuda::DeviceGuard guard(gpu_);
-  for (cudaStream_t reader : default_readers_) cuda::wait_stream(stream_, reader);
-  for (cudaStream_t reader : readers_.streams()) cuda::wait_stream(stream_, reader);
+  std::exception_ptr failed;
+  const auto wait_for = [&](const std::vector<cudaStream_t>& readers) {
+    for (cudaStream_t reader : readers) {
+      try {
+        cuda::wait_stream(stream_, reader);
+      } catch (...) {
+        if (!failed) failed = std::current_exception();
+      }
+    }
+  };
+  wait_for(default_readers_);
+  wait_for(readers_.streams());
   readers_ = Readers();
+  if (failed) std::rethrow_exception(failed);
 }
 
 }  // namespace interop::exchange

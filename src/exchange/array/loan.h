@@ -23,7 +23,8 @@ class Loan {
   void used_on(cudaStream_t used) const;
   /// A consumer on `reader` gets the memory, and may queue work until the call returns.
   void shown_to(cudaStream_t reader);
-  /// Takes the memory back: the lender's stream waits for that of every consumer.
+  /// Takes the memory back: the lender's stream waits for that of every consumer. Throws the first error of these, as
+  /// ValueError of one that is being captured into a CUDA graph, once it has waited for the others.
   void end();
 
  private:
