@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from interop._arguments import named, shown, type_name
+from interop._functions.nested import PLAIN
 from interop._streams import StreamLike
+from interop._traced import traced_by, traced_outside
 
 __all__ = ["Adapted", "adapt"]
 
 _FUNCTION = "interop.adapt"
-#: What is neither an array nor holds one.
-_PLAIN = frozenset(
-    (int, float, complex, bool, str, bytes, slice, range, type, type(None), type(...), type(NotImplemented))
-)
 
 
 @named("interop.adapt")
@@ -145,6 +143,7 @@ class Adapted:
         if signature is not None:
             self.__signature__ = signature
 
+    @traced_by(traced_outside, is_method=True)
     def __call__(self, /, *args: Any, stream: StreamLike | None = None, **kwargs: Any) -> Any:
         """Call the function."""
         module = self._module
@@ -153,21 +152,19 @@ class Adapted:
         if stream is None:
             owns = self._owns
             for x in args:
-                if type(x) not in _PLAIN and not owns(module, x):
+                if type(x) not in PLAIN and not owns(module, x):
                     break
             else:
                 for x in kwargs.values():
-                    if type(x) not in _PLAIN and not owns(module, x):
+                    if type(x) not in PLAIN and not owns(module, x):
                         break
                 else:
                     return self._foreign.function(*args, **kwargs)
         return self._call(args, kwargs, stream).run()
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: StreamLike | None) -> Any:
-        from interop._functions.adapted import Call
-
         module = self._module or self._foreign.target.load_for(self._foreign.label)
-        return Call(self._foreign, module, args, kwargs, stream)
+        return self._foreign.call(module, args, kwargs, stream)
 
     def __repr__(self) -> str:
         foreign = self._foreign

@@ -157,7 +157,6 @@ class TritonKernel(Launcher):
 
     kind = "Triton kernel"
     takes = ("grid", "options")
-    is_plain = False
 
     def __init__(self, kernel: Any) -> None:
         inner = kernel
@@ -172,24 +171,28 @@ class TritonKernel(Launcher):
     def function(self, label: str, names: Sequence[str], options: Options) -> Callable[..., Any]:
         self._label = label
         self._grid, self._constants = options.get("grid"), dict(options.get("options") or {})
+        self.is_plain = self._grid is not None
+        always: tuple[Any, dict[str, Any]] = self.options({}, {}) if self.is_plain else (None, {})
         torch = importlib.import_module("torch")
         streams = TARGETS["torch"].streams
         assert streams is not None
         assert streams.on is not None
-        current, on, device_of = streams.current, streams.on, streams.device
+        on = streams.on
+        driver = importlib.import_module("triton.runtime").driver  # it says where Triton would launch
         kernel, keywords = self.kernel, [*names]
         # Constants may stand between the others.
         by_position = [p.name for p in self._params[: len(keywords)]] == keywords
 
-        def launch_it(stream: int, options: tuple[Any, dict[str, Any]], *values: Any) -> None:
-            grid, constants = options
+        def launch_it(stream: int, options: tuple[Any, dict[str, Any]] | None, *values: Any) -> None:
+            grid, constants = options or always
             arguments = [_Pointer(x) if type(x) is Array else x for x in values]
             called = kernel[grid]
             if not by_position:
                 constants = constants | dict(zip(keywords, arguments, strict=True))
                 arguments = []
-            device = device_of(torch)  # that of the call, which is current
-            if current(torch, device) == stream:
+            active = driver.active
+            device = active.get_current_device()  # that of the call, which is current
+            if (active.get_current_stream(device) or 1) == stream:
                 called(*arguments, **constants)
             else:
                 with on(torch, device, stream, None):

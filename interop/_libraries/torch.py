@@ -9,7 +9,7 @@ import numpy as np
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import Library, Streams, host_or_gpu, import_into, refuse_layout
+from interop._libraries.base import CUDA, Library, Streams, host_or_gpu, import_into, refuse_layout
 
 __all__ = ["LIBRARY"]
 
@@ -18,8 +18,11 @@ def _take(torch: Any, array: Array, stream: int | None) -> Any:
     if any(step < 0 for step in array.strides):
         remedy = "copy it first, with interop.copy(x)"
         refuse_layout("torch", "has no negative strides", array, remedy)
-    export = _core.Export(array, host_or_gpu(array), stream)
-    return import_into("torch", array, lambda: torch.from_dlpack(export))
+    device = host_or_gpu(array)
+    export = _core.Export(array, device, stream)
+    if stream is None and device[0] == CUDA:  # torch says on which it takes it
+        return import_into("torch", array, lambda: torch.from_dlpack(export))
+    return import_into("torch", array, lambda: torch.from_dlpack(export.__dlpack__(max_version=(1, 0))))
 
 
 # ---- promotion ----

@@ -9,6 +9,7 @@ import importlib.util
 import types
 import warnings
 
+import numpy
 import pytest
 
 REQUIREMENTS = {  # name -> module
@@ -90,6 +91,8 @@ def need(name: str) -> types.ModuleType:
         skip(name, f"does not import: {error}")
     if name == "jax" and driver():
         _start_jax(found)
+    if name == "numba" and not hasattr(numpy, "row_stack"):
+        numpy.vstack = numpy.vstack  # numba-cuda 0.30 compiles with it, and NumPy 2.5 has it no more
     return found
 
 
