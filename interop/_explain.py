@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from interop import _core, _elementwise
+from interop import _comparisons, _core, _elementwise
 from interop._arguments import named, refuse_call_of, shown
 from interop._compiled import CompiledFunction
 from interop._expression import Expression
 from interop._kernel import Kernel
 from interop._load import Function
 from interop._matmul import matmul
-from interop._operations.table import FUNCTIONS
+from interop._operations.table import COMPARISONS, FUNCTIONS
 from interop._operator import Operator
 from interop._operators.arguments import bound
 from interop._operators.arrays import facts_of
@@ -304,7 +304,12 @@ def _explain_as_it_is(label: str, name: str, x: Any, where: str) -> ExplainedArg
 # One for each public function, with that function's own signature.
 _EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {
     matmul: _explain_matmul,
-    **{getattr(_elementwise, name): functools.partial(_explain_elementwise, name) for name in FUNCTIONS},
+    **{
+        getattr(_comparisons if name in COMPARISONS else _elementwise, name): functools.partial(
+            _explain_elementwise, name
+        )
+        for name in FUNCTIONS
+    },
 }
 
 
