@@ -39,6 +39,7 @@ if _core.build_info().get("version") != __version__:
 from interop._adapt import Adapted, adapt
 from interop._adopt import Adopted, adopt
 from interop._autotune import autotune
+from interop._comparisons import equal, greater, greater_equal, less, less_equal, not_equal
 from interop._compiled import CompiledFunction
 from interop._convert import asarray, convert
 from interop._copying import copy, copyto
@@ -58,17 +59,11 @@ from interop._elementwise import (
     abs,  # noqa: A004 - the array API's name
     add,
     divide,
-    equal,
     floor_divide,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
     maximum,
     minimum,
     multiply,
     negative,
-    not_equal,
     pow,  # noqa: A004 - the array API's name
     remainder,
     subtract,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from interop import _core, _elementwise
+from interop import _comparisons, _core, _elementwise
 from interop._adapt import Adapted
 from interop._adopt import Adopted
 from interop._arguments import named, refuse_call_of, shown
@@ -18,7 +18,7 @@ from interop._expression import Expression
 from interop._kernel import Kernel
 from interop._load import Function
 from interop._matmul import matmul
-from interop._operations.table import FUNCTIONS
+from interop._operations.table import COMPARISONS, FUNCTIONS
 from interop._operator import Operator
 from interop._operators.arguments import bound
 from interop._operators.arrays import facts_of
@@ -351,7 +351,12 @@ def _explain_view(name: str, x: Any, view: Array | None, device: str) -> Explain
 # One for each public function, with that function's own signature.
 _EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {
     matmul: _explain_matmul,
-    **{getattr(_elementwise, name): functools.partial(_explain_elementwise, name) for name in FUNCTIONS},
+    **{
+        getattr(_comparisons if name in COMPARISONS else _elementwise, name): functools.partial(
+            _explain_elementwise, name
+        )
+        for name in FUNCTIONS
+    },
 }
 
 

@@ -220,6 +220,7 @@ def test_the_package_imports_little():
         node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module.startswith("interop")
     }
     names = (
+        "_comparisons",
         "_compiled",
         "_convert",
         "_elementwise",
