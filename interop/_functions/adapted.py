@@ -323,9 +323,18 @@ class Call:
         array = _core.asarray(y, self.foreign.label, self.given, _RESULT)
         if self.foreign.copies and _is_on_gpu(array) != self._is_led_on_gpu:
             array = self._copied(array, "device" if self._is_led_on_gpu else "host", _RESULT)
-        # An array of Numba is bound to its stream, as there is no current one that it could be ready on.
-        stream = self.work if to.name == "numba" else self.given
+        stream = self.given
+        if to.name == "numba":  # whose arrays are bound to a stream, as there is no current one to be ready on
+            stream = self.work
+        elif stream is None and self._is_on_callers(array):
+            stream = -1
         return self._converted(to, module, array, stream, _RESULT)
+
+    def _is_on_callers(self, array: Array) -> bool:
+        """Is the array ready on what is the current stream of the caller's library, too?"""
+        view = self.lead.view
+        assert view is not None
+        return self.work is not None and array.stream == self.work == _core.producer_stream(view)
 
     @property
     def _is_led_on_gpu(self) -> bool:

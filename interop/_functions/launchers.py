@@ -264,12 +264,12 @@ def _never(architecture: str) -> _core.LoadedKernel:
 def _numba_stream(handle: int) -> Any:
     """Return Numba's object of a stream."""
     cuda = importlib.import_module("numba.cuda")
-    if handle == 1:  # of each device
-        return cuda.legacy_default_stream()
-    return cuda.per_thread_default_stream() if handle == 2 else _external_stream(cuda, handle)
+    return _kept_stream(cuda, handle, cuda.get_current_device().id)
 
 
 @functools.lru_cache(maxsize=128)
-def _external_stream(cuda: Any, handle: int) -> Any:
-    """Return the same object each time, as Numba keeps what is launched on it."""
-    return cuda.external_stream(handle)
+def _kept_stream(cuda: Any, handle: int, device: int) -> Any:
+    """Return the same object each time, as Numba keeps by it how a kernel is launched."""
+    if handle == 1:
+        return cuda.legacy_default_stream()
+    return cuda.per_thread_default_stream() if handle == 2 else cuda.external_stream(handle)

@@ -91,8 +91,8 @@ def need(name: str) -> types.ModuleType:
         skip(name, f"does not import: {error}")
     if name == "jax" and driver():
         _start_jax(found)
-    if name == "numba" and not hasattr(numpy, "row_stack"):
-        numpy.vstack = numpy.vstack  # numba-cuda 0.30 compiles with it, and NumPy 2.5 has it no more
+    if name == "numba":
+        vars(numpy).setdefault("row_stack", numpy.vstack)  # numba-cuda 0.30 compiles with it; NumPy 2.5 has it no more
     return found
 
 

@@ -128,8 +128,10 @@ class Attempt {
   }
 
   CUfunction function() const {
+    const CUkernel handle = kernel_.handle.load(std::memory_order_relaxed);
+    if (kernel_.is_function) return reinterpret_cast<CUfunction>(handle);
     CUfunction function = nullptr;
-    check(driver().cuKernelGetFunction(&function, kernel_.handle.load(std::memory_order_relaxed)), doing().c_str());
+    check(driver().cuKernelGetFunction(&function, handle), doing().c_str());
     return function;
   }
 
