@@ -75,6 +75,7 @@ from interop._elementwise import (
 )
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._expression import Expression, elementwise
+from interop._graph import Graph, GraphPool, graph
 from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
@@ -99,6 +100,8 @@ __all__ = [  # not "jax": a star import would load JAX
     "Expression",
     "Function",
     "Globals",
+    "Graph",
+    "GraphPool",
     "Kernel",
     "Library",
     "MemoryPool",
@@ -128,6 +131,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "full_like",
     "get_cmake_dir",
     "get_include",
+    "graph",
     "greater",
     "greater_equal",
     "kernel",
