@@ -70,6 +70,7 @@ from interop._elementwise import (
 )
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._expression import Expression, elementwise
+from interop._graph import Graph, GraphPool, graph
 from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
@@ -94,6 +95,8 @@ __all__ = [  # not "jax": a star import would load JAX
     "Expression",
     "Function",
     "Globals",
+    "Graph",
+    "GraphPool",
     "Kernel",
     "Library",
     "MemoryPool",
@@ -123,6 +126,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "full_like",
     "get_cmake_dir",
     "get_include",
+    "graph",
     "greater",
     "greater_equal",
     "kernel",

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import machine
 from helpers.kernels import PlayedRawKernel, played
 
 import interop
@@ -127,6 +128,17 @@ def _set_allocator(value):
         interop.set_allocator(None)
 
 
+def _graph(name):
+    def call(value):
+        try:
+            interop.graph(**{name: value})
+        except interop.CudaError:
+            if machine.gpu_count() > 0 or name == "device":
+                raise  # else the value is right, and there is no GPU
+
+    return call
+
+
 #: (the function's whole name, the parameter's, what calls it with a value, exceptions beside TypeError and ValueError)
 PARAMETERS = [
     *((f"interop.{op}", "x" if op in UNARY else "ab"[k], _operand(op, k), (OverflowError,))
@@ -164,6 +176,7 @@ PARAMETERS = [
     ("interop.matmul", "alpha", lambda value: interop.explain(interop.matmul, X, X, alpha=value), (OverflowError,)),
     *((f"interop.{function}", name, _given(function, name), MORE.get(name, ()))
       for function in RIGHT for name in inspect.signature(getattr(interop, function)).parameters),
+    *(("interop.graph", name, _graph(name), MORE.get(name, ())) for name in ("stream", "device", "pool")),
     ("interop.set_allocator", "allocator", _set_allocator, ()),
     ("interop.operator", "call", lambda value: interop.operator("odd::one", {"cpu": value}, RIGHT["operator"][2]), ()),
     ("interop.register", "kind", interop.register, ()),
@@ -257,6 +270,7 @@ FITTING = {
     "explain": None,  # which takes anything
     "get_cmake_dir": (),
     "get_include": (),
+    "graph": (),
     "kernel": ("", ""),
     "load": ("",),
     "matmul": (X, X),

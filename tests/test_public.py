@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(OF_ELEMENTS)
 MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
 MEMORY += ["set_allocator", "zeros", "zeros_like"]
-FUNCTIONS = ["adapt", "adopt", "asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "operator"]
-FUNCTIONS += ["profile", "register", *MEMORY, *ELEMENTWISE]
+FUNCTIONS = ["adapt", "adopt", "asarray", "convert", "elementwise", "explain", "graph", "kernel", "load", "matmul"]
+FUNCTIONS += ["operator", "profile", "register", *MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Adapted",
     "Adopted",
@@ -42,6 +42,8 @@ CLASSES = [
     "Expression",
     "Function",
     "Globals",
+    "Graph",
+    "GraphPool",
     "Kernel",
     "Library",
     "MemoryPool",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import CUDA, Library, Streams, host_or_gpu, import_into, refuse_layout
+from interop._libraries.base import CUDA, Captures, Capturing, Library, Streams, host_or_gpu, import_into, refuse_layout
 
 __all__ = ["LIBRARY"]
 
@@ -66,6 +67,45 @@ def _on(torch: Any, device: int, handle: int, named_by: Any) -> Any:
     return torch.cuda.stream(torch.cuda.ExternalStream(handle, device))
 
 
+# ---- CUDA graphs ----
+
+
+class _Recording:
+    """A capture by torch's own graph, which sees to the memory and the random numbers of torch's operations."""
+
+    def __init__(self, torch: Any, capturing: Capturing) -> None:
+        self._torch, self._capture = torch, capturing.capture
+        self._pool = capturing.pool.setdefault("torch", torch.cuda.graph_pool_handle())
+        self._graph = torch.cuda.CUDAGraph()
+
+    def begin(self) -> None:
+        self._graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
+
+    def end(self) -> None:
+        try:
+            self._graph.capture_end()
+        except RuntimeError as error:
+            self.drop()
+            raise _core.CudaError(f"interop.graph: torch ends the capture: {str(error).strip()}") from error
+
+    def drop(self) -> None:
+        # torch's allocator serves a capture until torch has ended it, and it can only end one that is whole: so it is
+        # given another, which is empty.
+        self._capture.drop()
+        self._capture.begin()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is empty
+            self._graph.capture_end()
+        self._graph.reset()
+
+    def replay(self, stream: int, is_current: bool) -> None:
+        if is_current:
+            self._graph.replay()
+            return
+        with _on(self._torch, self._capture.device, stream, None):
+            self._graph.replay()
+
+
 LIBRARY = Library(
     name="torch",
     module="torch",
@@ -81,6 +121,11 @@ LIBRARY = Library(
         on=_on,
         device=lambda torch: torch.cuda.current_device(),
         device_of=lambda x: x.get_device() if x.is_cuda else -1,
+    ),
+    captures=Captures(
+        takes_part=lambda torch: torch.cuda.is_available(),
+        within=lambda torch, capturing: _on(torch, capturing.capture.device, capturing.capture.stream, None),
+        recording=_Recording,
     ),
     promoted=_promoted,
     configuration=lambda: sys.modules["torch"].get_default_dtype(),

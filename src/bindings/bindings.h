@@ -35,6 +35,7 @@ void bind_convert(nanobind::module_& m);
 void bind_copyto(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
 void bind_expression(nanobind::module_& m);
+void bind_graph(nanobind::module_& m);
 void bind_info(nanobind::module_& m);
 void bind_kernel(nanobind::module_& m);
 void bind_load(nanobind::module_& m);

@@ -1,6 +1,7 @@
 /// The whole of this layer in a build without CUDA (-DINTEROP_CUDA=OFF): every call says so.
 #include <interop/cuda/driver.h>
 #include <interop/cuda/elementwise.h>
+#include <interop/cuda/graph.h>
 #include <interop/cuda/matmul.h>
 #include <interop/cuda/memory.h>
 #include <interop/error.h>
@@ -39,6 +40,18 @@ void synchronize(cudaStream_t) { unavailable(); }
 bool is_capturing(cudaStream_t) { unavailable(); }
 bool give_to_graph(cudaStream_t, void*, void (*)(void*)) { unavailable(); }
 cudaStream_t own_stream() { unavailable(); }
+cudaStream_t lasting_stream() { unavailable(); }
+
+uint64_t capture_id(cudaStream_t) { unavailable(); }
+CaptureState capture_state(cudaStream_t) { unavailable(); }
+cudaStream_t stream_to_capture() { unavailable(); }
+void capture_own_stream(cudaStream_t) { unavailable(); }
+bool own_stream_is_captured() { return false; }
+void begin_capture(cudaStream_t) { unavailable(); }
+void drop_capture(cudaStream_t) noexcept {}
+GraphExec::GraphExec(cudaStream_t) { unavailable(); }
+GraphExec::~GraphExec() = default;
+void GraphExec::launch(cudaStream_t) const { unavailable(); }
 
 Event::Event(cudaStream_t) { unavailable(); }
 Event::~Event() = default;  // only an empty event can exist

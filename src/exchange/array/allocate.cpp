@@ -97,7 +97,9 @@ Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStrea
       return array;
     }
     array.memory = device_memory(bytes, array.gpu, stream, array.work);
-    array.work->is_fresh = array.work->is_of_one_stream = stream == cuda::own_stream();
+    // In a capture the memory is there already, and the stream need not outlive it.
+    const bool is_ours = !cuda::own_stream_is_captured() && stream == cuda::own_stream();
+    array.work->is_fresh = array.work->is_of_one_stream = is_ours;
   } else {
     const auto kind = device.device_type == kDLCUDAManaged ? cuda::MemoryKind::managed : cuda::MemoryKind::pinned;
     array.memory = block_memory(kind, bytes, array.gpu, stream, array.work);

@@ -8,6 +8,7 @@
 
 #include "exchange/array/loan.h"
 #include "exchange/array/readers.h"
+#include "exchange/array/replays.h"
 #include "exchange/python.h"
 #include "exchange/route.h"
 
@@ -20,6 +21,8 @@ struct Work {
   /// The event that is passed when that use, and all before it, are done; null if there was none. It is shared, as a
   /// thread that waits for it without the GIL keeps it.
   std::shared_ptr<const cuda::Event> last_use;
+  /// The graphs of `interop.graph` that use it: what the last replay of each has done comes before all later work, too.
+  std::vector<std::shared_ptr<Replays>> graphs;
   unsigned uses = 0;               ///< how many have been noted
   std::vector<cudaStream_t> lent;  ///< of interop's own, one for each thread that asked; they live for ever
   /// It was allocated on `stream`, one of interop's own, and nothing has used it.
@@ -77,7 +80,9 @@ struct Array {
   bool host_readable() const;
 
   /// Is there work, or an allocation, that is to be waited for?
-  bool is_worked_on() const { return work && (work->last_use || work->is_fresh || !work->lent.empty()); }
+  bool is_worked_on() const {
+    return work && (work->last_use || work->is_fresh || !work->lent.empty() || !work->graphs.empty());
+  }
 
   /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
   cudaStream_t producer_stream() const;
@@ -97,6 +102,9 @@ struct Array {
   /// Notes that a consumer on `reader` gets the memory, and may work on it as long as it has it.
   void shown_to(cudaStream_t reader) const;
 };
+
+/// Throws ValueError if `stream` is being captured, so that the host cannot wait for what is queued on it.
+void refuse_host_wait(cudaStream_t stream);
 
 /// The layout of a new array: compact and row-major, with no memory yet.
 Array compact_array(const Shape& shape, DLDataType dtype, DLDevice device);
