@@ -352,7 +352,7 @@ def test_an_owner_that_cannot_be_reached_is_not_called_dead(monkeypatch):
 class _PlayedShared:
     """Device memory, as the owner's thread knows it: others keep it by their connection."""
 
-    by, base, size, offset, handle, fd, uuid, read_only = "ipc", 0, 8, 0, b"", -1, b"gpu", False
+    by, base, size, pool, offset, handle, fd, uuid, read_only = "ipc", 0, 8, 0, 0, b"", -1, b"gpu", False
 
     def event(self):
         return None
@@ -424,9 +424,9 @@ def test_what_is_no_memory_of_interops_is_refused(tmp_path):
         file.write(bytes(100))
         file.flush()
         with pytest.raises(ValueError, match=r"^interop.open: what the owner sent is no memory of interop.share$"):
-            interop._core.open_shared("", "host", 0, 100, b"", os.dup(file.fileno()), b"", *facts)
+            interop._core.open_shared("", "host", 0, 100, 0, b"", os.dup(file.fileno()), b"", *facts)
     with pytest.raises(ValueError, match=r"^interop.open: what the owner sent is no memory"):
-        interop._core.open_shared("", "host", 0, 100, b"", -1, b"", *facts)
+        interop._core.open_shared("", "host", 0, 100, 0, b"", -1, b"", *facts)
 
 
 # ---- processes of all kinds ----

@@ -132,6 +132,7 @@ def take(address: str, token: bytes, pid: int, started: str | None) -> Array:
         facts["by"],
         facts["base"],
         facts["bytes"],
+        facts["pool"],
         bytes.fromhex(facts["handle"]),
         fd,
         bytes.fromhex(facts["uuid"]),

@@ -16,6 +16,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ class _Entry:
         self.is_leased = shared.by not in ("host", "empty")  # of the others a mapping needs nobody
         self.description = json.dumps(
             {
-                "by": shared.by, "base": shared.base, "bytes": shared.size, "handle": shared.handle.hex(),
+                "by": shared.by, "base": shared.base, "bytes": shared.size, "pool": shared.pool,
+                "handle": shared.handle.hex(),
                 "uuid": shared.uuid.hex(), "dtype": array.dtype, "shape": array.shape, "strides": array.strides,
                 "offset": shared.offset, "read_only": shared.read_only,
             }
@@ -161,7 +163,8 @@ class Owner:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it is gone again
+        except OSError:  # it is gone again, or there are too many files: not at once again
+            time.sleep(0.01)
             return
         if user_of(connection) != os.geteuid():
             connection.close()

@@ -73,8 +73,8 @@ void set_managed_limit(int, uint64_t) { unavailable(); }
 
 std::string device_uuid(int) { unavailable(); }
 std::optional<int> find_device(const std::string&) { unavailable(); }
-FileDescriptor::~FileDescriptor() = default;  // only an empty one can exist
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&&) noexcept { return *this; }
+FileDescriptor::FileDescriptor(int fd) : fd_(fd) {}
+FileDescriptor::~FileDescriptor() = default;
 SharedMemory share_memory(const void*, std::size_t, const std::string&) { unavailable(); }
 SharedEvent::SharedEvent(cudaStream_t) { unavailable(); }
 SharedEvent::~SharedEvent() = default;

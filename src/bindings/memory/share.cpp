@@ -32,8 +32,9 @@ class Shared {
   const char* by() const { return by_; }
   uintptr_t base() const { return memory_.base; }
   size_t bytes() const { return memory_.bytes; }
+  uintptr_t pool() const { return memory_.pool; }
   int64_t offset() const { return offset_; }
-  int fd() const { return pages_fd_ >= 0 ? pages_fd_ : memory_.fd.get(); }
+  int fd() const { return memory_.fd ? memory_.fd->get() : pages_fd_; }
   nb::bytes handle() const { return bytes_of(memory_.handle); }
   nb::bytes uuid() const { return nb::bytes(uuid_.data(), uuid_.size()); }
   bool read_only() const { return read_only_; }
@@ -218,19 +219,20 @@ nb::object open_device(const Layout& layout, const std::string& owner, cuda::Sha
 }
 
 /// What `open_shared` makes, of memory given away by a handle of that name.
-nb::object open_shared(const std::string& owner, const std::string& by, uintptr_t base, size_t bytes,
+nb::object open_shared(const std::string& owner, const std::string& by, uintptr_t base, size_t bytes, uintptr_t pool,
                        const nb::bytes& handle, int fd, const nb::bytes& uuid, const Layout& layout, nb::handle event,
                        nb::handle lease) {
   if (by == "host") return open_host(layout, fd, bytes);
   if (uuid.size() == 0) return open_empty(layout, -1);
   cuda::SharedMemory memory;
-  memory.fd = cuda::FileDescriptor(fd);
+  if (fd >= 0) memory.fd = std::make_shared<const cuda::FileDescriptor>(fd);
   exchange::enter_foreign("interop.open", "CUDA");
   const int device = device_of(uuid);
   if (by == "empty") return open_empty(layout, device);
   memory.by = by == "ipc" ? cuda::SharedBy::ipc : by == "pool" ? cuda::SharedBy::pool : cuda::SharedBy::pages;
   memory.base = base;
   memory.bytes = bytes;
+  memory.pool = pool;
   memory.handle = handle_of(handle);
   return open_device(layout, owner, std::move(memory), device, event, lease);
 }
@@ -249,6 +251,7 @@ void bind_share(nb::module_& m) {
       .def_prop_ro("by", &Shared::by, "'host', 'ipc', 'pool', 'pages', or 'empty' where there is no memory.")
       .def_prop_ro("base", &Shared::base, "The address of the allocation in this process.")
       .def_prop_ro("size", &Shared::bytes, "The size of the allocation.")
+      .def_prop_ro("pool", &Shared::pool, "What this process knows the pool by that it is of, or 0.")
       .def_prop_ro("offset", &Shared::offset, "Where in the allocation the first element is, in bytes.")
       .def_prop_ro("fd", &Shared::fd, "A file descriptor to be sent, or -1.")
       .def_prop_ro("handle", &Shared::handle, "What CUDA calls the memory.")
@@ -258,19 +261,20 @@ void bind_share(nb::module_& m) {
            "What CUDA calls the event that is yet to be waited for; None if there is none, or it is past.");
   m.def(
       "open_shared",
-      [](const std::string& owner, const std::string& by, uintptr_t base, size_t bytes, const nb::bytes& handle, int fd,
-         const nb::bytes& uuid, const std::string& dtype, std::vector<int64_t> shape, std::vector<int64_t> strides,
-         int64_t offset, bool read_only, nb::handle event, nb::handle lease) {
+      [](const std::string& owner, const std::string& by, uintptr_t base, size_t bytes, uintptr_t pool,
+         const nb::bytes& handle, int fd, const nb::bytes& uuid, const std::string& dtype, std::vector<int64_t> shape,
+         std::vector<int64_t> strides, int64_t offset, bool read_only, nb::handle event, nb::handle lease) {
         const exchange::CallGuard guard;
         return exchange::as_call("interop.open", false, [&] {
           const Layout layout = read_layout(dtype, std::move(shape), std::move(strides), offset, read_only);
-          return open_shared(owner, by, base, bytes, handle, fd, uuid, layout, event, lease);
+          return open_shared(owner, by, base, bytes, pool, handle, fd, uuid, layout, event, lease);
         });
       },
-      nb::arg("owner"), nb::arg("by"), nb::arg("base"), nb::arg("bytes"), nb::arg("handle"), nb::arg("fd"),
-      nb::arg("uuid"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("offset"), nb::arg("read_only"),
-      nb::arg("event").none(), nb::arg("lease").none(),
-      nb::sig("def open_shared(owner: str, by: str, base: int, bytes: int, handle: bytes, fd: int, uuid: bytes, dtype: "
+      nb::arg("owner"), nb::arg("by"), nb::arg("base"), nb::arg("bytes"), nb::arg("pool"), nb::arg("handle"),
+      nb::arg("fd"), nb::arg("uuid"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("offset"),
+      nb::arg("read_only"), nb::arg("event").none(), nb::arg("lease").none(),
+      nb::sig("def open_shared(owner: str, by: str, base: int, bytes: int, pool: int, handle: bytes, fd: int, uuid: "
+              "bytes, dtype: "
               "str, shape: typing.Sequence[int], strides: typing.Sequence[int], offset: int, read_only: bool, event: "
               "bytes | None, lease: object) -> Array"),
       "An array that another process described so. Takes over `fd`; `lease` is dropped once the memory is unmapped.");

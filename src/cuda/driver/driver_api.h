@@ -33,7 +33,7 @@ struct DriverApi {
   X(cuTensorMapEncodeTiled)                                                                                      \
   X(cuDeviceGetUuid) X(cuMemGetAddressRange)                                                                     \
   X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle) \
-  X(cuMemPoolDestroy) X(cuMemPoolSetAccess) X(cuMemPoolExportToShareableHandle)                                  \
+  X(cuMemPoolDestroy) X(cuMemPoolExportToShareableHandle)                                  \
   X(cuMemPoolImportFromShareableHandle) X(cuMemPoolExportPointer) X(cuMemPoolImportPointer)                      \
   X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)               \
   X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemRelease)

@@ -4,6 +4,7 @@
 ///   mappings       of other processes' allocations, one for each, by the process and the address that it has there;
 ///                  gone with the last array on it
 ///   opened pools   of other processes, by the process and the pool; each as long as a mapping is of it
+#include <fcntl.h>
 #include <interop/cuda/share.h>
 #include <interop/error.h>
 #include <unistd.h>
@@ -67,13 +68,12 @@ std::optional<int> find_device(const std::string& uuid) {
 
 // ---- file descriptors ----
 
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
+FileDescriptor::FileDescriptor(int fd) : fd_(fd) {
+  if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) close(fd_);
 }
 
 // ---- giving away ----
@@ -91,15 +91,33 @@ void share_by_ipc(SharedMemory& memory, const std::string& label) {
   std::memcpy(memory.handle.data(), &handle, sizeof handle);
 }
 
+std::shared_ptr<const FileDescriptor> export_pool(const DriverApi& api, CUmemoryPool pool, CUresult& status) {
+  int fd = -1;
+  status = api.cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  return status == CUDA_SUCCESS ? std::make_shared<const FileDescriptor>(fd) : nullptr;
+}
+
+/// The same of interop's own pool of the current device: one for all that is shared.
+std::shared_ptr<const FileDescriptor> export_own_pool(const DriverApi& api, CUmemoryPool pool, CUresult& status) {
+  struct Own {
+    std::mutex mutex;
+    std::map<CUmemoryPool, std::shared_ptr<const FileDescriptor>> exported;
+  };
+  static auto* const own = new Own;
+  const std::lock_guard<std::mutex> lock(own->mutex);
+  std::shared_ptr<const FileDescriptor>& kept = own->exported[pool];
+  if (!kept) kept = export_pool(api, pool, status);
+  return kept;
+}
+
 void share_by_pool(SharedMemory& memory, CUmemoryPool pool, const std::string& label) {
   const DriverApi& api = driver();
-  int fd = -1;
+  const bool is_own = pool == device_pool(api, current_device("sharing memory"));
+  CUresult status = CUDA_SUCCESS;
+  memory.fd = is_own ? export_own_pool(api, pool, status) : export_pool(api, pool, status);
+  memory.pool = reinterpret_cast<std::uintptr_t>(pool);
   CUmemPoolPtrExportData data{};
-  CUresult status = api.cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  if (status == CUDA_SUCCESS) {
-    memory.fd = FileDescriptor(fd);
-    status = api.cuMemPoolExportPointer(&data, memory.base);
-  }
+  if (status == CUDA_SUCCESS) status = api.cuMemPoolExportPointer(&data, memory.base);
   if (is_earlier_error(status)) check(status, "sharing memory");
   if (status != CUDA_SUCCESS) {
     throw BufferError(label + " is memory of a pool, which this system does not share (" + name_of(status) +
@@ -119,7 +137,7 @@ void share_by_pages(SharedMemory& memory, const void* data, const std::string& l
   if (status != CUDA_SUCCESS) {
     refuse(label, "memory of cuMemCreate, which gives other processes no file descriptor (" + name_of(status) + ")");
   }
-  memory.fd = FileDescriptor(fd);
+  memory.fd = std::make_shared<const FileDescriptor>(fd);
 }
 
 }  // namespace
@@ -216,15 +234,25 @@ struct OpenedMemory::Mapping {
   SharedBy by;
   int device;
   std::size_t bytes;
+  std::uintptr_t pool;  // of the owner's, that the memory is of
   CUdeviceptr data = 0;
-  CUmemoryPool pool = nullptr;  // that the memory is of
+  int users = 0;
+};
+
+struct OpenedMemory::Pool {
+  CUmemoryPool opened = nullptr;
   int users = 0;
 };
 
 struct OpenedMemory::Mappings {
-  using Key = std::pair<std::string, std::uintptr_t>;
+  using Key = std::pair<std::string, std::uintptr_t>;  // the owner, and an address there
+
   std::mutex mutex;  // held while memory is mapped and unmapped, too: none is mapped twice
   std::map<Key, Mapping> all;
+  std::map<Key, Pool> pools;
+
+  CUmemoryPool open_pool(const Key& key, int fd);
+  void close_pool(const Key& key);
 };
 
 OpenedMemory::Mappings& OpenedMemory::mappings() {
@@ -249,21 +277,18 @@ CUdeviceptr open_by_ipc(const SharedMemory& memory) {
   return data;
 }
 
-CUdeviceptr open_by_pool(const SharedMemory& memory, int device, CUmemoryPool& pool) {
-  const DriverApi& api = driver();
-  check(api.cuMemPoolImportFromShareableHandle(&pool, as_handle(memory.fd.get()),
-                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+CUmemoryPool import_pool(int fd) {
+  CUmemoryPool pool = nullptr;
+  check(driver().cuMemPoolImportFromShareableHandle(&pool, as_handle(fd), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         kOpening);
-  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {device}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return pool;
+}
+
+CUdeviceptr open_in_pool(const SharedMemory& memory, CUmemoryPool pool) {
   CUmemPoolPtrExportData handle{};
   std::memcpy(&handle, memory.handle.data(), sizeof handle);
   CUdeviceptr data = 0;
-  CUresult status = api.cuMemPoolSetAccess(pool, &access, 1);
-  if (status == CUDA_SUCCESS) status = api.cuMemPoolImportPointer(&data, pool, &handle);
-  if (status != CUDA_SUCCESS) {
-    api.cuMemPoolDestroy(pool);
-    check(status, kOpening);
-  }
+  check(driver().cuMemPoolImportPointer(&data, pool, &handle), kOpening);
   return data;
 }
 
@@ -271,7 +296,7 @@ CUdeviceptr open_by_pages(const SharedMemory& memory, int device) {
   const DriverApi& api = driver();
   CUmemGenericAllocationHandle pages{};
   check(
-      api.cuMemImportFromShareableHandle(&pages, as_handle(memory.fd.get()), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      api.cuMemImportFromShareableHandle(&pages, as_handle(memory.fd->get()), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
       kOpening);
   CUdeviceptr data = 0;
   CUresult status = api.cuMemAddressReserve(&data, memory.bytes, 0, 0, 0);
@@ -291,26 +316,57 @@ CUdeviceptr open_by_pages(const SharedMemory& memory, int device) {
 
 }  // namespace
 
-OpenedMemory::OpenedMemory(const std::string& owner, const SharedMemory& memory, int device) {
+CUmemoryPool OpenedMemory::Mappings::open_pool(const Key& key, int fd) {
+  Pool& pool = pools[key];
+  if (!pool.opened) {
+    try {
+      pool.opened = import_pool(fd);
+    } catch (...) {
+      pools.erase(key);
+      throw;
+    }
+  }
+  ++pool.users;
+  return pool.opened;
+}
+
+void OpenedMemory::Mappings::close_pool(const Key& key) {
+  const auto found = pools.find(key);
+  if (--found->second.users > 0) return;
+  driver().cuMemPoolDestroy(found->second.opened);
+  pools.erase(found);
+}
+
+OpenedMemory::OpenedMemory(const std::string& owner, const SharedMemory& memory, int device)
+    : key_(owner, memory.base) {
   Mappings& known = mappings();
   const std::lock_guard<std::mutex> lock(known.mutex);
-  const auto [found, is_new] = known.all.try_emplace({owner, memory.base}, Mapping{memory.by, device, memory.bytes});
+  const auto [found, is_new] = known.all.try_emplace(key_, Mapping{memory.by, device, memory.bytes, memory.pool});
   Mapping& mapping = found->second;
   if (is_new) {
+    const DriverApi& api = driver();
     try {
-      const DriverApi& api = driver();
       RelaxedCapture relaxed(api);
       const PrimaryContext current(api, device);
-      mapping.data = memory.by == SharedBy::ipc    ? open_by_ipc(memory)
-                     : memory.by == SharedBy::pool ? open_by_pool(memory, device, mapping.pool)
-                                                   : open_by_pages(memory, device);
+      if (memory.by == SharedBy::ipc) {
+        mapping.data = open_by_ipc(memory);
+      } else if (memory.by == SharedBy::pages) {
+        mapping.data = open_by_pages(memory, device);
+      } else {
+        const CUmemoryPool pool = known.open_pool({owner, memory.pool}, memory.fd->get());
+        try {
+          mapping.data = open_in_pool(memory, pool);
+        } catch (...) {
+          known.close_pool({owner, memory.pool});
+          throw;
+        }
+      }
     } catch (...) {
       known.all.erase(found);
       throw;
     }
   }
   ++mapping.users;
-  key_ = found->first;
   data_ = reinterpret_cast<void*>(mapping.data);
 }
 
@@ -318,20 +374,20 @@ OpenedMemory::~OpenedMemory() {
   Mappings& known = mappings();
   const std::lock_guard<std::mutex> lock(known.mutex);
   const auto found = known.all.find(key_);
-  Mapping& mapping = found->second;
-  if (--mapping.users > 0) return;
+  const Mapping& mapping = found->second;
+  if (--found->second.users > 0) return;
   try {  // a driver that has shut down, or a broken context: the mapping goes with them
     const DriverApi& api = driver();
     RelaxedCapture relaxed(api);
     const PrimaryContext current(api, mapping.device);
     if (mapping.by == SharedBy::ipc) {
       api.cuIpcCloseMemHandle(mapping.data);
-    } else if (mapping.by == SharedBy::pool) {
-      api.cuMemFree(mapping.data);
-      api.cuMemPoolDestroy(mapping.pool);
-    } else {
+    } else if (mapping.by == SharedBy::pages) {
       api.cuMemUnmap(mapping.data, mapping.bytes);
       api.cuMemAddressFree(mapping.data, mapping.bytes);
+    } else {
+      api.cuMemFree(mapping.data);
+      known.close_pool({key_.first, mapping.pool});
     }
   } catch (const CudaError&) {
   }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,13 +22,13 @@ std::string device_uuid(int device);
 /// The index of that GPU in this process; none where it cannot be seen.
 std::optional<int> find_device(const std::string& uuid);
 
-/// A file descriptor, closed in the end.
+/// A file descriptor, closed in the end, and not left to programs that the process starts.
 class FileDescriptor {
  public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  explicit FileDescriptor(int fd = -1);
   ~FileDescriptor();
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
   int get() const { return fd_; }
 
  private:
@@ -47,7 +48,8 @@ struct SharedMemory {
   std::uintptr_t base = 0;  ///< its address in the process that made it
   std::size_t bytes = 0;
   ShareHandle handle{};
-  FileDescriptor fd;
+  std::uintptr_t pool = 0;                   ///< by which that process knows the pool
+  std::shared_ptr<const FileDescriptor> fd;  ///< null: there is none
 };
 
 /// The allocation of the `bytes` > 0 from `data` on, which are memory of the current device. Throws BufferError of
@@ -88,6 +90,7 @@ class OpenedMemory {
 
  private:
   struct Mapping;
+  struct Pool;
   struct Mappings;
   static Mappings& mappings();
 
