@@ -79,6 +79,7 @@ from interop._paths import get_cmake_dir, get_include
 from interop._pools import MemoryPool, memory_pool, set_allocator
 from interop._profile import Profile, profile
 from interop._register import register
+from interop._share import SharedHandle, open, share  # noqa: A004 - what it does to a handle
 from interop._variables import Globals, Variable
 
 Array.__module__ = CudaError.__module__ = "interop"
@@ -103,6 +104,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Opaque",
     "Operator",
     "Profile",
+    "SharedHandle",
     "Variable",
     "__version__",
     "abs",
@@ -142,12 +144,14 @@ __all__ = [  # not "jax": a star import would load JAX
     "not_equal",
     "ones",
     "ones_like",
+    "open",
     "operator",
     "pow",
     "profile",
     "register",
     "remainder",
     "set_allocator",
+    "share",
     "subtract",
     "zeros",
     "zeros_like",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import pickle
 import re
@@ -121,6 +122,11 @@ def _given(function, name):
     return call
 
 
+@functools.cache
+def _handle():
+    return interop.share(X, copy=True)
+
+
 def _set_allocator(value):
     try:
         interop.set_allocator(value)
@@ -178,6 +184,11 @@ PARAMETERS = [
       for function in RIGHT for name in inspect.signature(getattr(interop, function)).parameters),
     *(("interop.graph", name, _graph(name), MORE.get(name, ())) for name in ("stream", "device", "pool")),
     ("interop.set_allocator", "allocator", _set_allocator, ()),
+    ("interop.share", "x", interop.share, (BufferError,)),
+    ("interop.share", "copy", lambda value: interop.share(X, copy=value), (BufferError,)),
+    ("interop.open", "h", interop.open, ()),
+    ("interop.open", "library", lambda value: interop.open(_handle(), value), ()),
+    ("interop.open", "stream", lambda value: interop.open(_handle(), stream=value), ()),
     ("interop.operator", "call", lambda value: interop.operator("odd::one", {"cpu": value}, RIGHT["operator"][2]), ()),
     ("interop.register", "kind", interop.register, ()),
     *(("interop.register", name, lambda value, name=name: interop.register(Raises, **{name: value, "writable": 2}), ())
@@ -274,10 +285,12 @@ FITTING = {
     "kernel": ("", ""),
     "load": ("",),
     "matmul": (X, X),
+    "open": (None,),
     "profile": (),
     "register": (Float,),
     "autotune": (None,),
     "set_allocator": (None,),
+    "share": (X,),
     **RIGHT,
     **{op: (X,) if op in UNARY else (X, X) for op in OPERATIONS},
 }

@@ -40,7 +40,7 @@ LINKS = {
 }
 VIEW = SRC / "include/interop/view.cuh"  # what users' kernels include
 STANDARD = re.compile(
-    r"[a-z_0-9]+|std(def|int)\.h|dlpack/dlpack\.h|(cxxabi|dlfcn|link|pthread|unistd|unwind|sys/\w+)\.h"
+    r"[a-z_0-9]+|std(def|int)\.h|dlpack/dlpack\.h|(cxxabi|dlfcn|fcntl|link|pthread|unistd|unwind|sys/\w+)\.h"
 )
 
 
@@ -233,7 +233,7 @@ def test_the_package_imports_little():
         "_paths",
     )
     names += ("_autotune", "_copying", "_core", "_creation", "_pools", "_register", "_variables", "_version")
-    names += ("_adapt", "_adopt", "_graph", "_handles", "_profile")
+    names += ("_adapt", "_adopt", "_graph", "_handles", "_profile", "_share")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 

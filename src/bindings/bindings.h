@@ -46,6 +46,7 @@ void bind_operator_gradient(nanobind::module_& m);
 void bind_operators(nanobind::module_& m);
 void bind_profile(nanobind::module_& m);
 void bind_register(nanobind::module_& m);
+void bind_share(nanobind::module_& m);
 void bind_timing(nanobind::module_& m);
 void bind_variables(nanobind::module_& m);
 void bind_xla_function(nanobind::module_& m);

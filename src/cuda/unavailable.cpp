@@ -4,6 +4,7 @@
 #include <interop/cuda/graph.h>
 #include <interop/cuda/matmul.h>
 #include <interop/cuda/memory.h>
+#include <interop/cuda/share.h>
 #include <interop/error.h>
 
 namespace interop::cuda {
@@ -84,6 +85,18 @@ PoolState pool_state(MemoryKind, int) { unavailable(); }
 void set_release_threshold(MemoryKind, int, uint64_t) { unavailable(); }
 void trim_pool(MemoryKind, int, uint64_t) { unavailable(); }
 void set_managed_limit(int, uint64_t) { unavailable(); }
+
+std::string device_uuid(int) { unavailable(); }
+std::optional<int> find_device(const std::string&) { unavailable(); }
+FileDescriptor::FileDescriptor(int fd) : fd_(fd) {}
+FileDescriptor::~FileDescriptor() = default;
+SharedMemory share_memory(const void*, std::size_t, const std::string&) { unavailable(); }
+SharedEvent::SharedEvent(cudaStream_t) { unavailable(); }
+SharedEvent::~SharedEvent() = default;
+std::optional<ShareHandle> SharedEvent::handle() const { unavailable(); }
+void wait_for_shared(const ShareHandle&, cudaStream_t) { unavailable(); }
+OpenedMemory::OpenedMemory(const std::string&, const SharedMemory&, int) { unavailable(); }
+OpenedMemory::~OpenedMemory() = default;
 
 StagingBlock* take_staging_block(cudaStream_t) noexcept { return nullptr; }
 void give_staging_block(StagingBlock*) noexcept {}

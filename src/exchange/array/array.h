@@ -110,8 +110,9 @@ void refuse_host_wait(cudaStream_t stream);
 Array compact_array(const Shape& shape, DLDataType dtype, DLDevice device);
 /// A new array: 64-byte aligned host memory, or memory of the current device ordered on `stream`: its own (kDLCUDA),
 /// managed or pinned. Written by the caller before anybody else sees it. May wait, where new managed or pinned memory
-/// is made; the GIL is released meanwhile.
-Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream);
+/// is made; the GIL is released meanwhile. With `shared`, other processes can be given it: host memory that they can
+/// map, device memory of interop's own pool, whatever the allocator.
+Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool shared = false);
 /// `bytes` > 0 of host memory, 64-byte aligned, so that JAX takes it without a copy.
 std::shared_ptr<void> host_memory(size_t bytes);
 /// `bytes` > 0 of memory of the current device, which is `gpu`, ordered on `stream`; freed behind the streams that
