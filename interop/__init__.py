@@ -83,6 +83,7 @@ from interop._paths import get_cmake_dir, get_include
 from interop._pools import MemoryPool, memory_pool, set_allocator
 from interop._profile import Profile, profile
 from interop._register import register
+from interop._tensor_map import TensorMap, tensor_map
 from interop._variables import Globals, Variable
 
 Array.__module__ = CudaError.__module__ = "interop"
@@ -105,6 +106,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Opaque",
     "Operator",
     "Profile",
+    "TensorMap",
     "Variable",
     "__version__",
     "abs",
@@ -150,6 +152,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "remainder",
     "set_allocator",
     "subtract",
+    "tensor_map",
     "zeros",
     "zeros_like",
 ]

@@ -165,6 +165,9 @@ PARAMETERS = [
     *((f"interop.{function}", name, _given(function, name), MORE.get(name, ()))
       for function in RIGHT for name in inspect.signature(getattr(interop, function)).parameters),
     ("interop.set_allocator", "allocator", _set_allocator, ()),
+    ("interop.tensor_map", "array", lambda value: interop.tensor_map(value, box=16), ()),
+    *(("interop.tensor_map", name, lambda value, name=name: interop.tensor_map("x", **{"box": 16, name: value}), ())
+      for name in inspect.signature(interop.tensor_map).parameters if name != "array"),
     ("interop.operator", "call", lambda value: interop.operator("odd::one", {"cpu": value}, RIGHT["operator"][2]), ()),
     ("interop.register", "kind", interop.register, ()),
     *(("interop.register", name, lambda value, name=name: interop.register(Raises, **{name: value, "writable": 2}), ())
@@ -264,6 +267,7 @@ FITTING = {
     "register": (Float,),
     "autotune": (None,),
     "set_allocator": (None,),
+    "tensor_map": ("x",),
     **RIGHT,
     **{op: (X,) if op in UNARY else (X, X) for op in OPERATIONS},
 }

@@ -30,7 +30,7 @@ ELEMENTWISE = list(OF_ELEMENTS)
 MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
 MEMORY += ["set_allocator", "zeros", "zeros_like"]
 FUNCTIONS = ["adapt", "adopt", "asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "operator"]
-FUNCTIONS += ["profile", "register", *MEMORY, *ELEMENTWISE]
+FUNCTIONS += ["profile", "register", "tensor_map", *MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Adapted",
     "Adopted",
@@ -48,6 +48,7 @@ CLASSES = [
     "Opaque",
     "Operator",
     "Profile",
+    "TensorMap",
     "Variable",
     "autotune",
 ]
