@@ -80,6 +80,7 @@ from interop._pools import MemoryPool, memory_pool, set_allocator
 from interop._profile import Profile, profile
 from interop._register import register
 from interop._share import SharedHandle, open, share  # noqa: A004 - what it does to a handle
+from interop._tensor_map import TensorMap, tensor_map
 from interop._variables import Globals, Variable
 
 Array.__module__ = CudaError.__module__ = "interop"
@@ -105,6 +106,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Operator",
     "Profile",
     "SharedHandle",
+    "TensorMap",
     "Variable",
     "__version__",
     "abs",
@@ -153,6 +155,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "set_allocator",
     "share",
     "subtract",
+    "tensor_map",
     "zeros",
     "zeros_like",
 ]

@@ -336,10 +336,11 @@ class AdoptedKernel(Kernel):
             given.get("shared", 0),
             given.get("cluster"),
             given.get("cooperative", handle.cooperative),
+            None,
         )
         reads = _reads_of(label, handle, signature, writes, refuse)
         program: Any = self._shared[0]  # which stands in for one of ours
-        super().__init__(program.source, handle.name or "kernel", signature, launch, reads, shapes, program)
+        super().__init__(program.source, handle.name or "kernel", signature, launch, reads, {}, shapes, program)
 
     def _made_of_content(self) -> tuple[object, ...]:
         return (self._shared[1],)

@@ -229,12 +229,13 @@ def _explain_kernel(
     shared: Any = None,
     cluster: Any = None,
     cooperative: Any = None,
+    dependent_launch: Any = None,
     stream: Any = None,
     execution: str | None = None,
     **named: Any,
 ) -> Explanation:
     args, results = function._bind(args, named)
-    launch = function._launch(args, (grid, threads, block, shared, cluster, cooperative))
+    launch = function._launch(args, (grid, threads, block, shared, cluster, cooperative, dependent_launch))
     found = function._call(args, results, launch, stream, execution, True)
     found |= {"workspace_bytes": 0, "algorithm": f"{function.__doc__}, {found['algorithm']}"}
     return _explanation(function._label, found)

@@ -189,6 +189,9 @@ PARAMETERS = [
     ("interop.open", "h", interop.open, ()),
     ("interop.open", "library", lambda value: interop.open(_handle(), value), ()),
     ("interop.open", "stream", lambda value: interop.open(_handle(), stream=value), ()),
+    ("interop.tensor_map", "array", lambda value: interop.tensor_map(value, box=16), ()),
+    *(("interop.tensor_map", name, lambda value, name=name: interop.tensor_map("x", **{"box": 16, name: value}), ())
+      for name in inspect.signature(interop.tensor_map).parameters if name != "array"),
     ("interop.operator", "call", lambda value: interop.operator("odd::one", {"cpu": value}, RIGHT["operator"][2]), ()),
     ("interop.register", "kind", interop.register, ()),
     *(("interop.register", name, lambda value, name=name: interop.register(Raises, **{name: value, "writable": 2}), ())
@@ -291,6 +294,7 @@ FITTING = {
     "autotune": (None,),
     "set_allocator": (None,),
     "share": (X,),
+    "tensor_map": ("x",),
     **RIGHT,
     **{op: (X,) if op in UNARY else (X, X) for op in OPERATIONS},
 }

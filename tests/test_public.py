@@ -30,7 +30,7 @@ ELEMENTWISE = list(OF_ELEMENTS)
 MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
 MEMORY += ["set_allocator", "zeros", "zeros_like"]
 FUNCTIONS = ["adapt", "adopt", "asarray", "convert", "elementwise", "explain", "graph", "kernel", "load", "matmul"]
-FUNCTIONS += ["open", "operator", "profile", "register", "share", *MEMORY, *ELEMENTWISE]
+FUNCTIONS += ["open", "operator", "profile", "register", "share", "tensor_map", *MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Adapted",
     "Adopted",
@@ -51,6 +51,7 @@ CLASSES = [
     "Operator",
     "Profile",
     "SharedHandle",
+    "TensorMap",
     "Variable",
     "autotune",
 ]

@@ -121,7 +121,8 @@ class NumbaKernel(Launcher):
         self.extents, self._threads = extents_of(launch), launch[1]
         self.is_plain = self.extents == (None, None)
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
-        declared = [("pointer", name, "", True, 0) for name in names]
+        form: list[int] = []
+        declared = [("pointer", name, "", True, 0, form) for name in names]
         # It is launched by Numba; this one says how many blocks.
         sizes = _core.Kernel(label, declared, _never, (*fixed, *launch[2:]), [], False)
         cuda = importlib.import_module("numba.cuda")
@@ -254,7 +255,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 def _launch(options: Options) -> Launch:
     names = ("grid", "threads", "block", "shared")
     grid, threads, block, shared = (options.get(name) for name in names)
-    return (grid, threads, block, shared, None, None)
+    return (grid, threads, block, shared, None, None, None)
 
 
 def _never(architecture: str) -> _core.LoadedKernel:

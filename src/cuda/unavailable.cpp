@@ -5,6 +5,7 @@
 #include <interop/cuda/matmul.h>
 #include <interop/cuda/memory.h>
 #include <interop/cuda/share.h>
+#include <interop/cuda/tensor_map.h>
 #include <interop/error.h>
 
 namespace interop::cuda {
@@ -119,6 +120,9 @@ void write_variable(Library&, const Variable&, const void*, bool, cudaStream_t) 
 void read_variable(Library&, const Variable&, void*, cudaStream_t) { unavailable(); }
 std::string architecture_name(int) { unavailable(); }
 void launch_kernel(Kernel&, const Launch&, const char*, void**, int, cudaStream_t) { unavailable(); }
+void require_tensor_maps(int, const char*, const char*) { unavailable(); }
+void check_tensor_map(const TensorMapForm&, const DLTensor&, const char*, const char*) { unavailable(); }
+TensorMap TensorMaps::of(const DLTensor&, int, const char*, const char*) { unavailable(); }
 
 MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
 std::size_t largest_workspace(const Gemm&, const MatmulOptions&) { return 0; }
