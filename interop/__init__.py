@@ -39,6 +39,7 @@ if _core.build_info().get("version") != __version__:
 from interop._adapt import Adapted, adapt
 from interop._adopt import Adopted, adopt
 from interop._autotune import autotune
+from interop._bridge import Bridge, bridge
 from interop._compiled import CompiledFunction
 from interop._convert import asarray, convert
 from interop._copying import copy, copyto
@@ -92,6 +93,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Adapted",
     "Adopted",
     "Array",
+    "Bridge",
     "CompiledFunction",
     "CudaError",
     "ExplainedArgument",
@@ -114,6 +116,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "arange",
     "asarray",
     "autotune",
+    "bridge",
     "convert",
     "copy",
     "copyto",
