@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from interop._arguments import named, shown, type_name
+from interop._functions.callables import inner, name_of, runs_later
 from interop._streams import StreamLike
 
 __all__ = ["Adapted", "adapt", "qualified_name"]
@@ -100,9 +101,9 @@ def adapt(
 
     if not callable(function):
         raise TypeError(f"{_FUNCTION}: function is {type_name(function)}; accepted: a callable")
-    if _runs_later(_inner(function)):
+    if runs_later(inner(function)):
         raise TypeError(
-            f"{_FUNCTION}: function is {_name_of(function)}, a generator or async function, which runs after the call; "
+            f"{_FUNCTION}: function is {name_of(function)}, a generator or async function, which runs after the call; "
             "accepted: one that does its work in the call"
         )
     target = TARGETS.get(library) if isinstance(library, str) else None
@@ -110,28 +111,10 @@ def adapt(
         raise ValueError(f"{_FUNCTION}: library is {shown(library)}; accepted: {', '.join(map(repr, TARGETS))}")
     if copy is not None and copy is not False:
         raise ValueError(f"{_FUNCTION}: copy is {shown(copy)}; accepted: False, or None for copies where one is needed")
-    label = f"{_FUNCTION}({_name_of(function)})"
+    label = f"{_FUNCTION}({name_of(function)})"
     if writes is not None and not isinstance(writes, str | int):
         writes = tuple(writes) if isinstance(writes, Iterable) else writes
     return Adapted(Foreign(label, function, target, Written(_FUNCTION, function, writes), copy is None), writes)
-
-
-def _inner(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
-def _name_of(function: Any) -> str:
-    function = _inner(function)
-    name = getattr(function, "__name__", None)
-    return name if isinstance(name, str) else type(function).__name__
-
-
-def _runs_later(function: Any) -> bool:
-    """Is it a generator or async function, or an object that is called as one?"""
-    tests = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(test(f) for f in (function, getattr(type(function), "__call__", None)) for test in tests)  # noqa: B004
 
 
 class Adapted:
@@ -172,8 +155,8 @@ class Adapted:
     def __repr__(self) -> str:
         foreign = self._foreign
         given = [f"writes={self._writes!r}"] * (self._writes is not None) + ["copy=None"] * foreign.copies
-        module = getattr(_inner(foreign.function), "__module__", None)
-        name = f"{module}.{_name_of(foreign.function)}" if module else _name_of(foreign.function)
+        module = getattr(inner(foreign.function), "__module__", None)
+        name = f"{module}.{name_of(foreign.function)}" if module else name_of(foreign.function)
         return f"{_FUNCTION}({', '.join([name, repr(foreign.target.name), *given])})"
 
     def __eq__(self, other: object) -> bool:

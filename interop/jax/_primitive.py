@@ -14,7 +14,7 @@ from interop import _core
 from interop._core import CudaError
 from interop._libraries.jax import check_special
 
-__all__ = ["disabled_checks", "require_target", "run_primitive"]
+__all__ = ["CALL_TARGET", "disabled_checks", "require_target", "run_primitive"]
 
 _targets = _core.build_info()["jax_ffi"]
 for _name, _handler in _targets.items():
@@ -25,6 +25,12 @@ _function_targets: dict[str, dict[str, Any]] = _core.build_info()["jax_functions
 for _platform, _of_platform in _function_targets.items():
     for _name, _stages in _of_platform.items():
         jax.ffi.register_ffi_target(_name, _stages, platform=_platform, api_version=1)
+
+#: What calls functions of Python's, by platform. Its programs are no others' to load: `disabled_checks` has it not.
+CALL_TARGET = "interop_call"
+_call_targets: dict[str, Any] = _core.build_info()["jax_call"]
+for _platform, _handler in _call_targets.items():
+    jax.ffi.register_ffi_target(CALL_TARGET, _handler, platform=_platform, api_version=1)
 
 
 def disabled_checks() -> list[Any]:
@@ -48,6 +54,8 @@ def disabled_checks() -> list[Any]:
 
 def require_target(function: str, target: str, platform: str = "CUDA") -> None:
     """Raise if this build has no handler of that name."""
+    if target == CALL_TARGET and platform in _call_targets:
+        return
     if platform == "CUDA" and target not in _targets and target not in _function_targets.get("CUDA", ()):
         raise CudaError(
             f"{function}: this build of interop has no CUDA kernels for JAX: it was built without CUDA or without "

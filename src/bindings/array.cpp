@@ -72,8 +72,8 @@ const char* memory_name(const Array& array) {
 }
 
 nb::object stream(const Array& array) {
-  if (!array.work || !array.work->stream) return nb::none();
-  return nb::int_(reinterpret_cast<uintptr_t>(array.work->stream));
+  const cudaStream_t stream = array.loan ? array.loan->stream() : array.work ? array.work->stream : nullptr;
+  return stream ? nb::object(nb::int_(reinterpret_cast<uintptr_t>(stream))) : nb::none();
 }
 
 Py_ssize_t length(const Array& array) {

@@ -6,6 +6,7 @@
 
 #include "exchange/closing.h"
 #include "exchange/python.h"
+#include "exchange/routes/jax.h"
 #include "exchange/stream.h"
 
 namespace interop::bindings {
@@ -20,7 +21,7 @@ const exchange::Lookup kKept("interop._host.door", "keep");
 }  // namespace
 
 nb::handle enter_jax(const char* function) {
-  exchange::enter_foreign(function, "JAX");
+  exchange::enter_jax(function);
   return kInJax.get();
 }
 

@@ -3,6 +3,7 @@
 #include <interop/cuda/matmul.h>
 
 #include <chrono>
+#include <cstring>
 
 #include "bindings/bindings.h"
 #include "bindings/jax_ffi.h"
@@ -11,6 +12,7 @@
 #include "exchange/python.h"
 #include "exchange/reaper.h"
 #include "exchange/route.h"
+#include "exchange/routes/jax.h"
 
 namespace interop::bindings {
 namespace {
@@ -23,6 +25,7 @@ nb::dict build_info() {
   info["architectures"] = cuda::built_architectures();
   info["jax_ffi"] = jax_ffi_targets();
   info["jax_functions"] = jax_function_targets();
+  info["jax_call"] = jax_call_targets();
   return info;
 }
 
@@ -78,7 +81,7 @@ void bind_info(nb::module_& m) {
       "within",
       [](const char* function, const char* library, nb::callable call) {
         const exchange::CallGuard guard;
-        exchange::enter_foreign(function, library);
+        std::strcmp(library, "jax") == 0 ? exchange::enter_jax(function) : exchange::enter_foreign(function, library);
         return call();
       },
       nb::arg("function"), nb::arg("library"), nb::arg("call"),

@@ -13,10 +13,14 @@ nanobind::dict jax_ffi_targets();
 /// The same of the handlers that call kernels and C functions of users: by platform, by name, by XLA's stage.
 nanobind::dict jax_function_targets();
 
+/// The handler that calls Python, by platform.
+nanobind::dict jax_call_targets();
+
 #else  // built without XLA's headers: no targets, which interop.jax reports on first use
 
 inline nanobind::dict jax_ffi_targets() { return {}; }
 inline nanobind::dict jax_function_targets() { return {}; }
+inline nanobind::dict jax_call_targets() { return {}; }
 
 #endif
 

@@ -28,6 +28,8 @@ void count_calls(bool) {}
 
 DeviceGuard::DeviceGuard(int) { unavailable(); }
 DeviceGuard::~DeviceGuard() = default;
+ForeignGuard::ForeignGuard(int) { unavailable(); }
+ForeignGuard::~ForeignGuard() = default;
 
 std::optional<int> pointer_device(const void*) { unavailable(); }
 bool is_managed(const void*) { unavailable(); }

@@ -36,20 +36,40 @@ CUcontext primary_context(const DriverApi& api, int device) {
   return context;
 }
 
-DeviceGuard::DeviceGuard(int device) {
-  const DriverApi& api = driver();
+namespace {
+
+/// The current context, if it is of that device; else null.
+CUcontext current_context(const DriverApi& api, int device) {
   CUcontext context = nullptr;
   int current = -1;
-  if (api.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context && api.cuCtxGetDevice(&current) == CUDA_SUCCESS &&
-      current == device) {
-    return;
-  }
+  const bool is_its = api.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context &&
+                      api.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device;
+  return is_its ? context : nullptr;
+}
+
+}  // namespace
+
+DeviceGuard::DeviceGuard(int device) {
+  const DriverApi& api = driver();
+  if (current_context(api, device)) return;
   check(api.cuCtxPushCurrent(primary_context(api, device)), "making the primary context current");
   pushed_ = true;
 }
 
 DeviceGuard::~DeviceGuard() {
   if (!pushed_) return;
+  CUcontext popped;
+  driver_or_null()->cuCtxPopCurrent(&popped);
+}
+
+// Who sets a device changes the top of the stack of contexts alone.
+ForeignGuard::ForeignGuard(int device) {
+  const DriverApi& api = driver();
+  const CUcontext current = current_context(api, device);
+  check(api.cuCtxPushCurrent(current ? current : primary_context(api, device)), "making a context current");
+}
+
+ForeignGuard::~ForeignGuard() {
   CUcontext popped;
   driver_or_null()->cuCtxPopCurrent(&popped);
 }

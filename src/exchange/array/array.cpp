@@ -23,6 +23,7 @@ class ArrayRoute final : public Route {
     const Array& array = array_of(operand.object);
     if (array.owner_route) enter_foreign(operand.function, array.owner_route->library());
     if (array.resizing.is_on) throw BufferError(operand.label() + kBeingResized);
+    if (array.loan) array.loan->check(operand.label());
     operand.kept = array.memory;
     operand.tensor = array.tensor();
     std::copy(array.shape.begin(), array.shape.end(), operand.shape);
@@ -87,6 +88,7 @@ cudaStream_t Array::producer_stream() const {
 
 void Array::check_address() const {
   if (resizing.is_on) throw BufferError(std::string("interop.Array: the array") + kBeingResized);
+  if (loan) loan->check("interop.Array");
   if (!owner_route || !owner_data) return;
   enter_foreign("interop.Array", owner_route->library());
   owner_route->check_kept(owner, owner_data);
@@ -145,6 +147,7 @@ void Array::make_host_wait() const {
 }
 
 void Array::used_on(cudaStream_t used, unsigned waited_for) {
+  if (loan) loan->used_on(used);
   if (!work) return;
   Work& w = *work;
   const bool is_behind_all = w.uses++ == waited_for;
@@ -170,6 +173,7 @@ void Array::lend() {
 }
 
 void Array::shown_to(cudaStream_t reader) const {
+  if (loan) loan->shown_to(reader);
   if (!work) return;
   work->is_of_one_stream = false;
   work->readers.note(reader, gpu);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "exchange/array/loan.h"
 #include "exchange/array/readers.h"
 #include "exchange/python.h"
 #include "exchange/route.h"
@@ -61,6 +62,7 @@ struct Array {
   const Route* owner_route = nullptr;
   const void* owner_data = nullptr;  ///< where that had the memory when the view was made
   bool is_view = false;              ///< `memory` is the owners of another library's array: see view.cpp
+  std::shared_ptr<Loan> loan;        ///< of memory that is lent for one call: `bound` is the lender's stream
   size_t capacity = 0;               ///< the bytes of `memory`, where it is of interop's own
   Resizing resizing;
   int buffers = 0;  ///< exported by the buffer protocol and not yet released; counted with the GIL
@@ -79,7 +81,7 @@ struct Array {
 
   /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
   cudaStream_t producer_stream() const;
-  /// Throws BufferError if the memory of a view is no longer where it was, or is about to be another.
+  /// Throws BufferError if the memory of a view is no longer where it was, or is about to be another, or was lent.
   void check_address() const;
   /// `waiter` waits for all work on the memory. Throws ValueError where a capture into a CUDA graph forbids that.
   void make_wait(cudaStream_t waiter) const;

@@ -287,9 +287,9 @@ nb::dict export_cai(const Array& array, cudaStream_t stream) {
   const cudaStream_t theirs = array.producer_stream();
   if (!stream && (array.is_worked_on() || theirs)) {
     // The stream must outlive the array. The array's own stream may be the user's, and destroyed by then; our own is
-    // not. In a capture there is no other.
+    // not. In a capture there is no other. The lender of memory has its stream as long as the array may be used.
     const cuda::DeviceGuard guard(gpu);
-    stream = theirs && cuda::is_capturing(theirs) ? theirs : cuda::own_stream();
+    stream = array.loan || (theirs && cuda::is_capturing(theirs)) ? theirs : cuda::own_stream();
   }
   interface["stream"] = nb::none();
   if (stream) {

@@ -149,6 +149,17 @@ nb::object view_within_call(const DLTensor& tensor, int gpu, bool read_only, nb:
   return nb::cast(std::move(array));
 }
 
+nb::object lent_array(const DLTensor& tensor, int gpu, bool read_only, std::shared_ptr<Loan> loan) {
+  Array array = describe(tensor);
+  array.read_only = read_only;
+  array.device = gpu >= 0 ? DLDevice{kDLCUDA, gpu} : DLDevice{kDLCPU, 0};
+  array.gpu = gpu;
+  array.bound = loan->stream();
+  array.is_view = true;
+  array.loan = std::move(loan);
+  return nb::cast(std::move(array));
+}
+
 nb::object asarray(nb::handle x, const char* function, cudaStream_t stream, const char* name) {
   const auto refuse_stream = [&] {
     throw ValueError(std::string(function) + ": stream is given, but " + name +

@@ -3,6 +3,8 @@
 
 #include <interop/cuda/driver.h>
 
+#include <stdexcept>
+
 #include "exchange/closing.h"
 #include "exchange/routes/dlpack.h"
 
@@ -11,6 +13,7 @@ namespace {
 
 const Lookup kJaxArray("interop._libraries.jax", "jax_array");
 const Name kIsDeleted("is_deleted");
+thread_local int within_xla = 0;
 
 class JaxArrayRoute : public Route {
  public:
@@ -20,7 +23,7 @@ class JaxArrayRoute : public Route {
   Tracing tracing() const override { return Tracing::concrete; }
   bool own_stream() const override { return true; }
 
-  void enter(Operand& operand) const override { enter_foreign(operand.function, "JAX"); }
+  void enter(Operand& operand) const override { enter_jax(operand.function); }
   void inspect(Operand& operand) const override {
     if (nb::cast<bool>(attribute(operand.object, kIsDeleted)())) {
       throw BufferError(operand.label() + ": the JAX array has been deleted or donated; pass a live one");
@@ -57,7 +60,22 @@ class JaxTracerRoute final : public JaxArrayRoute {
 
 }  // namespace
 
-nb::object jax_array(nb::handle array, bool is_result) { return kJaxArray.get()(array, is_result); }
+nb::object jax_array(nb::handle array, bool is_result) {
+  enter_jax("interop");
+  return kJaxArray.get()(array, is_result);
+}
+
+WithinXla::WithinXla() { ++within_xla; }
+WithinXla::~WithinXla() { --within_xla; }
+
+void enter_jax(const char* function) {
+  if (within_xla > 0) {
+    throw std::runtime_error(std::string(function) +
+                             ": an array of JAX is used in a function that XLA calls, and JAX may wait for XLA; " +
+                             "accepted: its arguments, and other libraries' arrays");
+  }
+  enter_foreign(function, "JAX");
+}
 
 const Route& jax_array_route() {
   static const JaxArrayRoute route;

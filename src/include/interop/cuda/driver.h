@@ -64,6 +64,15 @@ class DeviceGuard {
   bool pushed_ = false;
 };
 
+/// The same, for other libraries' code: what is current before is current again after it, whatever the code has set.
+class ForeignGuard {
+ public:
+  explicit ForeignGuard(int device);
+  ~ForeignGuard();
+  ForeignGuard(const ForeignGuard&) = delete;
+  ForeignGuard& operator=(const ForeignGuard&) = delete;
+};
+
 // ---- pointers ----
 
 /// The device that `pointer` belongs to; none if CUDA does not know the pointer. Not for null pointers.
