@@ -8,8 +8,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
-from interop._adapt import _name_of, _runs_later, qualified_name
+from interop._adapt import adapt, qualified_name
 from interop._arguments import named, shown, type_name
+from interop._functions.callables import name_of, runs_later
 from interop._traced import traced_by
 
 __all__ = ["Bridge", "bridge"]
@@ -72,9 +73,9 @@ def bridge(function: Callable[..., Any], /, *, to: Literal["torch", "jax"]) -> B
     """
     if not callable(function):
         raise TypeError(f"{_FUNCTION}: function is {type_name(function)}; accepted: a callable")
-    if _runs_later(function):
+    if runs_later(function):
         raise TypeError(
-            f"{_FUNCTION}: function is {_name_of(function)}, a generator or async function, which runs after the call; "
+            f"{_FUNCTION}: function is {name_of(function)}, a generator or async function, which runs after the call; "
             "accepted: one that does its work in the call"
         )
     if not isinstance(to, str) or to not in _FROM:
@@ -94,7 +95,7 @@ class Bridge:
     def __init__(self, function: Callable[..., Any], to: str) -> None:
         functools.update_wrapper(self, function, updated=())
         self._function, self._to = function, to
-        self._label = f"{_FUNCTION}({_name_of(function)})"
+        self._label = f"{_FUNCTION}({name_of(function)})"
         with contextlib.suppress(TypeError, ValueError):  # some built-in functions have none
             self.__signature__ = inspect.signature(function)
 
@@ -120,7 +121,7 @@ class Bridge:
 
     def __repr__(self) -> str:
         module = getattr(self._function, "__module__", None)
-        name = _name_of(self._function)
+        name = name_of(self._function)
         return f"{_FUNCTION}({f'{module}.{name}' if module else name}, to={self._to!r})"
 
     def __eq__(self, other: object) -> bool:
@@ -135,7 +136,9 @@ class Bridge:
 
 def _by_xla(function: Callable[..., Any], arrays: Any, kinds: Any) -> Any:
     """Call a function of tensors in what XLA compiles."""
-    raise NotImplementedError("interop.bridge: inside jax.jit")
+    from interop.jax._call import call
+
+    return call(adapt(function, "torch", writes=()), *arrays, out=kinds)
 
 
 def _again(function: Any, to: Any) -> Bridge:

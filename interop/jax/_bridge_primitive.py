@@ -14,6 +14,9 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from interop.jax._partition import vary_alike
+from interop.jax._placement import placed_as
+
 __all__ = ["Foreign", "Recording", "call"]
 
 
@@ -59,7 +62,7 @@ class Recording:
 
 def call(foreign: Foreign, *arrays: Any) -> list[Any]:
     """Call a function with arrays of JAX's, concrete or traced."""
-    made: list[Any] = bridge_p.bind(*arrays, foreign=foreign, recording=None)
+    made: list[Any] = bridge_p.bind(*vary_alike(*arrays), foreign=foreign, recording=None)
     return made
 
 
@@ -75,8 +78,17 @@ def _compute(*arrays: Any, foreign: Foreign, recording: Recording | None) -> lis
 
 
 def _type(*arrays: Any, foreign: Foreign, recording: Recording | None) -> list[Any]:
-    kinds = foreign.kinds([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays])
-    return [jax.core.ShapedArray(kind.shape, kind.dtype) for kind in kinds]
+    return _placed(foreign.kinds([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]), arrays)
+
+
+def _placed(kinds: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    """Return the types of results that are where the arrays are."""
+    if not arrays:
+        return [jax.core.ShapedArray(kind.shape, kind.dtype) for kind in kinds]
+    return [
+        arrays[0].update(shape=kind.shape, dtype=kind.dtype, weak_type=False, **placed_as(kind.shape, *arrays))
+        for kind in kinds
+    ]
 
 
 def _jvp(
@@ -154,7 +166,7 @@ def _tangents(*arrays: Any, foreign: Foreign, moved: Any, given: Any, kinds: _Ki
 
 
 def _tangents_type(*arrays: Any, foreign: Foreign, moved: Any, given: Any, kinds: _Kinds, tape: Any) -> list[Any]:
-    return [jax.core.ShapedArray(kind.shape, kind.dtype) for kind in kinds]
+    return _placed(kinds, arrays)
 
 
 def _tangents_jvp(primals: Sequence[Any], tangents: Sequence[Any], **words: Any) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ imaginary part of one, which is not torch's.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 import torch
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from interop._arguments import type_name
 from interop.torch._bridge_arrays import check_width, to_jax, to_torch
@@ -70,9 +72,16 @@ class Program:
         made: Sequence[Any] = self._by_xla(self._in_xla, arrays, kinds)
         return made
 
-    def _in_xla(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        with torch.no_grad():
-            return [compact(x.detach()) for x in self._run(tensors)]
+    @functools.cached_property
+    def _in_xla(self) -> Callable[..., Any]:
+        """What XLA calls: one object for each program, as it is part of JAX's keys, by the name of the user's."""
+
+        def call(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            with torch.no_grad():
+                return [compact(x.detach()) for x in self._run(tensors)]
+
+        call.__name__ = self.label.partition("(")[2].removesuffix(")")
+        return call
 
     def _tensors(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
         return [to_torch(self.label, name, x) for name, x in zip(self.names, arrays, strict=True)]
@@ -145,6 +154,30 @@ def _pull(results: _Tensors, inputs: _Tensors, cotangents: _Tensors, goes_on: bo
         of, by = zip(*pairs, strict=True)
         made = torch.autograd.grad(of, inputs, by, retain_graph=True, create_graph=goes_on, allow_unused=True)
     return [torch.zeros_like(x) if g is None else _conj(g) for x, g in zip(inputs, made, strict=True)]
+
+
+def _draws(program: Program, inputs: _Tensors) -> bool:
+    """Does a program call an operation of torch that draws random numbers?"""
+    with _Watch() as watch:
+        program.run(*inputs)
+    return bool(watch.has_drawn)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[misc]
+    """Looks at the operations of a call."""
+
+    has_drawn = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.has_drawn = self.has_drawn or torch.Tag.nondeterministic_seeded in function.tags
+        return function(*args, **(kwargs or {}))
+
+
+def _random_states(tensors: _Tensors) -> list[torch.Tensor]:
+    """Return the states of the generators of the devices of these tensors."""
+    gpus = {x.get_device() for x in tensors if x.is_cuda}
+    generators = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in sorted(gpus))]
+    return [generator.get_state() for generator in generators]
 
 
 def _variable(x: torch.Tensor) -> torch.Tensor:
@@ -250,6 +283,19 @@ class _Derivative(Program):
         self.program, self.count = program, count
         self.whole = program.whole.union(by, range(count, count + len(names)))
 
+    def _run_again(self, inputs: _Tensors) -> _Tensors:
+        """Run the program, of which the values are known already. Raise where it draws random numbers, as others."""
+        before = _random_states(inputs)
+        made = self.program.run(*inputs)
+        is_drawn = any(not torch.equal(x, y) for x, y in zip(before, _random_states(inputs), strict=True))
+        if is_drawn and _draws(self.program, inputs):  # and not another thread alone
+            raise NotImplementedError(
+                f"{self.label}: the function draws random numbers, and is computed again for this derivative, with "
+                "others; accepted: a function that is given its random numbers, as arrays, or jax.grad or jax.vjp of "
+                "it outside jax.jit, which compute it once"
+            )
+        return made
+
 
 class Gradients(_Derivative):
     """The gradients of a program: of its inputs, and of the cotangents of the results that are `given`."""
@@ -265,7 +311,7 @@ class Gradients(_Derivative):
             inputs = [*tensors[: self.count]]
             for place in self.wanted:
                 inputs[place] = _variable(inputs[place])
-            made = self.program.run(*inputs)
+            made = self._run_again(inputs)
             results = [made[place] for place in self.given]
             return _pull(results, [inputs[place] for place in self.wanted], tensors[self.count :], goes_on)
 
@@ -293,7 +339,7 @@ class Tangents(_Derivative):
         with forward_ad.dual_level():
             for place, t in zip(self.moved, tangents, strict=True):
                 inputs[place] = forward_ad.make_dual(inputs[place], t)
-            made = [forward_ad.unpack_dual(x) for x in self.program.run(*inputs)]
+            made = [forward_ad.unpack_dual(x) for x in self._run_again(inputs)]
         dual = [made[place] for place in self.given]
         return [torch.zeros_like(x.primal) if x.tangent is None else x.tangent for x in dual]
 
@@ -303,7 +349,7 @@ class Tangents(_Derivative):
         with torch.enable_grad():
             for place in self.moved:
                 inputs[place] = _variable(inputs[place])
-            made = self.program.run(*inputs)
+            made = self._run_again(inputs)
             results = [made[place] for place in self.given]
             cotangents = [torch.zeros_like(x, requires_grad=True) for x in results]
             grads = _pull(results, [inputs[place] for place in self.moved], cotangents, True)
