@@ -39,6 +39,7 @@ if _core.build_info().get("version") != __version__:
 from interop._adapt import Adapted, adapt
 from interop._adopt import Adopted, adopt
 from interop._autotune import autotune
+from interop._bridge import Bridge, bridge
 from interop._comparisons import equal, greater, greater_equal, less, less_equal, not_equal
 from interop._compiled import CompiledFunction
 from interop._convert import asarray, convert
@@ -90,6 +91,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Adapted",
     "Adopted",
     "Array",
+    "Bridge",
     "CompiledFunction",
     "CudaError",
     "ExplainedArgument",
@@ -116,6 +118,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "arange",
     "asarray",
     "autotune",
+    "bridge",
     "convert",
     "copy",
     "copyto",

@@ -14,7 +14,7 @@ from interop._functions.nested import PLAIN
 from interop._streams import StreamLike
 from interop._traced import traced_by, traced_outside
 
-__all__ = ["Adapted", "adapt"]
+__all__ = ["Adapted", "adapt", "qualified_name"]
 
 _FUNCTION = "interop.adapt"
 
@@ -167,11 +167,16 @@ class Adapted:
         return foreign.function, foreign.target.name, self._writes, None if foreign.copies else False
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        found: Any = sys.modules.get(getattr(self, "__module__", ""))
-        name = getattr(self, "__qualname__", "")
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is self else (_again, self._made_of())  # it may stand in the place of the function
+        return qualified_name(self) or (_again, self._made_of())
+
+
+def qualified_name(x: Any) -> str | None:
+    """Return the name under which a module has this object, in the place of the function that it wraps, if one has."""
+    found: Any = sys.modules.get(getattr(x, "__module__", ""))
+    name: str = getattr(x, "__qualname__", "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is x else None
 
 
 def _again(function: Any, library: Any, writes: Any, copy: Any) -> Adapted:

@@ -12,6 +12,7 @@ from interop import _comparisons, _core, _elementwise
 from interop._adapt import Adapted
 from interop._adopt import Adopted
 from interop._arguments import named, refuse_call_of, shown
+from interop._bridge import Bridge
 from interop._compiled import CompiledFunction
 from interop._core import Array
 from interop._expression import Expression
@@ -98,8 +99,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     ----------
     function : callable
         A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, what
-        `interop.elementwise`, `interop.kernel`, `interop.operator`, `interop.adapt` or `interop.adopt` makes, or a C
-        function of `interop.load` that takes arrays.
+        `interop.elementwise`, `interop.kernel`, `interop.operator`, `interop.adapt`, `interop.adopt` or
+        `interop.bridge` makes, or a C function of `interop.load` that takes arrays.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -140,6 +141,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         return _explain_operator(function, *args, **kwargs)
     if isinstance(function, Adopted):
         return _explain_adopted(function, *args, **kwargs)
+    if isinstance(function, Bridge):
+        return _explain_bridge(function, *args, **kwargs)
     if isinstance(function, Adapted):
         return _explain_adapted(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function) if inspect.isfunction(function) else None
@@ -147,7 +150,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
         raise TypeError(
             f"interop.explain: function is {shown(function)}; accepted: {accepted}, and what "
-            "interop.elementwise, interop.kernel, interop.load, interop.operator, interop.adapt and interop.adopt make"
+            "interop.elementwise, interop.kernel, interop.load, interop.operator, interop.adapt, interop.adopt and "
+            "interop.bridge make"
         )
     try:
         inspect.signature(function).bind(*args, **kwargs)
@@ -338,6 +342,33 @@ def _explain_adapted(function: Adapted, /, *args: Any, stream: Any = None, **kwa
         allocator=f"that of {library}, or the function's own",
         workspace_bytes=0,
         algorithm=f"{_called(function._foreign.function)}, on arrays of {library}",
+    )
+
+
+def _explain_bridge(function: Bridge, /, *args: Any, **kwargs: Any) -> Explanation:
+    arrays, copies = function._door.explained(args, kwargs)
+    if not arrays:
+        raise TypeError(f"interop.explain: {function!r} is given no arrays; accepted: arrays among its arguments")
+    to, other = function._to, {"torch": "jax", "jax": "torch"}[function._to]
+    if to == "jax":
+        arguments = tuple(_explain_jax_array(name, x) for name, x in arrays)
+    else:
+        arguments = tuple(_explain_as_it_is(function._label, name, x, to) for name, x in arrays)
+    return Explanation(
+        function=repr(function),
+        arguments=arguments,
+        result_library=to,
+        result_shape=None,
+        result_dtype="",
+        device=arguments[0].device,
+        stream=None,
+        stream_reason="XLA's own of the device" if other == "jax" else "torch's current one, or XLA's inside jax.jit",
+        waits=("torch's current stream and XLA's, each for what it is given",),
+        held=(),
+        copies=tuple(copies),
+        allocator=f"that of {other}",
+        workspace_bytes=None if other == "jax" else 0,
+        algorithm=f"{_called(function._function)}, on arrays of {other}",
     )
 
 
