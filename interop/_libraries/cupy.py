@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from interop import _core
 from interop._core import Array
@@ -20,6 +24,24 @@ def _take(cupy: Any, array: Array, stream: int | None) -> Any:
     return import_into("CuPy", array, lambda: cupy.from_dlpack(export))
 
 
+def _borrow(cupy: Any, array: Array) -> Any:
+    dtype, cuda = _DTYPES[array.dtype], cupy.cuda
+    shape = array.shape
+    size = math.prod(shape) * dtype.itemsize
+    memory = cuda.UnownedMemory(_core.address_of(array), size, array, cuda.runtime.getDevice())
+    return cupy.ndarray(shape, dtype, cuda.MemoryPointer(memory, 0))
+
+
+_DTYPES = {
+    name: np.dtype(name)
+    for name in (
+        "bool",
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+
+
 class _Named:
     """A stream by its handle, as CuPy takes it. What named the stream is kept as long."""
 
@@ -31,6 +53,16 @@ class _Named:
 
 
 def _stream_of(cupy: Any, device: int, handle: int, named_by: Any) -> Any:
+    return _known(cupy, device, handle) if named_by is None else _made(cupy, device, handle, named_by)
+
+
+@functools.lru_cache(maxsize=64)
+def _known(cupy: Any, device: int, handle: int) -> Any:
+    """Return the stream of a handle, which the object does not own."""
+    return _made(cupy, device, handle, None)
+
+
+def _made(cupy: Any, device: int, handle: int, named_by: Any) -> Any:
     streams = cupy.cuda.Stream
     if handle in (1, 2):  # CuPy's own objects, by which its pool knows these streams
         return streams.null if handle == 1 else streams.ptds
@@ -39,8 +71,15 @@ def _stream_of(cupy: Any, device: int, handle: int, named_by: Any) -> Any:
     return cupy.cuda.ExternalStream(handle, device)  # which CuPy 14 deprecates
 
 
+def _on(cupy: Any, device: int, handle: int, named_by: Any) -> contextlib.AbstractContextManager[Any]:
+    if cupy.cuda.runtime.getDevice() == device:
+        stream: contextlib.AbstractContextManager[Any] = _stream_of(cupy, device, handle, named_by)
+        return stream
+    return _on_device(cupy, device, handle, named_by)
+
+
 @contextlib.contextmanager
-def _on(cupy: Any, device: int, handle: int, named_by: Any) -> Iterator[None]:
+def _on_device(cupy: Any, device: int, handle: int, named_by: Any) -> Iterator[None]:
     with cupy.cuda.Device(device), _stream_of(cupy, device, handle, named_by):
         yield
 
@@ -78,6 +117,7 @@ LIBRARY = Library(
     module="cupy",
     owns=lambda cupy, x: isinstance(x, cupy.ndarray),
     take=_take,
+    borrow=_borrow,
     install="pip install 'interop-dlpack[cu13]' (or [cu12])",
     on_host=False,
     to_device=lambda cupy, array, device: cupy.asarray(array),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from typing import Any
@@ -24,6 +25,10 @@ def _take(torch: Any, array: Array, stream: int | None) -> Any:
     if stream is None and device[0] == CUDA:  # torch says on which it takes it
         return import_into("torch", array, lambda: torch.from_dlpack(export))
     return import_into("torch", array, lambda: torch.from_dlpack(export.__dlpack__(max_version=(1, 0))))
+
+
+def _borrow(torch: Any, array: Array) -> Any:
+    return torch.from_dlpack(array.__dlpack__(stream=-1 if array.device != "cpu" else None, max_version=(1, 0)))
 
 
 # ---- promotion ----
@@ -64,7 +69,13 @@ def _on(torch: Any, device: int, handle: int, named_by: Any) -> Any:
         return torch.cuda.stream(named_by)
     if handle == 1:  # of which torch takes no handle
         return torch.cuda.stream(torch.cuda.default_stream(device))
-    return torch.cuda.stream(torch.cuda.ExternalStream(handle, device))
+    return torch.cuda.stream(_external(torch, device, handle))
+
+
+@functools.lru_cache(maxsize=64)
+def _external(torch: Any, device: int, handle: int) -> Any:
+    """Return the stream of a handle, which the object does not own."""
+    return torch.cuda.ExternalStream(handle, device)
 
 
 # ---- CUDA graphs ----
@@ -111,6 +122,7 @@ LIBRARY = Library(
     module="torch",
     owns=lambda torch, x: isinstance(x, torch.Tensor),
     take=_take,
+    borrow=_borrow,
     install="pip install 'interop-dlpack[torch]'",
     to_device=lambda torch, array, device: torch.from_numpy(array).to(device),
     to_numpy=lambda x: x.cpu().numpy(),

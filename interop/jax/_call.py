@@ -21,7 +21,7 @@ from interop._libraries.jax import keeping
 from interop._operations.promotion import numpy_dtype
 from interop._streams import StreamLike
 from interop.jax import _placement
-from interop.jax._callee import ARRAY, Callee
+from interop.jax._callee import ARRAY, Callee, inline
 from interop.jax._partition import vary_alike
 from interop.jax._primitive import CALL_TARGET, require_target, run_primitive
 from interop.jax._raised import exception_of
@@ -53,8 +53,8 @@ def call(
     ----------
     function : callable
         Called with an `interop.Array` in place of each array, and the other arguments as they are. With
-        `interop.adapt` it gets its own library's arrays. XLA calls it on a thread of its own, each time that it
-        enqueues the program, so its values must follow from its arguments alone.
+        `interop.adapt` it gets its own library's arrays. XLA calls it each time that it enqueues the program, on any
+        thread, so its values must follow from its arguments alone.
     *args, **kwargs : arrays of JAX or NumPy, other values, and pytrees of these
         Arrays are read-only in `function`. Other values can be hashed, as those of a program do not change.
     out : jax.ShapeDtypeStruct, or a pytree of such
@@ -83,7 +83,8 @@ def call(
         outside `jax.shard_map`.
     jax.errors.JaxRuntimeError
         `function` raised, or returned other results than `out` says. The error has the traceback;
-        `interop.jax.exception_of` finds the exception. A call of concrete arrays that learns of it raises it itself.
+        `interop.jax.exception_of` finds the exception. A call of concrete arrays raises that one, where `function`
+        has run by then.
 
     Notes
     -----
@@ -250,12 +251,18 @@ def _compiled(**params: Any) -> Callable[..., list[jax.Array]]:
 
 
 def _run(*operands: jax.Array, callee: Callee, **params: Any) -> Any:
+    inline.raised = None
     try:
-        return run_primitive(callee.label, _compiled(callee=callee, **params), *operands)
+        made = run_primitive(callee.label, _compiled(callee=callee, **params), *operands)
     except jax.errors.JaxRuntimeError as error:
         raised = exception_of(error)
         if raised is None:
             raise
+    else:
+        raised = inline.raised
+        if raised is None:
+            return made
+    inline.raised = None
     raise raised  # with its own cause and traceback
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import sys
+import threading
 import weakref
 from typing import Any, NoReturn
 
@@ -13,12 +15,11 @@ import jax.core
 import jax.extend.core
 import numpy as np
 
-from interop import _core
 from interop._core import Array
-from interop._libraries.arrays import is_array
 from interop.jax import _raised
+from interop.jax._lent import Result, lent_to
 
-__all__ = ["Callee", "run"]
+__all__ = ["ARRAY", "Callee", "inline", "run"]
 
 _set_current_trace: Any = getattr(jax.extend.core, "set_current_trace", None)
 if _set_current_trace is None:  # JAX 0.8 and 0.9
@@ -36,10 +37,11 @@ class Callee:
 
     def __init__(
         self, label: str, function: Any, in_tree: Any, values: tuple[Any, ...], out_tree: Any, takes_out: bool
-    ):
-        self.label, self.function, self.takes_out = label, function, takes_out
-        self._in_tree, self._values, self._out_tree = in_tree, values, out_tree
-        self._has_one_result = jax.tree_util.treedef_is_leaf(out_tree)
+    ) -> None:
+        self.label, self.function = label, function
+        self._in_tree, self._values = in_tree, values
+        self._result = Result(label, out_tree, takes_out)
+        self._lent = lent_to(label, function)
         self._made_of = (function, in_tree, tuple(map(_identity, values)), out_tree)
         try:
             self._hash = hash(self._made_of)
@@ -48,6 +50,8 @@ class Callee:
                 f"{label}: {error}; accepted: a function, and arguments that are no arrays, that can be hashed, as "
                 "JAX keeps what it compiles by them"
             ) from None
+        if self._lent is not None:
+            self._lent.check(*self._arguments([ARRAY] * values.count(ARRAY)), ARRAY)
         self.key = f"{_PROCESS}-{next(_numbers)}"
 
     def keep(self) -> None:
@@ -63,49 +67,26 @@ class Callee:
     def __repr__(self) -> str:
         return self.label
 
-    def __call__(self, inputs: list[Array], outputs: list[Array]) -> None:
-        """Call the function, and leave its results in `outputs`."""
-        arrays = iter(inputs)
-        values = [next(arrays) if x is ARRAY else x for x in self._values]
+    def __call__(self, gpu: int, stream: int, inputs: list[Array], outputs: list[Array]) -> None:
+        """Call the function on this stream of a GPU (-1: the host), and leave its results in `outputs`."""
+        lent = self._lent
+
+        def in_its_library() -> bool:
+            try:
+                converted, outs = [*map(lent.take, inputs)], [*map(lent.take, outputs)]  # type: ignore[union-attr]
+            except Exception:
+                return False  # `interop.adapt` says in its words what the library does not take
+            self._result.of(lent.function, *self._arguments(converted), outs, outputs)  # type: ignore[union-attr]
+            return True
+
+        if lent is None or not lent.serves(gpu) or not lent.on(gpu, stream, in_its_library):
+            self._result.of(self.function, *self._arguments(inputs), outputs, outputs)
+
+    def _arguments(self, arrays: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        rest = iter(arrays)
+        values = [next(rest) if x is ARRAY else x for x in self._values]
         args, kwargs = jax.tree_util.tree_unflatten(self._in_tree, values)
-        if not self.takes_out:
-            self._store(self.function(*args, **kwargs), outputs)
-            return
-        out = outputs[0] if self._has_one_result else jax.tree_util.tree_unflatten(self._out_tree, outputs)
-        result = self.function(*args, **kwargs, out=out)
-        if result is not None and result is not out:
-            self._store(result, outputs)
-
-    def _store(self, result: Any, outputs: list[Array]) -> None:
-        if self._has_one_result:
-            self._store_one("the result", result, outputs[0])
-            return
-        try:
-            leaves = self._out_tree.flatten_up_to(result)
-        except (ValueError, TypeError) as error:
-            raise TypeError(
-                f"{self.label}: the result is {_core.shown(result)}; accepted: arrays in the structure of out, "
-                f"{self._out_tree}"
-            ) from error
-        for k, (leaf, out) in enumerate(zip(leaves, outputs, strict=True)):
-            self._store_one(f"result {k}", leaf, out)
-
-    def _store_one(self, name: str, y: Any, out: Array) -> None:
-        """Copy a result to the memory that XLA has for it, in stream order."""
-        if y is out:
-            return
-        if isinstance(y, np.generic):
-            y = np.asarray(y)  # which NumPy returns in place of an array with no dimensions
-        if not is_array(y):
-            raise TypeError(f"{self.label}: {name} is {_core.type_name(y)}; accepted: an array")
-        view = _core.asarray(y, self.label, None, name)
-        given = f"{view.dtype} of shape {view.shape} on {view.device}"
-        accepted = f"{out.dtype} of shape {out.shape} on {out.device}"
-        if view.dtype != out.dtype:
-            raise TypeError(f"{self.label}: {name} is {given}; accepted: what out says, {accepted}")
-        if view.shape != out.shape or view.device != out.device:
-            raise ValueError(f"{self.label}: {name} is {given}; accepted: what out says, {accepted}")
-        _core.copyto(out, view, None, self.label, "out", name)
+        return args, kwargs
 
 
 #: Stands for an array among the arguments.
@@ -160,7 +141,12 @@ def _named(error: BaseException) -> BaseException:
 # ---- what XLA calls ----
 
 
-def run(key: str, inputs: list[Array], outputs: list[Array]) -> str | None:
+_NOTHING = contextlib.nullcontext()  # on the host JAX shows its own memory, and no guard sees that
+#: `raised`: what was raised in this thread; who runs a program in it may ask.
+inline = threading.local()
+
+
+def run(key: str, gpu: int, stream: int, inputs: list[Array], outputs: list[Array]) -> str | None:
     """Call the function of that key. Return the text of its exception, None where there is none."""
     callee = _callees.get(key)
     if callee is None:
@@ -168,17 +154,19 @@ def run(key: str, inputs: list[Array], outputs: list[Array]) -> str | None:
             "interop.jax.call: the program calls a function of another process, or one that is gone; accepted: a "
             "program that this process has compiled"
         )
+    copies = jax.transfer_guard_device_to_host("disallow_explicit") if gpu >= 0 else _NOTHING
     torch = sys.modules.get("torch")
     is_recorded = getattr(torch, "is_grad_enabled", None)  # a module that is being imported may lack it
     records = is_recorded is not None and is_recorded()
     if records:
-        torch.set_grad_enabled(False)  # type: ignore[union-attr]
+        torch._C._set_grad_enabled(False)  # type: ignore[union-attr]
     try:
-        with _set_current_trace(_NO_JAX), jax.transfer_guard_device_to_host("disallow_explicit"):
-            callee(inputs, outputs)
+        with _set_current_trace(_NO_JAX), copies:
+            callee(gpu, stream, inputs, outputs)
     except BaseException as error:  # XLA's thread has nobody else to tell
-        return _raised.keep(callee.label, _named(error))
+        inline.raised = _named(error)
+        return _raised.keep(callee.label, inline.raised)
     finally:
         if records:
-            torch.set_grad_enabled(True)  # type: ignore[union-attr]
+            torch._C._set_grad_enabled(True)  # type: ignore[union-attr]
     return None

@@ -111,6 +111,14 @@ void bind_convert(nb::module_& m) {
       .def_prop_ro("__cuda_array_interface__", &Export::cai,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
                    "Array.__cuda_array_interface__, ready on that stream.");
+  m.def(
+      "address_of",
+      [](const Array& array) {
+        array.check_address();
+        return reinterpret_cast<uintptr_t>(array.data);
+      },
+      nb::arg("array"), nb::sig("def address_of(array: Array) -> int"),
+      "Where the elements are, in no order with the work on them.");
   m.def("readable_by", &readable_by, nb::arg("array"), nb::arg("device_type"),
         nb::sig("def readable_by(array: Array, device_type: int) -> int | None"),
         "The index of the host (DLPack's type 1: 0) or the CUDA device (2) that can read the array where it is, or "

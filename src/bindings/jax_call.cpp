@@ -27,7 +27,7 @@ namespace {
 
 constexpr const char* kFunction = "interop.jax.call";
 
-/// Calls the function of a key with arrays; returns None, or a text that says what it raised.
+/// Calls the function of a key, on a stream of a GPU, with arrays; returns None, or a text that says what it raised.
 const exchange::Lookup kRun("interop.jax._callee", "run");
 
 /// Takes the memory back when the call is over, whichever way that happens.
@@ -89,7 +89,8 @@ ffi::Error run(std::string_view key, int gpu, cudaStream_t stream, const ffi::Re
   const nb::list outputs = arrays_of(results, false, lent, [](ffi::Result<ffi::AnyBuffer> x) { return *x; });
   std::optional<exchange::WorkingStream> working;
   if (gpu >= 0) working.emplace(gpu, stream);
-  const nb::object said = kRun.get()(nb::str(key.data(), key.size()), inputs, outputs);
+  const nb::object said =
+      kRun.get()(nb::str(key.data(), key.size()), gpu, reinterpret_cast<uintptr_t>(stream), inputs, outputs);
   if (working) working->finish();
   if (said.is_none()) return ffi::Error::Success();
   return ffi::Error(ffi::ErrorCode::kInternal, exchange::text_of(said));

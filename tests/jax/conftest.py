@@ -7,6 +7,8 @@ import functools
 import pytest
 from helpers import jax_operators
 
+import interop
+
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def place(request, jax):
@@ -29,3 +31,14 @@ def ops(operators_at, place, jax):
     operators = operators_at(place)
     with jax.enable_x64(True):
         yield operators
+
+
+@pytest.fixture
+def call(jax):
+    return interop.jax.call
+
+
+@pytest.fixture
+def like(jax):
+    """Return the description of an array of that shape and dtype."""
+    return lambda shape, dtype="float32": jax.ShapeDtypeStruct(shape, dtype)
