@@ -146,7 +146,7 @@ class Graph:
     def __init__(self, capture: _core.Capture, pool: GraphPool, stream: Any) -> None:
         self._capture = capture
         self.pool = pool
-        self.stream = _Stream(capture.stream, stream)
+        self.stream: Any = _Stream(capture.stream, stream)
         self.device = pool.device
         self._kept: list[Any] = []
         self._recording: Recording | None = None
@@ -174,7 +174,6 @@ class Graph:
         from interop._libraries.base import Capturing
 
         capture = self._capture
-        capturing = Capturing(capture=capture, stream=self.stream, pool=self.pool._of, kept=self._kept)
         self._absent = _not_loaded()
         for library in libraries:
             current = functools.partial(library.streams.current, library.module, capture.device)
@@ -184,6 +183,9 @@ class Graph:
                     "a block outside that capture"
                 )
             self._currents.append(current)
+            if library.captures.stream is not None:
+                self.stream = library.captures.stream(library.module, capture.device, self.stream)
+        capturing = Capturing(capture=capture, stream=self.stream, pool=self.pool._of, kept=self._kept)
         self._outside.enter_context(_NoCollection())
         recording: Recording = _Driver(capture)
         for library in libraries:
