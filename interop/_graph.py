@@ -152,6 +152,7 @@ class Graph:
         self._recording: Recording | None = None
         self._currents: list[Callable[[], int]] = []  # the current streams of the libraries, torch's first
         self._is_used = self._is_captured = False
+        self._replaying = threading.Lock()
         self._absent: list[Target] = []  # what was not imported before the block
 
     # ---- the capture ----
@@ -175,6 +176,7 @@ class Graph:
 
         capture = self._capture
         self._absent = _not_loaded()
+        self._currents = []
         for library in libraries:
             current = functools.partial(library.streams.current, library.module, capture.device)
             if _core.is_capturing(current(), capture.device):
@@ -276,14 +278,15 @@ class Graph:
         else:
             on = currents[0] if currents else capture.own_stream()
         others = [other for other in currents if other != on]
-        for other in others:
-            _core.wait_stream(on, other, capture.device)
-        capture.before(on)
-        recording.replay(on, bool(currents) and on == currents[0])
-        capture.after(on)
-        if stream is None:
+        with self._replaying:
             for other in others:
-                _core.wait_stream(other, on, capture.device)
+                _core.wait_stream(on, other, capture.device)
+            capture.before(on)
+            recording.replay(on, bool(currents) and on == currents[0])
+            capture.after(on)
+            if stream is None:
+                for other in others:
+                    _core.wait_stream(other, on, capture.device)
 
     def reset(self) -> None:
         """Drop the graph, and the memory of arrays that are gone, once its replays are done; the host does not wait."""
