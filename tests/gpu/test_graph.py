@@ -267,7 +267,8 @@ def test_a_replay_waits_for_work_on_interops_arrays_and_they_for_it(torch):
 def test_what_waits_for_interops_arrays_is_refused_by_name():
     x = interop.ones((N, N), "float32")
     with interop.graph() as g:
-        for read in (x[0, 0].item, x.tolist, lambda: repr(x)):
+        assert "no values: " in repr(x)
+        for read in (x[0, 0].item, x.tolist):
             with pytest.raises(
                 ValueError, match="the host cannot wait for an interop.Array .* captured into a CUDA graph"
             ):
