@@ -146,12 +146,13 @@ class Graph:
     def __init__(self, capture: _core.Capture, pool: GraphPool, stream: Any) -> None:
         self._capture = capture
         self.pool = pool
-        self.stream = _Stream(capture.stream, stream)
+        self.stream: Any = _Stream(capture.stream, stream)
         self.device = pool.device
         self._kept: list[Any] = []
         self._recording: Recording | None = None
         self._currents: list[Callable[[], int]] = []  # the current streams of the libraries, torch's first
         self._is_used = self._is_captured = False
+        self._replaying = threading.Lock()
         self._absent: list[Target] = []  # what was not imported before the block
 
     # ---- the capture ----
@@ -174,8 +175,8 @@ class Graph:
         from interop._libraries.base import Capturing
 
         capture = self._capture
-        capturing = Capturing(capture=capture, stream=self.stream, pool=self.pool._of, kept=self._kept)
         self._absent = _not_loaded()
+        self._currents = []
         for library in libraries:
             current = functools.partial(library.streams.current, library.module, capture.device)
             if _core.is_capturing(current(), capture.device):
@@ -184,6 +185,9 @@ class Graph:
                     "a block outside that capture"
                 )
             self._currents.append(current)
+            if library.captures.stream is not None:
+                self.stream = library.captures.stream(library.module, capture.device, self.stream)
+        capturing = Capturing(capture=capture, stream=self.stream, pool=self.pool._of, kept=self._kept)
         self._outside.enter_context(_NoCollection())
         recording: Recording = _Driver(capture)
         for library in libraries:
@@ -274,14 +278,15 @@ class Graph:
         else:
             on = currents[0] if currents else capture.own_stream()
         others = [other for other in currents if other != on]
-        for other in others:
-            _core.wait_stream(on, other, capture.device)
-        capture.before(on)
-        recording.replay(on, bool(currents) and on == currents[0])
-        capture.after(on)
-        if stream is None:
+        with self._replaying:
             for other in others:
-                _core.wait_stream(other, on, capture.device)
+                _core.wait_stream(on, other, capture.device)
+            capture.before(on)
+            recording.replay(on, bool(currents) and on == currents[0])
+            capture.after(on)
+            if stream is None:
+                for other in others:
+                    _core.wait_stream(other, on, capture.device)
 
     def reset(self) -> None:
         """Drop the graph, and the memory of arrays that are gone, once its replays are done; the host does not wait."""

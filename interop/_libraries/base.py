@@ -103,6 +103,8 @@ class Captures:
     within: Callable[[Any, Capturing], AbstractContextManager[Any]]
     #: (module, capturing): of a library that must itself begin and end a capture of its work.
     recording: Callable[[Any, Capturing], Recording] | None = None
+    #: (module, device, stream): of a library that takes none but its own, such a stream, which others take, too.
+    stream: Callable[[Any, int, Any], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

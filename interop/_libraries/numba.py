@@ -71,6 +71,14 @@ class _Allocate:
         return memory
 
 
+def _stream(cuda: Any, device: int, stream: Any) -> Any:
+    with cuda.gpus[device]:
+        own = cuda.external_stream(stream.ptr)
+    own.cuda_stream = own.ptr = stream.ptr  # by which torch and CuPy know one
+    own.named_by = stream
+    return own
+
+
 @contextlib.contextmanager
 def _captured(cuda: Any, capturing: Capturing) -> Iterator[None]:
     # Numba has no current stream to be told: kernels are given the capture's. Its memory is no pool's: what the block
@@ -109,5 +117,5 @@ LIBRARY = Library(
         device_of=lambda x: _core.asarray(x, FUNCTION).__dlpack_device__()[1],
         within=lambda cuda, device: cuda.gpus[device],
     ),
-    captures=Captures(takes_part=lambda cuda: cuda.is_available(), within=_captured),
+    captures=Captures(takes_part=lambda cuda: cuda.is_available(), within=_captured, stream=_stream),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import warnings
@@ -104,9 +105,13 @@ class _Recording:
         # given another, which is empty.
         self._capture.drop()
         self._capture.begin()
-        with warnings.catch_warnings():
+        with (
+            warnings.catch_warnings(),
+            contextlib.suppress(RuntimeError),
+        ):  # of what torch has ended, and not instantiated
             warnings.simplefilter("ignore")  # that it is empty
             self._graph.capture_end()
+        self._capture.drop()
         self._graph.reset()
 
     def replay(self, stream: int, is_current: bool) -> None:

@@ -38,6 +38,18 @@ class Capture {
     });
   }
 
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  ~Capture() {
+    replays_->close();
+    try {
+      const cuda::DeviceGuard guard(device_);
+      exec_.reset();
+    } catch (...) {
+      // A driver that has shut down, or a broken context: the graph goes with them.
+    }
+  }
+
   int device() const { return device_; }
   int64_t stream() const { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(stream_)); }
 

@@ -162,7 +162,7 @@ def test_a_graph_that_is_dropped_in_flight_ends_its_replay(torch, cupy):
         del y
     stream = torch.cuda.Stream()
     synchronize()
-    delay(stream.cuda_stream)
+    delay(stream.cuda_stream, device.COLLECTION_MS)
     g.replay(stream=stream)
     del g
     gc.collect()
@@ -214,7 +214,7 @@ def test_first_calls_are_captured(torch, cupy):
         y = fresh(x, 1000)
         z = expression(cupy.from_dlpack(y))
         f = cupy.fft.fft(z)
-        w = z @ z
+        w = interop.matmul(z, z)  # CuPy itself refuses to capture what cuBLAS does
     cupy.fft.config.get_plan_cache().clear()
     x.fill_(2)
     g.replay()
@@ -264,19 +264,15 @@ def test_a_replay_waits_for_work_on_interops_arrays_and_they_for_it(torch):
     assert y[3, 3].item() == 8  # the host waits for the replay
 
 
-def test_what_waits_for_interops_arrays_is_refused_by_name(torch):
+def test_what_waits_for_interops_arrays_is_refused_by_name():
     x = interop.ones((N, N), "float32")
-    y = torch.ones(N, N, device="cuda")
     with interop.graph() as g:
-        for read in (
-            x[0, 0].item,
-            x.tolist,
-            lambda: np.from_dlpack(x.to(memory="pinned")),
-            lambda: interop.copy(y).item,
-        ):
-            with pytest.raises(ValueError, match="capture"):
+        assert "no values: " in repr(x)
+        for read in (x[0, 0].item, x.tolist):
+            with pytest.raises(
+                ValueError, match="the host cannot wait for an interop.Array .* captured into a CUDA graph"
+            ):
                 read()
-            break
         with pytest.raises(ValueError, match="interop.add: execution is given, and .* is being captured"):
             interop.add(ONES, ONES, execution="cuda")
         z = interop.add(x, x)
@@ -408,7 +404,7 @@ def test_without_torch(cupy, tmp_path):
         with interop.graph() as g:
             assert cupy.cuda.get_current_stream().ptr == int(g.stream) != before.ptr
             assert not gc.isenabled()
-            y = add_one(x @ x, 4096)
+            y = add_one(interop.matmul(x, x), 4096)
             z = interop.add(mine, y)
             temporary = y * 2
             del temporary
@@ -425,9 +421,9 @@ def test_without_torch(cupy, tmp_path):
             assert all((j == 7).all() for j in junk)
         try:
             with interop.graph() as failing:
-                x.sum().get()
-        except Exception as error:
-            print(type(error).__name__, error.__notes__)
+                cupy.cuda.get_current_stream().synchronize()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            assert "the capture failed with this call" in error.__notes__[0]
         else:
             raise AssertionError
         with interop.graph() as again:

@@ -123,7 +123,8 @@ void Array::make_wait_for_uses(cudaStream_t waiter) const {
   if (work->is_fresh && waiter == work->stream) return;  // one of ours: no other stream ever has its handle
   const cuda::DeviceGuard guard(gpu);
   note_allocation(*work);
-  const std::uint64_t capture = work->last_use || !work->graphs.empty() ? cuda::capture_id(waiter) : 0;
+  const bool is_used = work->last_use || !work->graphs.empty() || !work->lent.empty();
+  const std::uint64_t capture = is_used ? cuda::capture_id(waiter) : 0;
   if (capture && Replays::of_capture(capture)) return;  // each replay waits, for all that comes before it
   for (cudaStream_t theirs : work->lent) cuda::wait_stream(waiter, theirs);
   for (const std::shared_ptr<Replays>& graph : work->graphs) graph->make_wait(waiter);
@@ -173,6 +174,7 @@ void Array::used_on(cudaStream_t used, unsigned waited_for) {
   const bool captures = capture != 0;
   if (!is_behind_all && captures && w.last_use) return;  // the other thread's use, of which no capture can become part
   if (!is_behind_all && w.last_use && w.stream != used) w.last_use->make_wait(used);
+  Replays::forget_done(w);
   w.is_of_one_stream = w.is_of_one_stream && used == w.stream && !captures;
   w.is_fresh = false;
   w.stream = used;

@@ -16,11 +16,6 @@ std::map<std::uint64_t, Replays*>& captures() {
   return *all;
 }
 
-/// A graph that is gone, and whose last replay is done, is no longer waited for.
-bool is_over(const std::shared_ptr<Replays>& graph) {
-  return graph.use_count() == 1 && (!graph->last() || graph->last()->done());
-}
-
 }  // namespace
 
 std::shared_ptr<Replays> Replays::of_capture(std::uint64_t id) {
@@ -29,6 +24,14 @@ std::shared_ptr<Replays> Replays::of_capture(std::uint64_t id) {
 }
 
 Replays::~Replays() { end(); }
+
+void Replays::forget_done(Work& work) {
+  if (work.graphs.empty()) return;
+  const auto is_over = [](const std::shared_ptr<Replays>& graph) {
+    return graph->is_gone_ && (!graph->last_ || graph->last_->done());
+  };
+  work.graphs.erase(std::remove_if(work.graphs.begin(), work.graphs.end(), is_over), work.graphs.end());
+}
 
 void Replays::begin(cudaStream_t stream) {
   id_ = cuda::capture_id(stream);
@@ -44,7 +47,7 @@ void Replays::end() {
 void Replays::note(const std::shared_ptr<Work>& work) {
   std::vector<std::shared_ptr<Replays>>& graphs = work->graphs;
   if (std::any_of(graphs.begin(), graphs.end(), [&](const auto& graph) { return graph.get() == this; })) return;
-  graphs.erase(std::remove_if(graphs.begin(), graphs.end(), is_over), graphs.end());
+  forget_done(*work);
   graphs.push_back(shared_from_this());
   works_.push_back(work);
 }
@@ -74,6 +77,11 @@ void Replays::after(cudaStream_t stream) {
   for (const std::weak_ptr<Work>& weak : works_) {
     if (const std::shared_ptr<Work> work = weak.lock()) work->last_use = nullptr;  // the replay has waited for it
   }
+}
+
+void Replays::close() {
+  is_gone_ = true;
+  works_.clear();
 }
 
 void Replays::make_wait(cudaStream_t waiter) const {

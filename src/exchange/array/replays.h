@@ -20,6 +20,8 @@ class Replays : public std::enable_shared_from_this<Replays> {
   static std::shared_ptr<Replays> of_capture(std::uint64_t id);
 
   ~Replays();
+  /// `work` no longer knows the graphs that are gone, and whose last replay is done.
+  static void forget_done(Work& work);
   /// From now on the capture of `stream` is this graph's, until `end`.
   void begin(cudaStream_t stream);
   void end();
@@ -34,12 +36,15 @@ class Replays : public std::enable_shared_from_this<Replays> {
   void after(cudaStream_t stream);
   /// `waiter` waits for the last replay, if there was any.
   void make_wait(cudaStream_t waiter) const;
+  /// There will be no more replays.
+  void close();
   /// The event behind the last replay; null if there was none.
   const std::shared_ptr<const cuda::Event>& last() const { return last_; }
 
  private:
   std::uint64_t id_ = 0;
   cudaStream_t captured_ = nullptr;
+  bool is_gone_ = false;
   std::vector<std::weak_ptr<Work>> works_;
   std::shared_ptr<const cuda::Event> last_;
   cudaStream_t stream_ = nullptr;  // of the last replay
