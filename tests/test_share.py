@@ -20,6 +20,7 @@ from helpers.processes import Other, OtherError
 import interop
 from interop._memory import opener
 from interop._memory import owner as owners
+from interop._memory.board import Board
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such memory")
 
@@ -362,7 +363,7 @@ def test_what_others_have_open_is_kept_until_they_give_it_back_or_end(monkeypatc
     owner = owners.started_owner()
     before = owner.counts()
     monkeypatch.setattr(owners._core, "Shared", lambda array: _PlayedShared())
-    token = owner.add("x", interop.zeros(1, "int64", memory="host"))
+    token, _ = owner.add("x", interop.zeros(1, "int64", memory="host"))
     connections = [opener._Connection(owner.address) for _ in range(2)]
     for connection in (*connections, connections[0]):
         answer, fd = connection.ask(token)
@@ -381,13 +382,80 @@ def test_what_others_have_open_is_kept_until_they_give_it_back_or_end(monkeypatc
     assert eventually(lambda: owner.counts() == before)
 
 
+def test_openers_look_at_the_board_and_do_not_wait(monkeypatch):
+    owner = owners.started_owner()
+    before = owner.counts()
+    monkeypatch.setattr(owners._core, "Shared", lambda array: _PlayedShared())
+    token, slot = owner.add("x", interop.zeros(1, "int64", memory="host"))
+    connection = opener._Connection(owner.address)
+    assert connection.look(slot, token) == connection.ask(token)[0]
+    assert eventually(lambda: owner.counts() == (before[0] + 1, before[1] + 2))
+    assert connection.look(slot, bytes(16)) is connection.look(-1, token) is connection.look(5000, token) is None
+    # What is announced is not dropped until that is told, or nobody is left who could.
+    assert connection._board.announce(slot, token) is not None
+    owner.close(token)
+    assert connection.look(slot, token) is None
+    for _ in range(2):
+        connection.tell(owners.GIVE_BACK + token)
+    assert eventually(lambda: owner.counts() == (before[0] + 1, before[1]))
+    connection.tell(owners.LEASE + token)
+    assert eventually(lambda: owner.counts() == (before[0] + 1, before[1] + 1))
+    del connection
+    assert eventually(lambda: owner.counts() == before)
+    assert slot == owner.add("y", interop.zeros(1, "int64", memory="host"))[1]
+
+
+def test_an_opener_that_ends_between_announcing_and_telling(monkeypatch):
+    owner = owners.Owner()  # to which nobody else is connected
+    monkeypatch.setattr(owners._core, "Shared", lambda array: _PlayedShared())
+    token, slot = owner.add("x", interop.zeros(1, "int64", memory="host"))
+    connection = opener._Connection(owner.address)
+    connection._board.announce(slot, token)
+    owner.close(token)
+    assert owner.counts() == (1, 0)
+    del connection
+    assert eventually(lambda: owner.counts() == (0, 0))
+
+
+def test_a_full_board_is_done_without(monkeypatch):
+    board = Board()
+    try:
+        slots = [board.place(bytes([i % 256, i // 256]) * 8, b"answer") for i in range(1025)]
+        assert sorted(slots) == [-1, *range(1024)]
+        assert board.announce(slots[7], bytes([7, 0]) * 8) == (b"answer", False)
+        assert board.is_announced(slots[7])
+        board.settle(slots[7])
+        board.note_passed(slots[7])
+        assert board.announce(slots[7], bytes([7, 0]) * 8) == (b"answer", True)
+        board.settle_all(slots[7])
+        board.close(slots[7])
+        assert not board.is_announced(slots[7])
+        board.clear(slots[7])
+        assert board.announce(slots[7], bytes([7, 0]) * 8) is None
+        assert board.place(bytes(16), bytes(1024)) == -1
+        assert board.place(bytes(16), b"other") == slots[7]
+    finally:
+        os.close(board.fd)
+
+
+def test_integers_are_added_to_where_they_are():
+    memory = bytearray(8)
+    assert interop._core.fetch_add(memory, 4, -1) == 0
+    assert memory == bytes(4) + b"\xff" * 4
+    for offset in (1, 6, 8):
+        with pytest.raises(BufferError, match=r"^interop: no integer of 32 bits is at that place of the buffer$"):
+            interop._core.fetch_add(memory, offset, 1)
+    with pytest.raises(BufferError):
+        interop._core.fetch_add(b"read-only", 0, 1)
+
+
 # ---- who may open ----
 
 
 def test_a_wrong_token_opens_nothing(other):
     with interop.share(shared_array([1])) as h:
-        restore, (version, address, token, *facts) = h.__reduce__()
-        forged = restore(version, address, bytes([token[0] ^ 1]) + token[1:], *facts)
+        restore, (version, address, slot, token, *facts) = h.__reduce__()
+        forged = restore(version, address, slot, bytes([token[0] ^ 1]) + token[1:], *facts)
         with pytest.raises(OtherError, match="does not share it any more"):
             other.run("interop.open(h)", h=forged)
 
@@ -413,6 +481,7 @@ def test_nonsense_ends_a_connection_and_nothing_else(other):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
                 stranger.settimeout(20)
                 stranger.connect("\0" + h._address)
+                assert stranger.recv(100) == owners.GREETING
                 stranger.send(message)
                 assert stranger.recv(100) == b""
         assert other.run("result = interop.open(h).tolist()", h=h) == [3]
