@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from interop import _core
@@ -122,7 +123,9 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     CudaError
         CUDA fails.
     OSError
-        The system has no local sockets, or no file descriptors left.
+        The system has no file descriptors left, or forbids local sockets.
+    NotImplementedError
+        The system is not Linux.
 
     Notes
     -----
@@ -133,7 +136,7 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     The other process gets all of the allocation that the array lies in: of torch and CuPy, a block of their pool with
     other arrays in it. It can read and write all of that, whatever the array.
 
-    Linux alone. The first call starts a thread that answers the other processes.
+    The first call starts a thread that answers the other processes.
 
     Examples
     --------
@@ -143,10 +146,12 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     ...     interop.open(h) is x  # in the same process
     True
     """
-    from interop._memory.owner import started_owner
-
+    if sys.platform != "linux":
+        raise NotImplementedError(f"interop.share: this system is {sys.platform}; accepted: Linux")
     if not isinstance(copy, bool):
         raise TypeError(f"interop.share: copy is {shown(copy)}; accepted: True or False")
+    from interop._memory.owner import started_owner
+
     array = _core.asarray(x, "interop.share")
     if copy:
         x = array = shareable_copy(array)
