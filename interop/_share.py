@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from interop import _core
@@ -38,10 +39,11 @@ class SharedHandle:
         Where the array is in the process that shared it, such as "cuda:0", or "cpu".
     """
 
-    __slots__ = ("__weakref__", "_address", "_owner", "_pid", "_started", "_token", "device", "dtype", "shape")
+    __slots__ = ("__weakref__", "_address", "_owner", "_pid", "_slot", "_started", "_token", "device", "dtype", "shape")
 
     _owner: Owner | None
     _address: str
+    _slot: int
     _token: bytes
     _pid: int
     _started: str | None
@@ -68,7 +70,7 @@ class SharedHandle:
             self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        facts = (self._address, self._token, self._pid, self._started, self.shape, self.dtype, self.device)
+        facts = (self._address, self._slot, self._token, self._pid, self._started, self.shape, self.dtype, self.device)
         return _restored, (_VERSION, *facts)
 
     def __repr__(self) -> str:
@@ -79,7 +81,8 @@ class SharedHandle:
 def _made(owner: Owner | None, *facts: Any) -> SharedHandle:
     handle = object.__new__(SharedHandle)
     handle._owner = owner
-    handle._address, handle._token, handle._pid, handle._started, handle.shape, handle.dtype, handle.device = facts
+    handle._address, handle._slot, handle._token, handle._pid, handle._started, *shown = facts
+    handle.shape, handle.dtype, handle.device = shown
     return handle
 
 
@@ -100,9 +103,9 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     Parameters
     ----------
     x : array of any library
-        Device memory: of cuMemAlloc, as torch, CuPy, JAX and Numba have it by default; of interop's own pool; or made
-        to be shared, by cuMemCreate or a pool. Host memory: an array of ``interop.empty(..., shared=True)``, or a view
-        of one. Any strides.
+        Device memory: of cuMemAlloc, as torch, CuPy and Numba have it by default; of interop's own pool; or made to be
+        shared by file descriptors, by cuMemCreate, as JAX has it by default, or a pool. Host memory: an array of
+        ``interop.empty(..., shared=True)``, a view of one, or another library's array on it. Any strides.
     copy : bool
         Share a copy, in memory of interop's own that can be shared, whatever `x` lies in.
 
@@ -120,7 +123,9 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     CudaError
         CUDA fails.
     OSError
-        The system has no local sockets, or no file descriptors left.
+        The system has no file descriptors left, or forbids local sockets.
+    NotImplementedError
+        The system is not Linux.
 
     Notes
     -----
@@ -131,7 +136,7 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     The other process gets all of the allocation that the array lies in: of torch and CuPy, a block of their pool with
     other arrays in it. It can read and write all of that, whatever the array.
 
-    Linux alone. The first call starts a thread that answers the other processes.
+    The first call starts a thread that answers the other processes.
 
     Examples
     --------
@@ -141,16 +146,18 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     ...     interop.open(h) is x  # in the same process
     True
     """
-    from interop._memory.owner import started_owner
-
+    if sys.platform != "linux":
+        raise NotImplementedError(f"interop.share: this system is {sys.platform}; accepted: Linux")
     if not isinstance(copy, bool):
         raise TypeError(f"interop.share: copy is {shown(copy)}; accepted: True or False")
+    from interop._memory.owner import started_owner
+
     array = _core.asarray(x, "interop.share")
     if copy:
         x = array = shareable_copy(array)
     owner = started_owner()
-    token = owner.add(x, array)
-    return _made(owner, owner.address, token, owner.pid, owner.started, array.shape, array.dtype, array.device)
+    token, slot = owner.add(x, array)
+    return _made(owner, owner.address, slot, token, owner.pid, owner.started, array.shape, array.dtype, array.device)
 
 
 @named("interop.open")
@@ -223,7 +230,7 @@ def open(  # noqa: A001 - what it does to a handle
     else:
         from interop._memory.opener import take
 
-        array = take(h._address, h._token, h._pid, h._started)
+        array = take(h._address, h._slot, h._token, h._pid, h._started)
     return converted(function, array, target, handle, "h")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import json
 import os
 import secrets
@@ -22,11 +23,14 @@ from typing import Any
 
 from interop import _core
 from interop._core import Array
+from interop._memory.board import Board
 
 __all__ = [
     "CLOSED",
     "FAILED",
     "GIVE_BACK",
+    "GREETING",
+    "LEASE",
     "OPEN",
     "TAKE",
     "TIMEOUT",
@@ -37,9 +41,11 @@ __all__ = [
     "user_of",
 ]
 
-# A request is one of these two and the token. The answer to the first is one of the others; of what is taken there
-# follow the length of the event's handle, in a byte, the handle, and the description.
-OPEN, GIVE_BACK = b"o", b"b"
+# What comes first, with the board. A request is one of the next three and the token: to open an array, that it has been
+# opened by the board, and that it is given back. The answer to the first of them is one of the others. What follows
+# `TAKE` is the length of the event's handle, in a byte, the handle, and the description.
+GREETING = b"interop"
+OPEN, LEASE, GIVE_BACK = b"o", b"l", b"b"
 TAKE, CLOSED, FAILED = b"t", b"c", b"f"
 
 TIMEOUT = 60  # seconds, for the other side to answer
@@ -81,6 +87,12 @@ class _Entry:
         ).encode()  # fmt: skip
         self.is_open = True  # may others open it?
         self.leases = 0  # that others have
+        self.slot = -1  # of the board
+
+    def answer(self) -> bytes:
+        """Return what is said of it, with the event that is yet to be waited for."""
+        event = self.shared.event() or b""
+        return b"".join((TAKE, bytes([len(event)]), event, self.description))
 
 
 class Owner:
@@ -91,6 +103,8 @@ class Owner:
         self.started = started_at(self.pid)
         self.address = f"interop-{self.pid}-{secrets.token_hex(16)}"
         self._entries: dict[bytes, _Entry] = {}
+        self._closed: set[bytes] = set()  # of these, those that others have open
+        self._board = Board()
         self._lock = threading.RLock()  # a collection may close a handle in the middle
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind("\0" + self.address)
@@ -102,13 +116,16 @@ class Owner:
 
     # ---- for the process itself ----
 
-    def add(self, x: Any, array: Array) -> bytes:
-        """Share an array; BufferError where its memory is this process's alone."""
+    def add(self, x: Any, array: Array) -> tuple[bytes, int]:
+        """Share an array; return its token and slot. BufferError where its memory is this process's alone."""
         entry = _Entry(x, array, _core.Shared(array))
         token = secrets.token_bytes(16)
+        answer = entry.answer()
         with self._lock:
             self._entries[token] = entry
-        return token
+            if entry.is_leased:  # of host memory the pages are to be sent, each time
+                entry.slot = self._board.place(token, answer)
+        return token, entry.slot
 
     def find(self, token: bytes) -> Any:
         """Return what was shared; None if it is not open."""
@@ -119,9 +136,14 @@ class Owner:
     def close(self, token: bytes) -> None:
         """Let nobody open it any more, and forget it once nobody has it open."""
         with self._lock:
-            if entry := self._entries.get(token):
-                entry.is_open = False
-                entry.x = None
+            entry = self._entries.get(token)
+            if entry is None or not entry.is_open:
+                return
+            entry.is_open = False
+            entry.x = None
+            if entry.slot >= 0:
+                self._board.close(entry.slot)
+            self._closed.add(token)
             self._drop_unused(token)
 
     def counts(self) -> tuple[int, int]:
@@ -140,14 +162,21 @@ class Owner:
         _left.append(self._entries)
         self._entries = {}
         self._lock = threading.RLock()
+        os.close(self._board.fd)
         self._selector.close()
         for each in (self._listener, *self._leases):
             os.close(each.detach())  # not shut down: the connection goes on
 
     def _drop_unused(self, token: bytes) -> None:
         entry = self._entries.get(token)
-        if entry and not entry.is_open and entry.leases == 0:
-            del self._entries[token]
+        if entry is None or entry.is_open or entry.leases > 0:
+            return
+        if entry.slot >= 0:
+            if self._board.is_announced(entry.slot):
+                return
+            self._board.clear(entry.slot)
+        self._closed.discard(token)
+        del self._entries[token]
 
     # ---- the thread ----
 
@@ -170,6 +199,11 @@ class Owner:
             connection.close()
             return
         connection.settimeout(TIMEOUT)
+        try:
+            socket.send_fds(connection, [GREETING], [self._board.fd])
+        except OSError:
+            connection.close()
+            return
         self._leases[connection] = collections.Counter()
         self._selector.register(connection, selectors.EVENT_READ)
 
@@ -178,12 +212,15 @@ class Owner:
         try:
             message = connection.recv(64)
             request, token = message[:1], message[1:]
-            if request == GIVE_BACK:
+            if request == OPEN:
+                self._give(connection, token)
+            elif request == LEASE:
+                self._lease(connection, token)
+            elif request == GIVE_BACK:
                 self._give_back(connection, token)
-                return True
-            if request != OPEN:
+            else:
                 return False
-            self._give(connection, token)
+            self._sweep()
         except OSError:
             return False
         return True
@@ -198,16 +235,31 @@ class Owner:
                 entry.leases += 1
                 self._leases[connection][token] += 1
         try:
-            event = entry.shared.event() or b""
+            answer = entry.answer()
         except _core.CudaError as error:
             self._give_back(connection, token)
             connection.send(FAILED + str(error).encode())
             return
-        answer = [TAKE, bytes([len(event)]), event, entry.description]
-        if entry.shared.fd >= 0:
-            socket.send_fds(connection, answer, [entry.shared.fd])
-        else:
-            connection.sendmsg(answer)
+        socket.send_fds(connection, [answer], [entry.shared.fd] if entry.shared.fd >= 0 else [])
+
+    def _lease(self, connection: socket.socket, token: bytes) -> None:
+        """Make a lease of what was announced on the board."""
+        with self._lock:
+            entry = self._entries.get(token)
+            if entry is None or entry.slot < 0 or not self._board.is_announced(entry.slot):
+                return
+            entry.leases += 1
+            self._leases[connection][token] += 1
+            self._board.settle(entry.slot)
+            with contextlib.suppress(_core.CudaError):
+                if entry.shared.event() is None:
+                    self._board.note_passed(entry.slot)
+
+    def _sweep(self) -> None:
+        """Forget what was closed, and was not forgotten as somebody had announced that he would open it."""
+        with self._lock:
+            for token in [*self._closed]:
+                self._drop_unused(token)
 
     def _give_back(self, connection: socket.socket, token: bytes, count: int = 1) -> None:
         with self._lock:
@@ -223,6 +275,12 @@ class Owner:
         for token, count in self._leases[connection].items():
             self._give_back(connection, token, count)
         del self._leases[connection]
+        if not self._leases:  # nobody is left who could make a lease of it
+            with self._lock:
+                for entry in self._entries.values():
+                    if entry.slot >= 0:
+                        self._board.settle_all(entry.slot)
+        self._sweep()
         self._selector.unregister(connection)
         connection.close()
 

@@ -91,7 +91,7 @@ std::string device_uuid(int) { unavailable(); }
 std::optional<int> find_device(const std::string&) { unavailable(); }
 FileDescriptor::FileDescriptor(int fd) : fd_(fd) {}
 FileDescriptor::~FileDescriptor() = default;
-SharedMemory share_memory(const void*, std::size_t, const std::string&) { unavailable(); }
+SharedMemory share_memory(const void*, const std::string&) { unavailable(); }
 SharedEvent::SharedEvent(cudaStream_t) { unavailable(); }
 SharedEvent::~SharedEvent() = default;
 std::optional<ShareHandle> SharedEvent::handle() const { unavailable(); }

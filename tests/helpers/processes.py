@@ -11,6 +11,10 @@ import traceback
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
+import interop
+
 _TESTS = str(Path(__file__).resolve().parents[1])
 _TIMEOUT = 120  # seconds, for all that is done there
 
@@ -63,6 +67,19 @@ class Other:
         self._process.stdout.close()
         self._watchdog.cancel()
         assert self._was_killed or error[0] is not None or status == 0, f"the other process ended with {status}"
+
+
+def shared_array(values: Any, dtype: str | None = None) -> interop.Array:
+    """Return an array on the host that can be shared, with these values."""
+    values = np.asarray(values)
+    array = interop.empty(values.shape, dtype or values.dtype, memory="host", shared=True)
+    array[...] = interop.asarray(values).astype(array.dtype)
+    return array
+
+
+def entries(folder: str) -> int:
+    """Return how many files a folder has."""
+    return len(list(Path(folder).iterdir()))
 
 
 def serve() -> None:

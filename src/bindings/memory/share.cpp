@@ -95,7 +95,7 @@ void Shared::share_device(const Array& array) {
   const ByteRange range = byte_range(array.tensor());
   if (range.begin == range.end) return;
   const char* const names[] = {"ipc", "pool", "pages"};
-  memory_ = cuda::share_memory(reinterpret_cast<const void*>(range.begin), range.end - range.begin, kLabel);
+  memory_ = cuda::share_memory(reinterpret_cast<const void*>(range.begin), kLabel);
   by_ = names[static_cast<int>(memory_.by)];
   offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array.data) - memory_.base);
   const cudaStream_t stream = cuda::own_stream();
@@ -198,9 +198,11 @@ nb::object open_device(const Layout& layout, const std::string& owner, cuda::Sha
   const cuda::DeviceGuard guard(device);
   auto opened = std::make_unique<Opened>();
   opened->lease = nb::borrow(lease);
-  {
+  try {
     const nb::gil_scoped_release no_gil;
     opened->memory.emplace(owner, memory, device);
+  } catch (const cuda::NeedsFile&) {
+    return nb::none();
   }
   exchange::Operand operand;
   operand.function = "interop.open";
@@ -235,6 +237,21 @@ nb::object open_shared(const std::string& owner, const std::string& by, uintptr_
   memory.pool = pool;
   memory.handle = handle_of(handle);
   return open_device(layout, owner, std::move(memory), device, event, lease);
+}
+
+/// Throws BufferError where the buffer has no such aligned integer.
+uint32_t fetch_add(nb::handle memory, size_t offset, int64_t amount) {
+  Py_buffer buffer{};
+  if (PyObject_GetBuffer(memory.ptr(), &buffer, PyBUF_WRITABLE) != 0) nb::raise_python_error();
+  auto* const address = static_cast<char*>(buffer.buf) + offset;
+  const bool is_there = offset + sizeof(uint32_t) <= static_cast<size_t>(buffer.len) &&
+                        reinterpret_cast<uintptr_t>(address) % alignof(uint32_t) == 0;
+  const uint32_t was = is_there ? __atomic_fetch_add(reinterpret_cast<uint32_t*>(address),
+                                                     static_cast<uint32_t>(amount), __ATOMIC_SEQ_CST)
+                                : 0;
+  PyBuffer_Release(&buffer);
+  if (!is_there) throw BufferError("interop: no integer of 32 bits is at that place of the buffer");
+  return was;
 }
 
 }  // namespace
@@ -276,8 +293,15 @@ void bind_share(nb::module_& m) {
       nb::sig("def open_shared(owner: str, by: str, base: int, bytes: int, pool: int, handle: bytes, fd: int, uuid: "
               "bytes, dtype: "
               "str, shape: typing.Sequence[int], strides: typing.Sequence[int], offset: int, read_only: bool, event: "
-              "bytes | None, lease: object) -> Array"),
-      "An array that another process described so. Takes over `fd`; `lease` is dropped once the memory is unmapped.");
+              "bytes | None, lease: object) -> Array | None"),
+      "An array that another process described so. Takes over `fd`; `lease` is dropped once the memory is unmapped. "
+      "None "
+      "where the memory is not mapped yet, and that takes an `fd` which was not given.");
+  m.def(
+      "fetch_add", [](nb::handle memory, size_t offset, int64_t amount) { return fetch_add(memory, offset, amount); },
+      nb::arg("memory"), nb::arg("offset"), nb::arg("amount"),
+      nb::sig("def fetch_add(memory: typing.Any, offset: int, amount: int) -> int"),
+      "Adds to an unsigned integer of 32 bits in a buffer, at once for all processes; returns what it was.");
 }
 
 }  // namespace interop::bindings

@@ -142,7 +142,7 @@ void share_by_pages(SharedMemory& memory, const void* data, const std::string& l
 
 }  // namespace
 
-SharedMemory share_memory(const void* data, std::size_t bytes, const std::string& label) {
+SharedMemory share_memory(const void* data, const std::string& label) {
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
   if (attribute<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED, data)) {
@@ -156,7 +156,9 @@ SharedMemory share_memory(const void* data, std::size_t bytes, const std::string
                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   if (const auto pool = attribute<CUmemoryPool>(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, data)) {
     if (!has_fd) {
-      refuse(label, "memory of a pool that was not made to be shared (cudaMallocAsync, or an allocator on it)");
+      refuse(label,
+             "memory of a pool that was not made to be shared (cudaMallocAsync, or an allocator on it), or another "
+             "process's already");
     }
     memory.by = SharedBy::pool;
     share_by_pool(memory, pool, label);
@@ -165,17 +167,15 @@ SharedMemory share_memory(const void* data, std::size_t bytes, const std::string
     share_by_ipc(memory, label);
   } else if (has_fd) {
     memory.by = SharedBy::pages;
-    const auto begin = reinterpret_cast<std::uintptr_t>(data);
-    memory.base = attribute<std::uintptr_t>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, data);
-    memory.bytes = attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, data);
-    if (begin < memory.base || begin + bytes > memory.base + memory.bytes) {
-      refuse(label, "memory of several allocations of cuMemCreate, as torch's expandable segments are");
+    const auto whole = attribute<std::size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, data);
+    if (whole != attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, data)) {
+      refuse(label,
+             "memory of addresses that allocations of cuMemCreate come to and go from, as torch's expandable segments "
+             "are (PYTORCH_ALLOC_CONF=expandable_segments:False)");
     }
     share_by_pages(memory, data, label);
   } else {
-    refuse(label,
-           "memory of cuMemCreate that was not made to be shared, as torch's expandable segments are "
-           "(PYTORCH_ALLOC_CONF=expandable_segments:False), or another process's already");
+    refuse(label, "memory of cuMemCreate that was not made to be shared, or another process's already");
   }
   return memory;
 }
@@ -197,6 +197,8 @@ SharedEvent::SharedEvent(cudaStream_t stream) {
     check(api.cuEventRecord(event, stream), "recording an event");
     return;
   }
+  if (event) api.cuEventDestroy(event);
+  event_ = nullptr;
   if (is_earlier_error(status)) check(status, "making an event that other processes wait for");
   check(api.cuStreamSynchronize(stream), "waiting for a stream");
 }
@@ -341,6 +343,7 @@ OpenedMemory::OpenedMemory(const std::string& owner, const SharedMemory& memory,
     : key_(owner, memory.base) {
   Mappings& known = mappings();
   const std::lock_guard<std::mutex> lock(known.mutex);
+  if (memory.by != SharedBy::ipc && !memory.fd && known.all.count(key_) == 0) throw NeedsFile();
   const auto [found, is_new] = known.all.try_emplace(key_, Mapping{memory.by, device, memory.bytes, memory.pool});
   Mapping& mapping = found->second;
   if (is_new) {

@@ -52,9 +52,9 @@ struct SharedMemory {
   std::shared_ptr<const FileDescriptor> fd;  ///< null: there is none
 };
 
-/// The allocation of the `bytes` > 0 from `data` on, which are memory of the current device. Throws BufferError of
-/// `label`, which says what memory that is, where no other process can be given it.
-SharedMemory share_memory(const void* data, std::size_t bytes, const std::string& label);
+/// The allocation that `data` points into, of the current device. Throws BufferError of `label`, which says what memory
+/// that is, where no other process can be given it.
+SharedMemory share_memory(const void* data, const std::string& label);
 
 /// A point in a stream that other processes can wait for.
 class SharedEvent {
@@ -76,11 +76,14 @@ class SharedEvent {
 /// Makes `stream` wait for the point of another process's event.
 void wait_for_shared(const ShareHandle& event, cudaStream_t stream);
 
+/// What mapping an allocation throws that is not mapped yet, and is not described by a handle alone.
+struct NeedsFile {};
+
 /// An allocation of another process, mapped into this one: once for each allocation, as long as one of these lives.
 /// Making and destroying it may wait for the device: without the GIL.
 class OpenedMemory {
  public:
-  /// `owner` names the process that made the memory, and keeps it as long as this lives.
+  /// `owner` names the process that made the memory, and keeps it as long as this lives. Throws NeedsFile, too.
   OpenedMemory(const std::string& owner, const SharedMemory& memory, int device);
   /// No work may use the memory any more.
   ~OpenedMemory();
