@@ -232,7 +232,7 @@ def test_the_package_imports_little():
         "_paths",
     )
     names += ("_autotune", "_copying", "_core", "_creation", "_pools", "_register", "_variables", "_version")
-    names += ("_adapt", "_adopt", "_handles", "_profile")
+    names += ("_adapt", "_adopt", "_handles", "_profile", "_tensor_map")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 
