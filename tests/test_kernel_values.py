@@ -117,6 +117,10 @@ def play(folder, tmp_path):
 
 def test_the_parts_of_an_mdspan_are_where_the_compiler_has_them(play):
     """Pointer last, an extent of 16 bits, one that is static, strides before extents: no order is assumed."""
+    beyond = (
+        "interop.kernel('f'): x has shape (3, 40000) and strides (40000, 1), which its mdspan counts in signed "
+        "integers of 16 bits; accepted: sizes, strides and indices from -32768 to 32767"
+    )
     assert play("""
     measured = [(b"\\x11" * 32, 24, [-1, 2], [4, 8]), (b"\\x22" * 8, 0, [-1, -1], [-1, -1])]
     _kernel.measured = lambda image, parameters, refuse: measured
@@ -131,7 +135,10 @@ def test_the_parts_of_an_mdspan_are_where_the_compiler_has_them(play):
     print(kept(0, "<HhhHhHIQQ")[:-1] == (0x1111, 3, 6, 0x1111, -2, 0x1111, 0x11111111, 0x1111111111111111))
     print(kept(0, "<24xQ")[0] == part == address + 20)
     print(kept(1, "<Q")[0] == y.__cuda_array_interface__["data"][0], kept(2, "<i"))
-    """) == ["True", "True", "True (7,)"]
+    x = interop.empty((3, 40000), "float32")
+    said(f, x, y, 7)
+    said(lambda *args: interop.explain(f, *args), x, y, 7)
+    """) == ["True", "True", "True (7,)", beyond, beyond]
 
 
 def test_a_tensor_map_is_made_once_for_an_array(play):
