@@ -153,13 +153,18 @@ def test_what_is_measured(compiled, std):
 
 
 def test_the_probe_is_no_variable_of_the_kernel(compiled):
-    """Nor are the constants of libcu++: launches of kernels that have variables are ordered with these."""
     cubin, _ = compiled("ours::f<float, 5>")
     assert images.read_cubin(cubin, ValueError).variables == {}
-    cubin, _ = compiled(
-        "ours::f<float, 5>", SOURCE + "__device__ float interop_own; namespace cuda_std { int __device__ x; }"
-    )
-    assert sorted(images.read_cubin(cubin, ValueError).variables) == ["_ZN8cuda_std1xE", "interop_own"]
+
+
+@pytest.mark.parametrize("header", ["cuda/std/complex", "cuda/barrier", "cuda/ptx", "cooperative_groups.h"])
+def test_constants_of_headers_are_no_variables(compiled, header):
+    """Launches of kernels that have variables are ordered with these, by events."""
+    source = f"#include <{header}>\n__global__ void f(int* x) {{}}\n"
+    own = "namespace cuda_std { __device__ int x; }\n__constant__ float interop_own;"
+    assert images.read_cubin(compiled("f", source)[0], ValueError).variables == {}
+    variables = images.read_cubin(compiled("f", source + own)[0], ValueError).variables
+    assert sorted(variables) == ["_ZN8cuda_std1xE", "interop_own"]
 
 
 def test_another_type_than_is_declared(compiled):
