@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
 
 import pytest
 from helpers import machine
@@ -98,6 +100,14 @@ def test_code_that_is_compiled_already():
     ptx = ".version 8.0\n.target sm_80\n.address_size 64\n.entry f(.param .align 8 .b8 f_param_0[16]) { ret; }"
     with pytest.raises(ValueError, match="x is a cuda::std::mdspan, and the code is compiled already, .*interop::View"):
         interop.kernel(ptx, "f", signature="cuda::std::mdspan<float, cuda::std::dextents<int, 2>> x")
+
+
+def test_a_kernel_that_nobody_has_goes():
+    made = interop.kernel("__global__ void f(mdspan<float, dextents<int, 2>> x) {}", "f")
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    assert gone() is None
 
 
 # ---- what is measured ----
