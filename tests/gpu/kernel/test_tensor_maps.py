@@ -216,6 +216,19 @@ def test_on_two_streams(torch):
     assert (z == 4).all()
 
 
+def test_what_is_written_is_waited_for(torch, cupy):
+    """By whoever reads the array next, on another stream."""
+    made = copy_of()
+    y = interop.zeros((64, 64), "float32")
+    made(torch.zeros(64, 64, device="cuda"), y)  # once all is loaded
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x = torch.full((64, 64), 3.0, device="cuda")
+        torch.cuda._sleep(100_000_000)
+        made(x, y)
+    assert (cupy.asarray(y) == 3).all()
+
+
 def test_in_a_graph(torch):
     made = copy_of().returning(y="x")
     x = torch.zeros(64, 64, device="cuda")
