@@ -291,19 +291,20 @@ class Kernel(ArrayFunction):
         self, label: str, name: str, parameters: Sequence[Parameter], refuse: Refuse
     ) -> Callable[[str], _core.LoadedKernel]:
         """Return what loads the kernel for an architecture, and finds what its compiler has made of mdspans."""
+        program = self._program  # the compiled half keeps what this returns, and must not keep the kernel by it
         places = [place for place, p in enumerate(parameters) if p.kind == "mdspan"]
         if not places:
-            return functools.partial(self._program.kernel, label, name)
-        if not self._program.source.text or not isinstance(self._program, Program):
+            return functools.partial(program.kernel, label, name)
+        if not program.source.text or not isinstance(program, Program):
             raise refuse(
                 f"{parameters[places[0]].name} is a cuda::std::mdspan, and the code is compiled already, by a compiler "
                 "that alone knows what is where in it; accepted: the source, or a kernel of pointers or interop::View"
             )
-        self._program.append(name, probe_of(name, places))
+        program.append(name, probe_of(name, places))
 
         def load(architecture: str) -> _core.LoadedKernel:
-            loaded = self._program.kernel(label, name, architecture)
-            return loaded.with_mdspans(measured(self._program.image(label, name, architecture), parameters, refuse))
+            loaded = program.kernel(label, name, architecture)
+            return loaded.with_mdspans(measured(program.image(label, name, architecture), parameters, refuse))
 
         return load
 

@@ -59,6 +59,14 @@ def tensor_map(
     ValueError
         A value is none of these; with `dtype`, a row of `box` has no multiple of 16 bytes, or more than `swizzle`.
 
+    Notes
+    -----
+    What TMA needs of an array is checked in the call of the kernel: an address and strides that are multiples of 16
+    bytes, a last dimension without gaps, at least one element, and a GPU of compute capability 9.0 or later. Nothing is
+    copied to make an array fit.
+
+    In the kernel the coordinates of a box are those of TMA, the fastest dimension first.
+
     Examples
     --------
     >>> import interop

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
 
 import pytest
 from helpers import machine
@@ -81,7 +83,7 @@ def test_the_arguments_of_templates_stand_in_them():
         ("mdspan<float> x", "'x' is an mdspan of no extents"),
         ("mdspan<float, extents<int>> x", "'x' is an mdspan of 0 dimensions; accepted: 1 to 64"),
         ("mdspan<float, dextents<int, 65>> x", "'x' is an mdspan of 65 dimensions"),
-        ("std::mdspan<float, std::dextents<int, 2>> x", "accepted: .*cuda::std::mdspan"),
+        ("std::mdspan<float, std::dextents<int, 2>> x", "'x' is a std::mdspan; accepted: cuda::std::mdspan"),
     ],
 )
 def test_what_is_not_understood(declared, message):
@@ -90,7 +92,7 @@ def test_what_is_not_understood(declared, message):
 
 
 def test_reads_is_not_for_mdspans():
-    with pytest.raises(ValueError, match="'x' is an mdspan, whose type says it.*accepted: .* y"):
+    with pytest.raises(ValueError, match=r"'x' is an mdspan, whose type says it.*accepted: .* \(y\)"):
         parameters("mdspan<float, dextents<int, 2>> x, float* y", reads=("x",))
 
 
@@ -98,6 +100,14 @@ def test_code_that_is_compiled_already():
     ptx = ".version 8.0\n.target sm_80\n.address_size 64\n.entry f(.param .align 8 .b8 f_param_0[16]) { ret; }"
     with pytest.raises(ValueError, match="x is a cuda::std::mdspan, and the code is compiled already, .*interop::View"):
         interop.kernel(ptx, "f", signature="cuda::std::mdspan<float, cuda::std::dextents<int, 2>> x")
+
+
+def test_a_kernel_that_nobody_has_goes():
+    made = interop.kernel("__global__ void f(mdspan<float, dextents<int, 2>> x) {}", "f")
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    assert gone() is None
 
 
 # ---- what is measured ----
@@ -153,13 +163,18 @@ def test_what_is_measured(compiled, std):
 
 
 def test_the_probe_is_no_variable_of_the_kernel(compiled):
-    """Nor are the constants of libcu++: launches of kernels that have variables are ordered with these."""
     cubin, _ = compiled("ours::f<float, 5>")
     assert images.read_cubin(cubin, ValueError).variables == {}
-    cubin, _ = compiled(
-        "ours::f<float, 5>", SOURCE + "__device__ float interop_own; namespace cuda_std { int __device__ x; }"
-    )
-    assert sorted(images.read_cubin(cubin, ValueError).variables) == ["_ZN8cuda_std1xE", "interop_own"]
+
+
+@pytest.mark.parametrize("header", ["cuda/std/complex", "cuda/barrier", "cuda/ptx", "cooperative_groups.h"])
+def test_constants_of_headers_are_no_variables(compiled, header):
+    """Launches of kernels that have variables are ordered with these, by events."""
+    source = f"#include <{header}>\n__global__ void f(int* x) {{}}\n"
+    own = "namespace cuda_std { __device__ int x; }\n__constant__ float interop_own;"
+    assert images.read_cubin(compiled("f", source)[0], ValueError).variables == {}
+    variables = images.read_cubin(compiled("f", source + own)[0], ValueError).variables
+    assert sorted(variables) == ["_ZN8cuda_std1xE", "interop_own"]
 
 
 def test_another_type_than_is_declared(compiled):

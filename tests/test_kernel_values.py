@@ -10,8 +10,8 @@ import textwrap
 import pytest
 from helpers import alone, drivers
 
-#: A launch keeps the first bytes of each parameter and its attributes; a map is written down as it is made, and has a
-#: number.
+#: The sizes of the parameters are those that the test says. A launch keeps their values and its attributes; a map is
+#: written down as it is made, and has a number.
 LAUNCHES = """
 typedef unsigned long long U64;
 int cuLibraryLoadData(void** library, const void* code, void* a, void* b, unsigned c, void* d, void* e, unsigned f) {
@@ -22,9 +22,12 @@ int cuLibraryGetKernel(void** kernel, void* library, const char* name) { *kernel
 int cuKernelGetFunction(void** function, void* kernel) { *function = kernel; return 0; }
 int cuFuncGetAttribute(int* value, int name, void* function) { *value = 0; return 0; }
 int cuFuncSetAttribute(void* function, int name, int value) { return 0; }
-int cuKernelGetParamInfo(void* kernel, size_t i, size_t* offset, size_t* size) { return 500; }
 static unsigned char kept[8][128];
 static int kept_sizes[8];
+int cuKernelGetParamInfo(void* kernel, size_t i, size_t* offset, size_t* size) {
+  *size = i < 8 ? kept_sizes[i] : 0;
+  return *size ? 0 : INVALID_VALUE;
+}
 static char attributes[128];
 void stand_in_sizes(const int* sizes, int count) {
   for (int i = 0; i < 8; ++i) kept_sizes[i] = i < count ? sizes[i] : 0;
@@ -114,6 +117,10 @@ def play(folder, tmp_path):
 
 def test_the_parts_of_an_mdspan_are_where_the_compiler_has_them(play):
     """Pointer last, an extent of 16 bits, one that is static, strides before extents: no order is assumed."""
+    beyond = (
+        "interop.kernel('f'): x has shape (3, 40000) and strides (40000, 1), which its mdspan counts in signed "
+        "integers of 16 bits; accepted: sizes, strides and indices from -32768 to 32767"
+    )
     assert play("""
     measured = [(b"\\x11" * 32, 24, [-1, 2], [4, 8]), (b"\\x22" * 8, 0, [-1, -1], [-1, -1])]
     _kernel.measured = lambda image, parameters, refuse: measured
@@ -128,7 +135,10 @@ def test_the_parts_of_an_mdspan_are_where_the_compiler_has_them(play):
     print(kept(0, "<HhhHhHIQQ")[:-1] == (0x1111, 3, 6, 0x1111, -2, 0x1111, 0x11111111, 0x1111111111111111))
     print(kept(0, "<24xQ")[0] == part == address + 20)
     print(kept(1, "<Q")[0] == y.__cuda_array_interface__["data"][0], kept(2, "<i"))
-    """) == ["True", "True", "True (7,)"]
+    x = interop.empty((3, 40000), "float32")
+    said(f, x, y, 7)
+    said(lambda *args: interop.explain(f, *args), x, y, 7)
+    """) == ["True", "True", "True (7,)", beyond, beyond]
 
 
 def test_a_tensor_map_is_made_once_for_an_array(play):
@@ -195,6 +205,7 @@ def test_the_least_recently_used_map_goes_first(play):
 def test_dtypes_of_maps(play, dtype, number):
     (line,) = play(f"""
     f = interop.kernel("//", "f", signature=f"{{MAP}} m", grid=1, tensor_maps={{"m": interop.tensor_map("x", box=16)}})
+    sizes(128)
     f(interop.empty(64, {dtype!r}))
     print(maps()[0])
     """)
@@ -229,7 +240,7 @@ def test_what_tma_does_not_take(play):
         f"{label}has strides (6, 1), in elements of float32{accepted}multiples of 16 bytes for all dimensions but the "
         "last, such as rows of 8 elements",
         f"{label}has strides (8, 2), in elements{accepted}1 for the last dimension",
-        f"{label}has strides (-8, 1), in elements{accepted}strides above 0, and below 2**40 bytes",
+        f"{label}has strides (-8, 1), in elements{accepted}strides from 0 to below 2**40 bytes",
         f"{label}starts at an address that is not a multiple of 16 bytes, as TMA needs{accepted}an aligned array",
         f"{label}is int8, so that a row of the box has 8 bytes{accepted}a box whose rows are multiples of 16 bytes",
         f"{label}is float64, so that a row of the box has 64 bytes{accepted}with swizzle=32 rows of up to so "
@@ -240,6 +251,7 @@ def test_what_tma_does_not_take(play):
     f = interop.kernel("//", "f", signature=f"{MAP} m", grid=1,
                        tensor_maps={"m": interop.tensor_map("x", box=(2, 8), swizzle=32)})
     x = interop.empty((8, 8), "float32")
+    sizes(128)
     for array in (interop.empty((8, 6), "float32"), x[:, ::2], x[::-1], x[:, 1:], interop.empty((8, 16), "int8"),
                   interop.empty((8, 8), "float64"), interop.empty((8, 8), "complex64")):
         said(f, array)
@@ -254,7 +266,9 @@ def test_a_device_without_tma(play):
     f = interop.kernel("//", "f", signature=f"{MAP} m", grid=1, tensor_maps={"m": interop.tensor_map("x", box=16)})
     g = interop.kernel("//", "g", signature="float* x", grid=1, dependent_launch=True)
     x = interop.empty(64, "float32")
+    sizes(128)
     said(f, x)
+    sizes(8)
     said(g, x)
     """,
         STAND_IN_CAPABILITY="8",
@@ -272,6 +286,7 @@ def test_dependent_launches_say_it_to_the_driver(play):
     f = interop.kernel("//", "f", signature="float* x", grid=1)
     g = interop.kernel("//", "g", signature="float* x", grid=2, dependent_launch=True, cluster=2)
     x = interop.empty(64, "float32")
+    sizes(8)
     for call, named in ((f, {}), (f, {"dependent_launch": True}), (g, {}), (g, {"dependent_launch": False})):
         call(x, **named)
         print(driver.stand_in_attributes().decode())

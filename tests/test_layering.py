@@ -233,7 +233,7 @@ def test_the_package_imports_little():
         "_paths",
     )
     names += ("_autotune", "_copying", "_core", "_creation", "_pools", "_register", "_variables", "_version")
-    names += ("_adapt", "_adopt", "_graph", "_handles", "_profile", "_share")
+    names += ("_adapt", "_adopt", "_graph", "_handles", "_profile", "_share", "_tensor_map")
     assert imported <= {"interop", *(f"interop.{name}" for name in names)}
 
 

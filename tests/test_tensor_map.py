@@ -145,7 +145,7 @@ def test_reads_and_written_agree():
         kernel(f"float* x, {MAP} m", {"m": X._replace(written=True)}, reads=("x",))
     made = kernel(f"float* x, {MAP} m", {"m": X}, reads=("x",))
     assert not made._parameters[0].written
-    with pytest.raises(ValueError, match="'m' is a tensor map, of which interop.tensor_map.*written= says it"):
+    with pytest.raises(ValueError, match="'m' is a tensor map, of which interop.tensor_map.*written=.*says it"):
         kernel(f"float* x, {MAP} m", {"m": X}, reads=("m",))
 
 
@@ -188,3 +188,13 @@ def test_a_first_header_of_cuda_for_nvrtc():
     __global__ void f({MAP} m, cuuint64_t* y) {{ *y = reinterpret_cast<cuuint64_t>(&m); }}"""
     options = _program.compiler_options(None, "f", {})
     nvrtc.compile_source("a test", source, ["f"], options, "sm_90")
+
+
+def test_the_header_of_cuda_itself_where_the_caller_has_made_it_readable(tmp_path):
+    machine.need_libcu()
+    (tmp_path / "stdlib.h").touch()
+    source = f"""#include <cuda.h>
+    static_assert(CUDA_VERSION >= 12000, "");
+    __global__ void f({MAP} m, int* y) {{ *y = CU_TENSOR_MAP_SWIZZLE_128B; }}"""
+    given = {"include_path": str(tmp_path), "device_as_default_execution_space": True}
+    nvrtc.compile_source("a test", source, ["f"], _program.compiler_options(None, "f", given), "sm_90")

@@ -80,7 +80,7 @@ def _text(form: Sequence[int], written: bool) -> str:
 # ---- declarations ----
 
 _MDSPAN = re.compile(
-    r"(?:const )?(?:::)?(?:cuda::std::)?mdspan ?<(?P<arguments>.*)>(?: const)? (?P<name>[A-Za-z_]\w*)", re.DOTALL
+    r"(?:const )?(?:::)?(?P<space>(?:\w+::)*)mdspan ?<(?P<arguments>.*)>(?: const)? (?P<name>[A-Za-z_]\w*)", re.DOTALL
 )
 _NAMESPACE = re.compile(r"^(?:::)?(?:cuda::)?(?:std::)?")
 _TEMPLATE = re.compile(r"(?P<name>\w+) ?<(?P<arguments>.*)>", re.DOTALL)
@@ -99,6 +99,8 @@ def mdspan_of(text: str, refuse: Refuse) -> Parameter | None:
     if found is None:
         return None
     name = found["name"]
+    if found["space"] not in ("", "cuda::std::"):
+        raise refuse(f"{name!r} is a {found['space']}mdspan; accepted: cuda::std::mdspan")
     arguments = [part for part in split_at_commas(found["arguments"]) if part]
     words = arguments[0].split()
     element = " ".join(word for word in words if word != "const")

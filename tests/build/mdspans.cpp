@@ -38,7 +38,7 @@ double first_and_last(nb::handle x) {
   return sum;
 }
 
-void write(nb::handle x) {
+void write_in_silence(nb::handle x) {
   interop::Call call("mdspans.write", {{"x", x}});  // it forgets to say that x is written
   call.mdspan<mdspan<float, dextents<int, 2>>>(0);
 }
@@ -56,7 +56,7 @@ NB_MODULE(mdspans, m) {
   m.def("any", &first_and_last<mdspan<const double, dextents<long long, 2>, layout_stride>>);
   m.def("few", &first_and_last<mdspan<const double, dextents<signed char, 2>, layout_stride>>);
   m.def("fixed", &first_and_last<mdspan<const double, extents<size_t, 3, 4>>>);
-  m.def("write", &write);
+  m.def("write", &write_in_silence);
   m.def("owned", [] {
     interop::array<float, interop::Memory::host> x({2, 3});
     const auto view = x.mdspan<mdspan<float, extents<int, 2, 3>>>();

@@ -62,6 +62,9 @@ __global__ void read(const __grid_constant__ CUtensorMap from, T* y, int row, in
 """
 )
 
+#: The same for an array of one dimension: ROWS is 1, and `row` nothing.
+READ_LINE = READ.replace(".2d.", ".1d.").replace("{%2, %3}", "{%2}").replace("{%1, %2}", "{%1}")
+
 
 def grid_of(shape: tuple[int, int], rows: int, columns: int) -> tuple[int, int]:
     """Return the blocks of `COPY`."""

@@ -113,7 +113,10 @@ class Decision {
     import_arrays(options, only_looks);
     if (given && nb::len(*given) > 0) check_given(*given);
     make_results(shapes);
-    if (kernel.first_map >= 0) check_maps(only_looks);
+    if (kernel.first_map >= 0) {
+      cuda::require_tensor_maps(call_->device(), kernel.label, parameter(kernel.first_map).name.c_str());
+    }
+    if (only_looks && !call_->staged() && !kernel.function) check_values();
     if (!kernel.function) {
       LaunchPlan plan = kernel.plan;
       apply(kernel, plan, options);
@@ -208,14 +211,14 @@ class Decision {
     }
   }
 
-  /// Those of a call that only looks are checked here, the others where they are made.
-  void check_maps(bool only_looks) const {
-    cuda::require_tensor_maps(call_->device(), kernel_.label, parameter(kernel_.first_map).name.c_str());
-    if (!only_looks || call_->staged()) return;
-    for (const KernelParameter& map : kernel_.parameters) {
-      if (map.kind != Kind::map) continue;
-      const char* const name = parameter(map.map_of).name.c_str();
-      cuda::check_tensor_map(map.maps->form(), *tensors_[map.map_of], kernel_.label, name);
+  /// What a call that only looks makes no values of, and so says here.
+  void check_values() const {
+    for (int i = 0; i < count_; ++i) {
+      const KernelParameter& p = parameter(i);
+      if (p.kind == Kind::mdspan) check_mdspan_indices(p.mdspan, *tensors_[i], kernel_.label, p.name.c_str());
+      if (p.kind != Kind::map) continue;
+      const char* const name = parameter(p.map_of).name.c_str();
+      cuda::check_tensor_map(p.maps->form(), *tensors_[p.map_of], kernel_.label, name);
     }
   }
 

@@ -3,6 +3,7 @@
 
 #include <interop/cuda/driver.h>
 #include <interop/error.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <cstring>

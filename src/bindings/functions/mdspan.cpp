@@ -62,12 +62,11 @@ void check_mdspan_form(const MdspanForm& form, const DLTensor& tensor, const cha
 
 void check_mdspan_indices(const MdspanForm& form, const DLTensor& tensor, const char* function, const char* name) {
   const int64_t most = most_index(form), least = least_index(form);
-  int64_t last = 0, largest = 0;  // no overflow: an array has fewer bytes than an int64_t counts
+  int64_t last = 0;  // no overflow: an array has fewer bytes than an int64_t counts
   bool fits = true, is_empty = false;
   for (int d = 0; d < tensor.ndim; ++d) {
     const int64_t size = tensor.shape[d];
     const int64_t stride = form.layout == 'S' ? stride_of(form, tensor, d) : 0;
-    largest = std::max(largest, size);
     fits = fits && size <= most && stride <= most && stride >= least;
     is_empty |= size == 0;
     last += (size > 1 ? size - 1 : 0) * std::max<int64_t>(tensor.strides[d], 0);

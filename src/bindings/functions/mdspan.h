@@ -27,6 +27,9 @@ struct MdspanLayout {
   int data;                           // the place of the pointer in them
   std::vector<int> extents, strides;  // those of each dimension; -1 where a value has none
 };
+inline bool operator==(const MdspanLayout& x, const MdspanLayout& y) {
+  return x.bytes == y.bytes && x.data == y.data && x.extents == y.extents && x.strides == y.strides;
+}
 /// Of each mdspan among the parameters of a kernel, in their order.
 using MdspanLayouts = std::vector<MdspanLayout>;
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers import elements, graphs, libraries, machine
-from helpers.tma_kernels import COPY, READ, grid_of
+from helpers.tma_kernels import COPY, READ, READ_LINE, grid_of
 
 import interop
 
@@ -104,6 +104,29 @@ def test_the_order_in_shared_memory(cupy, swizzle, columns):
     np.testing.assert_array_equal(y.get(), expected.ravel())
 
 
+def test_a_broadcast_dimension(cupy):
+    read = interop.kernel(
+        READ, "read<float, 4, 8>", tensor_maps={"from": interop.tensor_map("x", box=(4, 8))}, grid=1, block=32
+    )
+    row, y = cupy.arange(16, dtype="float32"), cupy.zeros((4, 8), "float32")
+    read(cupy.broadcast_to(row, (6, 16)), y, 2, 4)
+    assert (y == row[4:12]).all()
+    read(cupy.broadcast_to(row, (6, 16)), y, 4, 0)
+    assert (y[:2] == row[:8]).all()
+    assert not y[2:].any()
+
+
+def test_one_dimension(cupy):
+    read = interop.kernel(
+        READ_LINE, "read<int, 1, 64>", tensor_maps={"from": interop.tensor_map("x", box=64)}, grid=1, block=32
+    )
+    x, y = cupy.arange(100, dtype="int32"), cupy.zeros(64, "int32")
+    read(x, y, 0, 60)
+    assert y.tolist() == [*range(60, 100), *[0] * 24]
+    with pytest.raises(ValueError, match=r"accepted for a tensor map: 1 for the last dimension"):
+        read(x[::2], y, 0, 0)
+
+
 @pytest.mark.parametrize(("fill", "beyond"), [("zeros", 0.0), ("nan", np.nan)])
 def test_beyond_the_end(cupy, fill, beyond):
     maps = {"from": interop.tensor_map("x", box=(4, 8), oob_fill=fill)}
@@ -138,8 +161,7 @@ def test_what_tma_does_not_take(cupy):
         (x.ravel()[1:129].reshape(8, 16), ValueError, "x starts at an address that is not a multiple of 16 bytes"),
         (x[:, :14].copy(), ValueError, r"x has strides \(14, 1\), in elements of float32; .* rows of 16 elements"),
         (x.T, ValueError, r"x has strides \(1, 16\), in elements; accepted for a tensor map: 1 for the last"),
-        (x[::-1], ValueError, "strides above 0"),
-        (cupy.broadcast_to(x[:1], (4, 16)), ValueError, "strides above 0"),
+        (x[::-1], ValueError, "strides from 0 to below"),
         (x[:0], ValueError, "x has no elements"),
         (x[0], ValueError, r"x is .* of shape \(16,\)"),
         (x.astype("complex64"), TypeError, "x is complex64; accepted for a tensor map: bool, integers"),
@@ -192,6 +214,19 @@ def test_on_two_streams(torch):
         assert (y == 3).all()
     z = made(torch.full((64, 64), 4.0, device="cuda"))
     assert (z == 4).all()
+
+
+def test_what_is_written_is_waited_for(torch, cupy):
+    """By whoever reads the array next, on another stream."""
+    made = copy_of()
+    y = interop.zeros((64, 64), "float32")
+    made(torch.zeros(64, 64, device="cuda"), y)  # once all is loaded
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x = torch.full((64, 64), 3.0, device="cuda")
+        torch.cuda._sleep(100_000_000)
+        made(x, y)
+    assert (cupy.asarray(y) == 3).all()
 
 
 def test_in_a_graph(torch):
