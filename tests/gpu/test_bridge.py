@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from helpers.device import Side, Snapshot, delay, fill, is_busy, slow_in_jax, synchronize
+from helpers.device import Side, Snapshot, delay, eventually, fill, is_busy, slow_in_jax, synchronize
 from helpers.libraries import on_gpu
 from helpers.races import COUNT, ONES, N
 
@@ -108,13 +108,12 @@ def test_an_argument_may_be_dropped_and_written_over_after_the_call(side, jax, t
         call(torch.ones(N, N, device="cuda"))
         synchronize()
         x = torch.full((N, N), 3.0, device="cuda")
-        pointer = x.data_ptr()
         made = call(x)
         del x
-        y = torch.full((N, N), 7.0, device="cuda")
-        assert y.data_ptr() == pointer  # the memory of `x`, which JAX has yet to read
+        others = [torch.full((N, N), 7.0, device="cuda") for _ in range(20)]
         snapshot.take(made.data_ptr(), side.handle)
     assert np.allclose(snapshot.values(), 6)
+    assert len(others) == 20
 
 
 def test_an_argument_may_be_written_in_place_after_the_call(side, jax, torch):
@@ -134,12 +133,14 @@ def test_a_result_may_be_dropped_while_the_stream_reads_it(side, squares, jax, t
     x, copy = side.make(ONES), side.make(ONES)
     with side.current():
         squares(x)
+        others = [jax.numpy.full((N, N), 5.0)]
+        copy.copy_(x)
         synchronize()
         made = squares(x * 3)
         delay(side.handle)
         copy.copy_(made)
         del made
-        others = [jax.numpy.full((N, N), 5.0) for _ in range(20)]
+        others += [jax.numpy.full((N, N), 5.0) for _ in range(20)]
         jax.block_until_ready(others)
         assert is_busy(side.handle)
     synchronize()
@@ -150,17 +151,20 @@ def test_what_is_kept_for_gradients_is_freed_with_them(squares, torch, jax):
     """As torch frees what it saves; with the result, the graph is there until then."""
     big = torch.ones(1 << 22, device="cuda", requires_grad=True)
     call = interop.bridge(lambda x: jax.numpy.sin(jax.numpy.sin(x)), to="torch")
-    call(big).sum().backward()
-    gc.collect()
-    synchronize()
-    stats = jax.devices("cuda")[0].memory_stats
-    before = stats()["bytes_in_use"]
+
+    def in_use():
+        gc.collect()
+        synchronize()
+        assert eventually(lambda: interop._core.held_count() == 0)
+        return jax.devices("cuda")[0].memory_stats()["bytes_in_use"]
+
+    torch.autograd.grad(call(big).sum(), big)
+    before = in_use()
     made = call(big)
-    assert stats()["bytes_in_use"] > before + big.nbytes
-    made.sum().backward()
-    gc.collect()
-    synchronize()
-    assert stats()["bytes_in_use"] <= before + big.nbytes + (1 << 20)  # the result alone
+    assert in_use() >= before + 2 * big.nbytes  # the result, and what the gradient needs
+    total = made.sum()
+    torch.autograd.grad(total, big)
+    assert in_use() <= before + big.nbytes  # the result alone
 
 
 def test_a_thousand_steps_with_allocations_between(torch, jax):
@@ -218,7 +222,7 @@ def test_what_is_not_compact_is_made_so_on_the_device(make, side, torch, squares
         snapshot.take(made.data_ptr(), side.handle)
         assert is_busy(side.handle)  # a copy by the host would have waited
     assert (snapshot.values() == 9).all()
-    assert bool(interop.explain(squares, x).copies) == (make != "offset")
+    assert interop.explain(squares, x).copies
 
 
 def test_conjugated_and_negated_views(torch, jax):
@@ -280,8 +284,7 @@ def test_jax_waits_for_the_current_stream(side, jax, torch):
     call = interop.bridge(late, to="jax")
     x = jax.numpy.asarray(ONES)
     with side.current():
-        call(x)
-        synchronize()
+        jax.block_until_ready(call(x) + 1)
         made = call(x) + 1
         assert is_busy(side.handle)  # the host has not waited
     assert (np.asarray(made) == 4).all()

@@ -45,7 +45,8 @@ def to_jax(label: str, name: str, x: torch.Tensor) -> Any:
     """Return JAX's array of a tensor's memory, or of a compact copy on its device where JAX cannot take that."""
     x = _exact(x)
     check_width(label, name, name_of(x.dtype))
-    array = _core.asarray(compact(x), label, None, name)
+    x = compact(x)
+    array = _core.asarray(x, label, None, name)
     if _is_unaligned(x, array):
         array = _core.asarray(x.clone(memory_format=torch.contiguous_format), label, None, name)
     try:
@@ -62,7 +63,7 @@ def not_compact(x: torch.Tensor) -> str | None:
         return "is not contiguous in row-major order"
     x = _exact(x)
     if _is_unaligned(x, _core.asarray(x, "interop.explain")):
-        return "is host memory that is not 64-byte aligned"
+        return "is at an address that XLA does not take"
     return None
 
 
@@ -102,7 +103,9 @@ def _exact(x: torch.Tensor) -> torch.Tensor:
 
 
 def _is_unaligned(x: torch.Tensor, array: Any) -> bool:
-    return bool(array.__dlpack_device__()[0] == CPU) and x.data_ptr() % 64 != 0 and x.numel() > 0
+    """Does the memory begin at an address that XLA does not take?"""
+    multiple = 64 if array.__dlpack_device__()[0] == CPU else 16
+    return bool(x.numel() > 0 and x.data_ptr() % multiple != 0)
 
 
 def _said(label: str, name: str, error: Exception) -> str:

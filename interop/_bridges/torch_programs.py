@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from interop._arguments import type_name
-from interop.torch._bridge_arrays import check_width, to_jax, to_torch
+from interop._bridges.arrays import check_width, to_jax, to_torch
 from interop.torch._operator_function import compact
 from interop.torch._tensors import name_of
 
@@ -27,7 +27,7 @@ _Tensors = Sequence[torch.Tensor]
 
 
 class Program:
-    """A function of tensors. It is a `Foreign` of `interop.jax._bridge_primitive`, which says what its methods do."""
+    """A function of tensors. It is a `Foreign` of `interop._bridges.primitive`, which says what its methods do."""
 
     #: The places of arrays that are all mapped where any is.
     whole: frozenset[int] = frozenset()
@@ -84,6 +84,7 @@ class Program:
         return call
 
     def _tensors(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
+        _check_devices(self.label, self.names, arrays)
         return [to_torch(self.label, name, x) for name, x in zip(self.names, arrays, strict=True)]
 
     def _run(self, tensors: _Tensors) -> _Tensors:
@@ -141,6 +142,20 @@ class _Tape:
         with torch.no_grad():
             made = _pull([self.results[k] for k in given], [self.inputs[k] for k in places], [*given.values()])
             return [to_jax(self.label, "a cotangent", compact(x)) for x in made]
+
+
+def _check_devices(label: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
+    for name, x in zip(names, arrays, strict=True):
+        devices = x.sharding.device_set
+        if len(devices) > 1:
+            raise ValueError(
+                f"{label}: {name} is on {len(devices)} devices; accepted: an array on one, or a call in jax.shard_map"
+            )
+        if devices != arrays[0].sharding.device_set:
+            places = [next(iter(y.sharding.device_set)) for y in (arrays[0], x)]
+            raise ValueError(
+                f"{label}: {names[0]} is on {places[0]} and {name} is on {places[1]}; accepted: arrays on one device"
+            )
 
 
 def _pull(results: _Tensors, inputs: _Tensors, cotangents: _Tensors, goes_on: bool = False) -> list[torch.Tensor]:

@@ -14,8 +14,8 @@ import jax
 import torch
 from torch.autograd import forward_ad
 
-from interop.jax._bridge_programs import Program
-from interop.torch._bridge_arrays import Setting, has_torch_dtype, to_jax, to_torch
+from interop._bridges.arrays import Setting, has_torch_dtype, to_jax, to_torch
+from interop._bridges.jax_programs import Program
 from interop.torch._tensors import by_vmap, has_tangent, in_transform, is_batched, outer_levels
 
 __all__ = ["Call"]
