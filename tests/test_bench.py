@@ -362,6 +362,7 @@ def test_overhead_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp
     assert "of which, us: import " in printed
     if (jax := measure.try_import("jax")) and jax_has_cuda(jax):
         assert float(rows[jax_programs.BY_OPERATOR]["ratio"]) > 0
+        assert (jax_programs.BY_CALL in rows) == (measure.try_import("cupy") is not None)
 
 
 @pytest.mark.gpu

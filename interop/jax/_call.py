@@ -156,7 +156,7 @@ def _arguments(label: str, args: Any, kwargs: Any) -> tuple[dict[str, Any], tupl
     operands, values = {}, []
     for (first, *path), x in leaves:
         name = ("args" if first.idx == 0 else "kwargs") + jax.tree_util.keystr(tuple(path))
-        if isinstance(x, jax.Array | np.ndarray):
+        if isinstance(x, jax.Array) or type(x) is np.ndarray:
             _check_dtype(label, name, x)
             operands[name] = x
             values.append(ARRAY)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import secrets
 import sys
 import weakref
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import jax
@@ -119,7 +117,7 @@ def _identity(x: Any) -> Any:
     return (type(x), repr(x), x) if isinstance(x, float | complex | np.generic) else (type(x), x)
 
 
-# ---- what must not be done there ----
+# ---- what must not be done there: an operation, or a copy to the host, which waits ----
 
 
 class _NoJax(jax.core.Trace):
@@ -147,24 +145,16 @@ def _refuse(what: str) -> NoReturn:
 _NO_JAX = _NoJax()
 
 
-@contextlib.contextmanager
-def _surroundings() -> Iterator[None]:
-    """Forbid operations and transfers of JAX's, and have torch record no derivatives."""
-    torch = sys.modules.get("torch")
-    with (
-        _set_current_trace(_NO_JAX),
-        jax.transfer_guard("disallow_explicit"),
-        contextlib.nullcontext() if torch is None else torch.no_grad(),
-    ):
-        try:
-            yield
-        except jax.errors.JaxRuntimeError as error:
-            if "Disallowed" not in str(error):
-                raise
-            raise RuntimeError(
-                f"interop.jax.call: the function has JAX copy an array between host and device: {error}; accepted: the "
-                "copy before interop.jax.call, or after it"
-            ) from error
+def _named(error: BaseException) -> BaseException:
+    """Return the error of a copy that JAX was forbidden, as one that says so; others as they are."""
+    if not isinstance(error, jax.errors.JaxRuntimeError) or "Disallowed" not in str(error):
+        return error
+    named = RuntimeError(
+        f"interop.jax.call: the function has JAX copy an array to the host: {error}; accepted: the copy before "
+        "interop.jax.call, or after it"
+    )
+    named.__cause__ = error
+    return named
 
 
 # ---- what XLA calls ----
@@ -178,9 +168,17 @@ def run(key: str, inputs: list[Array], outputs: list[Array]) -> str | None:
             "interop.jax.call: the program calls a function of another process, or one that is gone; accepted: a "
             "program that this process has compiled"
         )
+    torch = sys.modules.get("torch")
+    is_recorded = getattr(torch, "is_grad_enabled", None)  # a module that is being imported may lack it
+    records = is_recorded is not None and is_recorded()
+    if records:
+        torch.set_grad_enabled(False)  # type: ignore[union-attr]
     try:
-        with _surroundings():
+        with _set_current_trace(_NO_JAX), jax.transfer_guard_device_to_host("disallow_explicit"):
             callee(inputs, outputs)
     except BaseException as error:  # XLA's thread has nobody else to tell
-        return _raised.keep(callee.label, error)
+        return _raised.keep(callee.label, _named(error))
+    finally:
+        if records:
+            torch.set_grad_enabled(True)  # type: ignore[union-attr]
     return None

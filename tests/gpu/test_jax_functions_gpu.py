@@ -11,6 +11,7 @@ import textwrap
 import numpy as np
 import pytest
 from helpers import alone, c_functions
+from helpers.jax_order import A, assert_in_order
 from helpers.kernels import ADD, TRANSPOSE
 
 import interop
@@ -49,9 +50,6 @@ extern "C" cudaError_t on_own(const float* a, const float* b, float* c, int n) {
 ARRAYS = "device const float* a, device const float* b, device float* c, int n"
 DECLARATIONS = f"cudaError_t sum({ARRAYS}, cudaStream_t stream);"
 
-N = 1 << 20
-A = np.arange(N, dtype="float32") % 1024
-
 
 @pytest.fixture
 def gpu(jax):
@@ -63,21 +61,6 @@ def gpu(jax):
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return c_functions.build_cuda(tmp_path_factory.mktemp("load"), "libsum", SOURCE)
-
-
-def slow(jax, x):
-    """Return `x` again, after some hundred milliseconds on the GPU, in memory that held something else before."""
-    half = jax.lax.fori_loop(0, 20000, lambda _, c: c + 1, x)
-    return jax.lax.fori_loop(0, 20000, lambda _, c: c - 1, half)
-
-
-def assert_in_order(jax, call):
-    """What `call` reads is made by XLA just before, and what it makes is read by XLA just after."""
-    f = jax.jit(lambda x: slow(jax, call(slow(jax, x))))
-    x = jax.numpy.asarray(A)
-    assert "callback" not in f.lower(x).compile().as_text()
-    for repeat in range(3):
-        np.testing.assert_array_equal(f(x + repeat), 2 * (A + repeat))
 
 
 # ---- values, and the stream ----

@@ -200,6 +200,11 @@ def test_the_same_call_is_compiled_once(jax, call, like, x):
         (lambda call, like, x: call(double, x, out=3), TypeError, "out is 3; accepted: a jax.ShapeDtypeStruct"),
         (lambda call, like, x: call(double, x), TypeError, "interop.jax.call.*out"),
         (lambda call, like, x: call(double, x, interop.asarray(x), out=like(())), TypeError, r"args\[1\] is interop"),
+        (
+            lambda call, like, x: call(double, np.ma.masked_array([1.0]), out=like(())),
+            TypeError,
+            r"args\[0\] is numpy.ma",
+        ),
         (lambda call, like, x: call(double, x, by=object, y={1}, out=like(())), TypeError, "unhashable type: 'set'"),
         (lambda call, like, x: call(double, x, out=like((), "int4")), TypeError, "out is int4; accepted: bool"),
         (lambda call, like, x: call(double, x, out=like((-1,))), ValueError, "out"),

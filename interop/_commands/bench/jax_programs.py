@@ -1,4 +1,4 @@
-"""Programs of JAX's around one kernel: an operator, and XLA's foreign function call of the same handler, by hand."""
+"""Programs of JAX's around one kernel: an operator, XLA's call of the same handler by hand, and calls of Python."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import interop
 from interop._commands.bench.measure import Candidates
 from interop._functions.identity import content_key
 
-__all__ = ["BY_HAND", "BY_OPERATOR", "by_hand", "calls"]
+__all__ = ["BY_CALL", "BY_CALLBACK", "BY_HAND", "BY_OPERATOR", "by_hand", "calls", "calls_of_python"]
 
 BY_HAND, BY_OPERATOR = "jax.ffi.ffi_call of the handler, jitted", "interop.operator inside jax.jit"
+BY_CALLBACK, BY_CALL = "jax buffer_callback of a CuPy function, jitted", "interop.jax.call of it inside jax.jit"
 _SOURCE = """
 __global__ void scale(const float* x, float by, float* y, long long count) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -37,6 +38,37 @@ def calls(jax: Any) -> Candidates:
         BY_OPERATOR: _repeated(jax, lambda x: operator(x, _BY)),
     }
     return {name: functools.partial(program, x) for name, program in programs.items()}
+
+
+def calls_of_python(jax: Any, cupy: Any) -> Candidates:
+    """Return calls of two programs that have CuPy scale 16 x 16 float32 ten times, into XLA's memory."""
+    x = jax.numpy.asarray(np.random.default_rng(0).random((16, 16), np.float32))
+    by = cupy.float32(_BY)
+
+    def scale(x: Any, out: Any) -> None:
+        cupy.multiply(x, by, out=out)
+
+    def callback(context: Any, out: Any, x: Any) -> None:
+        with cupy.cuda.Stream.from_external(_Stream(context.stream)):
+            scale(cupy.asarray(x), cupy.asarray(out))
+
+    by_jax = importlib.import_module("jax.experimental.buffer_callback").buffer_callback(callback, x)
+    adapted = interop.adapt(scale, "cupy", writes="out")
+    programs = {
+        BY_CALLBACK: _repeated(jax, by_jax),
+        BY_CALL: _repeated(jax, lambda x: interop.jax.call(adapted, x, out=x)),
+    }
+    return {name: functools.partial(program, x) for name, program in programs.items()}
+
+
+class _Stream:
+    """XLA's stream, as CuPy takes it."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
 
 
 def _repeated(jax: Any, call: Callable[[Any], Any]) -> Callable[[Any], Any]:

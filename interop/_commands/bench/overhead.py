@@ -69,7 +69,8 @@ def run(torch: Any) -> Iterable[Row]:
     yield from _contest_rows(contest, "one launch of the kernel of sums, beside these", launch_sum, synchronize)
     kernels = _contest_of_kernels(torch, launch_sum)
     yield from _contest_rows(kernels, "one launch of the kernel of sums, again", launch_sum, synchronize)
-    if programs := _contest_of_programs():
+    programs = _contest_of_programs()
+    if programs and programs.calls:
         yield from _contest_rows(programs, "one launch of the kernel of sums, once more", launch_sum, synchronize)
     yield from _contest_rows(_contest_on_the_host())
     yield from first_calls.run(torch)
@@ -227,12 +228,18 @@ def _contest_of_kernels(torch: Any, launch: Callable[[], float]) -> _Contest:
 
 
 def _contest_of_programs() -> _Contest | None:
-    """Return an operator inside `jax.jit`, beside the same call of XLA's written by hand; None without JAX's CUDA."""
+    """Return calls inside `jax.jit`, beside the same by JAX's own means; None without JAX's CUDA."""
     jax = try_import("jax")
-    if not (jax and jax_has_cuda(jax) and has_compiler()):
+    if not (jax and jax_has_cuda(jax)):
         return None
-    calls, own, peer = jax_programs.calls(jax), jax_programs.BY_OPERATOR, jax_programs.BY_HAND
-    return _Contest(calls, {own: peer})
+    contest = _Contest()
+    if has_compiler():
+        contest.calls.update(jax_programs.calls(jax))
+        contest.peers[jax_programs.BY_OPERATOR] = jax_programs.BY_HAND
+    if cupy := try_import("cupy"):
+        contest.calls.update(jax_programs.calls_of_python(jax, cupy))
+        contest.peers[jax_programs.BY_CALL] = jax_programs.BY_CALLBACK
+    return contest
 
 
 def _nvmath_matmul() -> Any:
