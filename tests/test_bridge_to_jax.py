@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -272,6 +274,37 @@ def test_there_and_back(jax, jnp, torch):
     back = interop.bridge(lambda x: there(x) * x, to="jax")
     x = jnp.arange(3.0)
     assert_close(jax.grad(lambda x: back(x).sum())(x), jax.grad(lambda x: (jnp.sin(x) * x).sum())(x))
+
+
+def test_within_inference_mode(jax, jnp, torch):
+    call = interop.bridge(torch.square, to="jax")
+    with torch.inference_mode():
+        assert call(jnp.full(2, 3.0)).tolist() == [9, 9]
+        assert jax.grad(lambda x: call(x).sum())(jnp.full(2, 3.0)).tolist() == [6, 6]
+
+
+def test_forward_mode_on_several_threads(jax, jnp, torch):
+    """Torch has one level of dual numbers for all of them."""
+
+    def slow(x):
+        time.sleep(0.002)
+        return torch.sin(x)
+
+    call, x, wrong = interop.bridge(slow, to="jax"), jnp.arange(5, dtype="float32"), []  # as other threads are
+
+    def work():
+        for _ in range(20):
+            try:
+                np.testing.assert_allclose(jax.jvp(call, (x,), (x,))[1], x * jnp.cos(x), rtol=1e-5)
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 # ---- random numbers ----

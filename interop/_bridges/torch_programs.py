@@ -54,15 +54,15 @@ class Program:
 
     def compute(self, arrays: Sequence[Any]) -> list[Any]:
         """See `Foreign`."""
-        tensors = self._tensors(arrays)
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # tensors of that mode count no writes
+            tensors = self._tensors(arrays)
             made = self._run(tensors)
-        return self._arrays(tensors, made, [isinstance(x, torch.nn.Parameter) for x in made])
+            return self._arrays(tensors, made, [isinstance(x, torch.nn.Parameter) for x in made])
 
     def record(self, arrays: Sequence[Any], wanted: tuple[int, ...]) -> tuple[list[Any], Any]:
         """See `Foreign`."""
-        tensors = self._tensors(arrays)
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            tensors = self._tensors(arrays)
             inputs = [x.requires_grad_() if place in wanted else x for place, x in enumerate(tensors)]
             made = self._run(inputs)
         return self._arrays(tensors, made, [x.is_leaf for x in made]), _Tape(self.label, inputs, made)
@@ -138,8 +138,8 @@ class _Tape:
         self.label, self.inputs, self.results = label, inputs, results
 
     def __call__(self, cotangents: dict[int, Any], places: Sequence[int]) -> list[Any]:
-        given = {k: to_torch(self.label, "a cotangent", x) for k, x in cotangents.items()}
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
+            given = {k: to_torch(self.label, "a cotangent", x) for k, x in cotangents.items()}
             made = _pull([self.results[k] for k in given], [self.inputs[k] for k in places], [*given.values()])
             return [to_jax(self.label, "a cotangent", compact(x)) for x in made]
 
@@ -339,6 +339,9 @@ class Gradients(_Derivative):
         return self.program.mapped(flags[: self.count], size).gradients(self.count, self.wanted, self.given)
 
 
+_dual_level = threading.RLock()  # torch has one for all threads
+
+
 class Tangents(_Derivative):
     """The tangents of a program's results that are `given`: of its inputs, and of the tangents of the `moved` ones."""
 
@@ -349,14 +352,15 @@ class Tangents(_Derivative):
     def run(self, *tensors: torch.Tensor) -> _Tensors:
         """Return the tangents, by dual numbers; within those of others, which torch does not nest, by gradients."""
         inputs, tangents = [*tensors[: self.count]], tensors[self.count :]
-        if forward_ad._current_level >= 0:  # private to torch
-            return self._by_gradients(inputs, tangents)
-        with forward_ad.dual_level():
-            for place, t in zip(self.moved, tangents, strict=True):
-                inputs[place] = forward_ad.make_dual(inputs[place], t)
-            made = [forward_ad.unpack_dual(x) for x in self._run_again(inputs)]
-        dual = [made[place] for place in self.given]
-        return [torch.zeros_like(x.primal) if x.tangent is None else x.tangent for x in dual]
+        with _dual_level:
+            if forward_ad._current_level < 0:  # private to torch
+                with forward_ad.dual_level():
+                    for place, t in zip(self.moved, tangents, strict=True):
+                        inputs[place] = forward_ad.make_dual(inputs[place], t)
+                    made = [forward_ad.unpack_dual(x) for x in self._run_again(inputs)]
+                dual = [made[place] for place in self.given]
+                return [torch.zeros_like(x.primal) if x.tangent is None else x.tangent for x in dual]
+        return self._by_gradients(inputs, tangents)
 
     def _by_gradients(self, inputs: list[torch.Tensor], tangents: _Tensors) -> _Tensors:
         """Return them as the gradients, by cotangents, of gradients, which are linear in those."""

@@ -330,6 +330,90 @@ def test_a_module_of_torch_in_jax(jax, torch):
         assert np.allclose(np.asarray(grads[name]), p.grad.cpu().numpy(), atol=1e-6)
 
 
+# ---- inside jax.jit ----
+
+
+def test_a_program_is_in_the_order_of_xlas_stream(jax, torch):
+    """The function is called as the program is enqueued; its work, and the delays in it, are on XLA's stream."""
+    streams = []
+
+    def late(x):
+        streams.append(torch.cuda.current_stream().cuda_stream)
+        if type(x) is torch.Tensor:
+            delay(streams[-1], 100)
+        return x * 3
+
+    call = interop.bridge(late, to="jax")
+    program = jax.jit(lambda x: call(x + 1) * call(x * 2) - 1)
+    x = jax.numpy.asarray(ONES)
+    made = program(x)
+    assert (np.asarray(made) == 35).all()
+    assert (np.asarray(program(x * 2) + 1) == 108).all()
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+def test_gradients_in_a_program(jax, torch):
+    def late(x):
+        if type(x) is torch.Tensor:
+            delay(torch.cuda.current_stream().cuda_stream, 50)
+        return torch.sin(x)
+
+    call = interop.bridge(late, to="jax")
+    x = jax.numpy.linspace(0, 1, 50)
+    for transform, expected in (
+        (jax.grad(lambda x: call(x * 2).sum()), 2 * np.cos(2 * np.asarray(x))),
+        (lambda x: jax.jvp(call, (x,), (x,))[1], np.cos(np.asarray(x)) * np.asarray(x)),
+        (jax.grad(lambda x: jax.grad(lambda x: call(x).sum())(x).sum()), -np.sin(np.asarray(x))),
+        (jax.vmap(jax.grad(call)), np.cos(np.asarray(x))),
+    ):
+        np.testing.assert_allclose(np.asarray(jax.jit(transform)(x)), expected, atol=1e-6)
+
+
+def test_a_hundred_steps_of_a_program_with_allocations_between(jax, torch):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).cuda()
+    call = interop.bridge(lambda p, x: torch.func.functional_call(module, p, (x,)), to="jax")
+    params = {name: interop.convert(p.detach().clone(), "jax") for name, p in module.named_parameters()}
+    x = jax.numpy.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    y = x.sum(1)
+
+    @jax.jit
+    def step(params):
+        loss, grads = jax.value_and_grad(lambda p: ((call(p, x)[:, 0] - y) ** 2).mean())(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+    losses = []
+    for k in range(100):
+        params, loss = step(params)
+        losses.append(loss)
+        torch.empty(k * 1000 + 1, device="cuda").fill_(float("nan"))
+        jax.numpy.full(k * 1000 + 1, float("nan"))
+    losses = np.asarray(jax.numpy.stack(losses))
+    assert np.isfinite(losses).all()
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_eight_threads_of_programs(jax, torch):
+    call = interop.bridge(lambda x: torch.sin(x) * x, to="jax")
+    program = jax.jit(jax.grad(lambda x: call(x).sum()))
+    wrong = []
+
+    def work(k):
+        for step in range(20):
+            x = np.float32(k + step)
+            found = float(program(jax.numpy.full(100, x))[7])
+            if abs(found - (np.cos(x) * x + np.sin(x))) > 1e-4 * (1 + abs(x)):
+                wrong.append((k, step, found))
+
+    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+
+
 @pytest.mark.multi_gpu
 def test_torch_on_the_second_gpu(two_cuda_devices, jax, torch):
     x = jax.device_put(np.full(4, 3.0, "float32"), jax.devices("cuda")[1])
