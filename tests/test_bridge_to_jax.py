@@ -6,12 +6,14 @@ On a GPU, in the order of streams: tests/gpu/test_bridge.py.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -226,6 +228,28 @@ def test_reverse_mode_computes_the_function_once(jax, jnp, torch):
     pull(made)
     pull(made)
     assert runs == [[False, True]]
+
+
+def test_what_is_recorded_is_freed_with_what_reads_it(jax, jnp, torch):
+    kept = []
+
+    def f(x):
+        made = torch.sin(x)
+        kept.append(weakref.ref(made))
+        return made * made
+
+    call, x = interop.bridge(f, to="jax"), jnp.ones(3)
+    jax.grad(lambda x: call(x).sum())(x)
+    jax.linearize(call, x)[1](x)
+    _, pull = jax.vjp(call, x)
+    gc.collect()
+    *others, last = [ref() is not None for ref in kept]
+    assert last
+    assert not any(others)
+    assert pull(x)[0].shape == x.shape
+    del pull
+    gc.collect()
+    assert not any(ref() is not None for ref in kept)
 
 
 def test_forward_mode_records_nothing(jax, jnp, torch):

@@ -241,22 +241,29 @@ class Function(Program):
         return leaves
 
     def kinds(self, given: Sequence[Any]) -> list[Any]:
-        """Return what the function returns of tensors that have no memory."""
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        device = "cuda" if torch.cuda.is_available() and jax.default_backend() == "gpu" else "cpu"
-        try:
-            with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-                fakes = [torch.empty(x.shape, dtype=getattr(torch, str(x.dtype)), device=device) for x in given]
-                made = self.run(*fakes)
-        except Exception as error:
+        """Return what the function returns of tensors that have no memory, on a device where it takes such."""
+        is_on_gpu = torch.cuda.is_available() and jax.default_backend() == "gpu"
+        first: Exception | None = None
+        for device in ("cuda", "cpu") if is_on_gpu else ("cpu",):
+            try:
+                made = self._without_memory(given, device)
+                break
+            except Exception as error:
+                first = first or error
+        else:
             raise NotImplementedError(
                 f"{self.label}: what it returns inside jax.jit is found by a call with tensors that have no memory, "
-                f"and that raised {type(error).__name__}: {error}; accepted: operations that torch can trace"
-            ) from error
+                f"and that raised {type(first).__name__}: {first}; accepted: operations that torch can trace"
+            ) from first
         for x in made:
             check_width(self.label, "the result", name_of(x.dtype))
         return [jax.ShapeDtypeStruct(tuple(x.shape), name_of(x.dtype)) for x in made]
+
+    def _without_memory(self, given: Sequence[Any], device: str) -> _Tensors:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            return self.run(*(torch.empty(x.shape, dtype=getattr(torch, str(x.dtype)), device=device) for x in given))
 
     def mapped(self, flags: tuple[bool, ...], size: int) -> Program:
         """See `Foreign`."""

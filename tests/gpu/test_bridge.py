@@ -319,6 +319,20 @@ def test_gradients_of_torch_in_jax_are_in_order(side, jax, torch):
     assert np.allclose(np.asarray(h), 10)
 
 
+def test_what_torch_records_for_jax_is_freed(jax, torch):
+    call = interop.bridge(lambda x: torch.sin(torch.sin(x)), to="jax")
+    x = jax.numpy.ones(1 << 20)
+    jax.block_until_ready(jax.grad(lambda x: call(x).sum())(x))
+    gc.collect()
+    synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(5):
+        jax.block_until_ready(jax.grad(lambda x: call(x).sum())(x))
+    gc.collect()
+    synchronize()
+    assert eventually(lambda: torch.cuda.memory_allocated() <= before)
+
+
 def test_a_module_of_torch_in_jax(jax, torch):
     module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).cuda()
     call = interop.bridge(lambda p, x: torch.func.functional_call(module, p, (x,)), to="jax")
