@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from interop._libraries.known import TARGETS
 from interop.torch._operator_function import compact
 from interop.torch._tensors import exact, name_of
 
-__all__ = ["Setting", "check_width", "has_torch_dtype", "not_compact", "to_jax", "to_torch"]
+__all__ = ["Setting", "check_width", "has_torch", "not_compact", "to_jax", "to_torch"]
 
 _JAX, _TORCH = TARGETS["jax"], TARGETS["torch"]
 
@@ -77,10 +78,11 @@ def to_torch(label: str, name: str, x: Any) -> torch.Tensor:
     return tensor
 
 
-def has_torch_dtype(x: Any) -> bool:
-    """Has torch the dtype of an array of JAX's? It has no keys of random numbers, and no pairs of 4 bits."""
-    kind = getattr(torch, str(x.dtype), None)
-    return isinstance(kind, torch.dtype) and not str(x.dtype).endswith(("int2", "int4"))
+@functools.lru_cache(256)
+def has_torch(dtype: Any) -> bool:
+    """Has torch a dtype of JAX's? It has none of keys of random numbers, and no arrays of 4 bits."""
+    name = str(dtype)
+    return isinstance(getattr(torch, name, None), torch.dtype) and not name.endswith(("int2", "int4"))
 
 
 def check_width(label: str, name: str, dtype: str) -> None:
