@@ -162,6 +162,18 @@ def test_saved_tensors_can_be_moved_by_hooks(torch, jnp):
     assert torch.allclose(x.grad, torch.cos(torch.sin(x)) * torch.cos(x))
 
 
+def test_what_torch_has_no_dtype_of_is_kept_by_jax(torch, jax, jnp):
+    """A key, of which `jax.checkpoint` draws the numbers again."""
+
+    def f(key, x):
+        return jax.checkpoint(lambda x: jnp.sin(x) * jax.random.normal(key, x.shape, x.dtype))(x)
+
+    x, key = torch.linspace(0.5, 1, 5).requires_grad_(), jax.random.key(3)
+    made = interop.bridge(f, to="torch")(key, x)
+    (grad,) = torch.autograd.grad(made.sum(), x)
+    assert torch.allclose(grad, torch.cos(x) * made / torch.sin(x))
+
+
 def test_checkpoints(layer, arguments, torch):
     made = torch.utils.checkpoint.checkpoint(layer, *arguments, use_reentrant=False)
     found = torch.autograd.grad(made.sum(), arguments)
