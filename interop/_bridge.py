@@ -84,9 +84,9 @@ def bridge(function: Callable[..., Any], /, *, to: Literal["torch", "jax"]) -> B
 
 
 def _traced(bridge: Bridge, /, *args: Any, **kwargs: Any) -> Any:
-    from interop.torch import _bridge_tracing  # by torch's compiler, as it traces
+    from interop._bridges import tracing  # by torch's compiler, as it traces
 
-    return _bridge_tracing.call(bridge, args, kwargs)
+    return tracing.call(bridge, args, kwargs)
 
 
 class Bridge:
@@ -112,12 +112,12 @@ class Bridge:
         for library in _FROM:
             TARGETS[library].load_for(self._label)
         if self._to == "torch":
-            from interop.torch._bridge_from_jax import FromJax
+            from interop._bridges.from_jax import FromJax
 
             return FromJax(self._label, self._function)
-        from interop.torch._bridge_to_jax import ToJax
+        from interop._bridges.from_torch import FromTorch
 
-        return ToJax(self._label, self._function, _by_xla)
+        return FromTorch(self._label, self._function, _by_xla)
 
     def __repr__(self) -> str:
         module = getattr(self._function, "__module__", None)

@@ -29,12 +29,25 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(OF_ELEMENTS)
 MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
 MEMORY += ["set_allocator", "zeros", "zeros_like"]
-FUNCTIONS = ["adapt", "adopt", "asarray", "convert", "elementwise", "explain", "graph", "kernel", "load", "matmul"]
+FUNCTIONS = [
+    "adapt",
+    "adopt",
+    "asarray",
+    "bridge",
+    "convert",
+    "elementwise",
+    "explain",
+    "graph",
+    "kernel",
+    "load",
+    "matmul",
+]
 FUNCTIONS += ["open", "operator", "profile", "register", "share", "tensor_map", *MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Adapted",
     "Adopted",
     "Array",
+    "Bridge",
     "CompiledFunction",
     "CudaError",
     "ExplainedArgument",

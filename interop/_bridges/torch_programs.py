@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from interop._arguments import type_name
-from interop.torch._bridge_arrays import check_width, to_jax, to_torch
+from interop._bridges.arrays import check_width, to_jax, to_torch
 from interop.torch._operator_function import compact
 from interop.torch._tensors import name_of
 
@@ -27,7 +27,7 @@ _Tensors = Sequence[torch.Tensor]
 
 
 class Program:
-    """A function of tensors. It is a `Foreign` of `interop.jax._bridge_primitive`, which says what its methods do."""
+    """A function of tensors. It is a `Foreign` of `interop._bridges.primitive`, which says what its methods do."""
 
     #: The places of arrays that are all mapped where any is.
     whole: frozenset[int] = frozenset()
@@ -54,15 +54,15 @@ class Program:
 
     def compute(self, arrays: Sequence[Any]) -> list[Any]:
         """See `Foreign`."""
-        tensors = self._tensors(arrays)
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # tensors of that mode count no writes
+            tensors = self._tensors(arrays)
             made = self._run(tensors)
-        return self._arrays(tensors, made, [isinstance(x, torch.nn.Parameter) for x in made])
+            return self._arrays(tensors, made, [isinstance(x, torch.nn.Parameter) for x in made])
 
     def record(self, arrays: Sequence[Any], wanted: tuple[int, ...]) -> tuple[list[Any], Any]:
         """See `Foreign`."""
-        tensors = self._tensors(arrays)
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            tensors = self._tensors(arrays)
             inputs = [x.requires_grad_() if place in wanted else x for place, x in enumerate(tensors)]
             made = self._run(inputs)
         return self._arrays(tensors, made, [x.is_leaf for x in made]), _Tape(self.label, inputs, made)
@@ -84,6 +84,7 @@ class Program:
         return call
 
     def _tensors(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
+        _check_devices(self.label, self.names, arrays)
         return [to_torch(self.label, name, x) for name, x in zip(self.names, arrays, strict=True)]
 
     def _run(self, tensors: _Tensors) -> _Tensors:
@@ -137,10 +138,24 @@ class _Tape:
         self.label, self.inputs, self.results = label, inputs, results
 
     def __call__(self, cotangents: dict[int, Any], places: Sequence[int]) -> list[Any]:
-        given = {k: to_torch(self.label, "a cotangent", x) for k, x in cotangents.items()}
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
+            given = {k: to_torch(self.label, "a cotangent", x) for k, x in cotangents.items()}
             made = _pull([self.results[k] for k in given], [self.inputs[k] for k in places], [*given.values()])
             return [to_jax(self.label, "a cotangent", compact(x)) for x in made]
+
+
+def _check_devices(label: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
+    for name, x in zip(names, arrays, strict=True):
+        devices = x.sharding.device_set
+        if len(devices) > 1:
+            raise ValueError(
+                f"{label}: {name} is on {len(devices)} devices; accepted: an array on one, or a call in jax.shard_map"
+            )
+        if devices != arrays[0].sharding.device_set:
+            places = [next(iter(y.sharding.device_set)) for y in (arrays[0], x)]
+            raise ValueError(
+                f"{label}: {names[0]} is on {places[0]} and {name} is on {places[1]}; accepted: arrays on one device"
+            )
 
 
 def _pull(results: _Tensors, inputs: _Tensors, cotangents: _Tensors, goes_on: bool = False) -> list[torch.Tensor]:
@@ -226,22 +241,29 @@ class Function(Program):
         return leaves
 
     def kinds(self, given: Sequence[Any]) -> list[Any]:
-        """Return what the function returns of tensors that have no memory."""
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        device = "cuda" if torch.cuda.is_available() and jax.default_backend() == "gpu" else "cpu"
-        try:
-            with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-                fakes = [torch.empty(x.shape, dtype=getattr(torch, str(x.dtype)), device=device) for x in given]
-                made = self.run(*fakes)
-        except Exception as error:
+        """Return what the function returns of tensors that have no memory, on a device where it takes such."""
+        is_on_gpu = torch.cuda.is_available() and jax.default_backend() == "gpu"
+        first: Exception | None = None
+        for device in ("cuda", "cpu") if is_on_gpu else ("cpu",):
+            try:
+                made = self._without_memory(given, device)
+                break
+            except Exception as error:
+                first = first or error
+        else:
             raise NotImplementedError(
                 f"{self.label}: what it returns inside jax.jit is found by a call with tensors that have no memory, "
-                f"and that raised {type(error).__name__}: {error}; accepted: operations that torch can trace"
-            ) from error
+                f"and that raised {type(first).__name__}: {first}; accepted: operations that torch can trace"
+            ) from first
         for x in made:
             check_width(self.label, "the result", name_of(x.dtype))
         return [jax.ShapeDtypeStruct(tuple(x.shape), name_of(x.dtype)) for x in made]
+
+    def _without_memory(self, given: Sequence[Any], device: str) -> _Tensors:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            return self.run(*(torch.empty(x.shape, dtype=getattr(torch, str(x.dtype)), device=device) for x in given))
 
     def mapped(self, flags: tuple[bool, ...], size: int) -> Program:
         """See `Foreign`."""
@@ -324,6 +346,9 @@ class Gradients(_Derivative):
         return self.program.mapped(flags[: self.count], size).gradients(self.count, self.wanted, self.given)
 
 
+_dual_level = threading.RLock()  # torch has one for all threads
+
+
 class Tangents(_Derivative):
     """The tangents of a program's results that are `given`: of its inputs, and of the tangents of the `moved` ones."""
 
@@ -334,14 +359,15 @@ class Tangents(_Derivative):
     def run(self, *tensors: torch.Tensor) -> _Tensors:
         """Return the tangents, by dual numbers; within those of others, which torch does not nest, by gradients."""
         inputs, tangents = [*tensors[: self.count]], tensors[self.count :]
-        if forward_ad._current_level >= 0:  # private to torch
-            return self._by_gradients(inputs, tangents)
-        with forward_ad.dual_level():
-            for place, t in zip(self.moved, tangents, strict=True):
-                inputs[place] = forward_ad.make_dual(inputs[place], t)
-            made = [forward_ad.unpack_dual(x) for x in self._run_again(inputs)]
-        dual = [made[place] for place in self.given]
-        return [torch.zeros_like(x.primal) if x.tangent is None else x.tangent for x in dual]
+        with _dual_level:
+            if forward_ad._current_level < 0:  # private to torch
+                with forward_ad.dual_level():
+                    for place, t in zip(self.moved, tangents, strict=True):
+                        inputs[place] = forward_ad.make_dual(inputs[place], t)
+                    made = [forward_ad.unpack_dual(x) for x in self._run_again(inputs)]
+                dual = [made[place] for place in self.given]
+                return [torch.zeros_like(x.primal) if x.tangent is None else x.tangent for x in dual]
+        return self._by_gradients(inputs, tangents)
 
     def _by_gradients(self, inputs: list[torch.Tensor], tangents: _Tensors) -> _Tensors:
         """Return them as the gradients, by cotangents, of gradients, which are linear in those."""

@@ -14,8 +14,8 @@ import jax
 import torch
 from torch.autograd import forward_ad
 
-from interop.jax._bridge_programs import Program
-from interop.torch._bridge_arrays import Setting, has_torch_dtype, to_jax, to_torch
+from interop._bridges.arrays import Setting, has_torch, to_jax, to_torch
+from interop._bridges.jax_programs import Program
 from interop.torch._tensors import by_vmap, has_tangent, in_transform, is_batched, outer_levels
 
 __all__ = ["Call"]
@@ -138,8 +138,8 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
             ctx.save_for_forward(*inputs)
         else:
             results, ctx.kept, residuals = call.record(inputs, wanted)
-            saved = [to_torch(call.label, "a residual", x) for x in residuals if has_torch_dtype(x)]
-            ctx.others = [None if has_torch_dtype(x) else x for x in residuals]
+            saved = [to_torch(call.label, "a residual", x) for x in residuals if has_torch(x.dtype)]
+            ctx.others = [None if has_torch(x.dtype) else x for x in residuals]
             read = [place for where, place in sorted(ctx.kept.used) if where == "result"]
             ctx.recorded, ctx.read = wanted, read
             ctx.save_for_backward(*inputs, *(results[place] for place in read), *saved)

@@ -10,18 +10,18 @@ import jax
 import numpy as np
 import torch
 
-from interop.jax._bridge_primitive import call
-from interop.jax._bridge_trees import Names
-from interop.torch._bridge_arrays import check_width
-from interop.torch._bridge_programs import Function
-from interop.torch._bridge_static import static
+from interop._bridges.arrays import check_width
+from interop._bridges.names import Names
+from interop._bridges.primitive import call
+from interop._bridges.static import static
+from interop._bridges.torch_programs import Function
 
-__all__ = ["ToJax"]
+__all__ = ["FromTorch"]
 
 _ARRAY = object()  # what stands where in a key
 
 
-class ToJax:
+class FromTorch:
     """What calls a function of torch with JAX's arrays. Each structure of arguments has a program; 256 are kept."""
 
     def __init__(self, label: str, function: Callable[..., Any], by_xla: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from interop._libraries.known import TARGETS
 from interop.torch._operator_function import compact
 from interop.torch._tensors import exact, name_of
 
-__all__ = ["Setting", "check_width", "has_torch_dtype", "not_compact", "to_jax", "to_torch"]
+__all__ = ["Setting", "check_width", "has_torch", "not_compact", "to_jax", "to_torch"]
 
 _JAX, _TORCH = TARGETS["jax"], TARGETS["torch"]
 
@@ -45,7 +46,8 @@ def to_jax(label: str, name: str, x: torch.Tensor) -> Any:
     """Return JAX's array of a tensor's memory, or of a compact copy on its device where JAX cannot take that."""
     x = _exact(x)
     check_width(label, name, name_of(x.dtype))
-    array = _core.asarray(compact(x), label, None, name)
+    x = compact(x)
+    array = _core.asarray(x, label, None, name)
     if _is_unaligned(x, array):
         array = _core.asarray(x.clone(memory_format=torch.contiguous_format), label, None, name)
     try:
@@ -62,7 +64,7 @@ def not_compact(x: torch.Tensor) -> str | None:
         return "is not contiguous in row-major order"
     x = _exact(x)
     if _is_unaligned(x, _core.asarray(x, "interop.explain")):
-        return "is host memory that is not 64-byte aligned"
+        return "is at an address that XLA does not take"
     return None
 
 
@@ -76,10 +78,11 @@ def to_torch(label: str, name: str, x: Any) -> torch.Tensor:
     return tensor
 
 
-def has_torch_dtype(x: Any) -> bool:
-    """Has torch the dtype of an array of JAX's? It has no keys of random numbers, and no pairs of 4 bits."""
-    kind = getattr(torch, str(x.dtype), None)
-    return isinstance(kind, torch.dtype) and not str(x.dtype).endswith(("int2", "int4"))
+@functools.lru_cache(256)
+def has_torch(dtype: Any) -> bool:
+    """Has torch a dtype of JAX's? It has none of keys of random numbers, and no arrays of 4 bits."""
+    name = str(dtype)
+    return isinstance(getattr(torch, name, None), torch.dtype) and not name.endswith(("int2", "int4"))
 
 
 def check_width(label: str, name: str, dtype: str) -> None:
@@ -102,7 +105,9 @@ def _exact(x: torch.Tensor) -> torch.Tensor:
 
 
 def _is_unaligned(x: torch.Tensor, array: Any) -> bool:
-    return bool(array.__dlpack_device__()[0] == CPU) and x.data_ptr() % 64 != 0 and x.numel() > 0
+    """Does the memory begin at an address that XLA does not take?"""
+    multiple = 64 if array.__dlpack_device__()[0] == CPU else 16
+    return bool(x.numel() > 0 and x.data_ptr() % multiple != 0)
 
 
 def _said(label: str, name: str, error: Exception) -> str:

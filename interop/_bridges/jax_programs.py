@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 __all__ = ["Program"]
 
 _Arrays = tuple[Any, ...]
+_T = TypeVar("_T")
 
 
 class Program:
@@ -33,14 +34,15 @@ class Program:
         self._derived: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
-    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
-        found = self._derived.get(key)
+    def _once(self, key: Any, make: Callable[[], _T]) -> _T:
+        found: Any = self._derived.get(key)
         if found is None:
             with self._lock:  # else two threads would trace it
                 found = self._derived.get(key)
                 if found is None:
                     found = self._derived[key] = make()
-        return found
+        made: _T = found
+        return made
 
     def _by(self, others: _Arrays, inputs: _Arrays, places: Sequence[int]) -> Callable[..., Any]:
         """Return the function of the inputs at these places alone."""
@@ -132,7 +134,8 @@ class Program:
             kept = Kept(structure, tuple(sources), dict(zip(places, kinds, strict=True)))
             return jax.tree.unflatten(tree, results), jax.tree_util.Partial(kept, *arrays)
 
-        return self._once((recording.__name__, wanted), lambda: jax.jit(recording))
+        compiled: Callable[..., tuple[Any, Any]] = self._once((recording.__name__, wanted), lambda: jax.jit(recording))
+        return compiled
 
 
 class Kept:

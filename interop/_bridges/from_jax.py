@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 
 from interop._arguments import type_name
-from interop.jax._bridge_programs import Program
-from interop.jax._bridge_trees import Names
-from interop.torch._bridge_arrays import check_width, not_compact
-from interop.torch._bridge_function import Call
-from interop.torch._bridge_static import static
+from interop._bridges.arrays import check_width, not_compact
+from interop._bridges.autograd import Call
+from interop._bridges.jax_programs import Program
+from interop._bridges.names import Names
+from interop._bridges.static import static
 from interop.torch._tensors import EXACT, modes, name_of
 
 __all__ = ["FromJax"]
@@ -108,12 +109,9 @@ _OWN_DISPATCH = torch.Tensor.__torch_dispatch__
 
 def _array(label: str, x: Any) -> Any:
     """Return what the function has returned as an array."""
-    try:
-        return jax.numpy.asarray(x)
-    except TypeError as error:
-        raise TypeError(
-            f"{label}: the result has {type_name(x)}; accepted: arrays, in tuples, lists and dicts"
-        ) from error
+    if not isinstance(x, jax.Array | np.ndarray | np.number | np.bool_ | bool | int | float | complex):
+        raise TypeError(f"{label}: the result has {type_name(x)}; accepted: arrays, in tuples, lists and dicts")
+    return jax.numpy.asarray(x)
 
 
 def _check_devices(label: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:

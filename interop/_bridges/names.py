@@ -29,5 +29,5 @@ class Names:
         return tuple(self._name(*path) for path, _ in leaves)
 
     def _name(self, which: Any, argument: Any, *rest: Any) -> str:
-        name = self._written.name_of(argument.idx) if which.idx == 0 else str(argument.key)
-        return name + jax.tree_util.keystr(rest)
+        name: str = self._written.name_of(argument.idx) if which.idx == 0 else str(argument.key)
+        return f"{name}{jax.tree_util.keystr(rest)}"
