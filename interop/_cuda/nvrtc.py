@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -96,12 +97,11 @@ def compile_source(
 
 def _cuda_core(what: str) -> Any:
     try:
-        import cuda.core
+        return importlib.import_module("cuda.core")  # `cuda` may not have it yet while another thread imports it
     except ImportError as error:
         raise CudaError(
             f"{what}: compiling a kernel at run time needs cuda.core, which cannot be imported ({error}); {_INSTALL}"
         ) from error
-    return cuda.core
 
 
 def _key(
