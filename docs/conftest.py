@@ -54,6 +54,10 @@ def _need(names: list[str]) -> None:
     for name in names:
         if name == "cuda":
             machine.need_gpu()
+        elif name == "cccl":
+            machine.need_libcu()
+        elif name == "sm90":
+            machine.need_capability(90)
         else:
             module = machine.need(name)
             if name == "torch" and "cuda" in names and not module.cuda.is_available():

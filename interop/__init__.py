@@ -39,6 +39,8 @@ if _core.build_info().get("version") != __version__:
 from interop._adapt import Adapted, adapt
 from interop._adopt import Adopted, adopt
 from interop._autotune import autotune
+from interop._bridge import Bridge, bridge
+from interop._comparisons import equal, greater, greater_equal, less, less_equal, not_equal
 from interop._compiled import CompiledFunction
 from interop._convert import asarray, convert
 from interop._copying import copy, copyto
@@ -58,23 +60,18 @@ from interop._elementwise import (
     abs,  # noqa: A004 - the array API's name
     add,
     divide,
-    equal,
     floor_divide,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
     maximum,
     minimum,
     multiply,
     negative,
-    not_equal,
     pow,  # noqa: A004 - the array API's name
     remainder,
     subtract,
 )
 from interop._explain import ExplainedArgument, Explanation, explain
 from interop._expression import Expression, elementwise
+from interop._graph import Graph, GraphPool, graph
 from interop._kernel import Kernel, kernel
 from interop._load import Function, Library, Opaque, load
 from interop._matmul import matmul
@@ -83,6 +80,8 @@ from interop._paths import get_cmake_dir, get_include
 from interop._pools import MemoryPool, memory_pool, set_allocator
 from interop._profile import Profile, profile
 from interop._register import register
+from interop._share import SharedHandle, open, share  # noqa: A004 - what it does to a handle
+from interop._tensor_map import TensorMap, tensor_map
 from interop._variables import Globals, Variable
 
 Array.__module__ = CudaError.__module__ = "interop"
@@ -92,6 +91,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "Adapted",
     "Adopted",
     "Array",
+    "Bridge",
     "CompiledFunction",
     "CudaError",
     "ExplainedArgument",
@@ -99,12 +99,16 @@ __all__ = [  # not "jax": a star import would load JAX
     "Expression",
     "Function",
     "Globals",
+    "Graph",
+    "GraphPool",
     "Kernel",
     "Library",
     "MemoryPool",
     "Opaque",
     "Operator",
     "Profile",
+    "SharedHandle",
+    "TensorMap",
     "Variable",
     "__version__",
     "abs",
@@ -114,6 +118,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "arange",
     "asarray",
     "autotune",
+    "bridge",
     "convert",
     "copy",
     "copyto",
@@ -128,6 +133,7 @@ __all__ = [  # not "jax": a star import would load JAX
     "full_like",
     "get_cmake_dir",
     "get_include",
+    "graph",
     "greater",
     "greater_equal",
     "kernel",
@@ -143,13 +149,16 @@ __all__ = [  # not "jax": a star import would load JAX
     "not_equal",
     "ones",
     "ones_like",
+    "open",
     "operator",
     "pow",
     "profile",
     "register",
     "remainder",
     "set_allocator",
+    "share",
     "subtract",
+    "tensor_map",
     "zeros",
     "zeros_like",
 ]

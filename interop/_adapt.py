@@ -10,15 +10,13 @@ from typing import Any, Literal
 
 from interop._arguments import named, shown, type_name
 from interop._functions.callables import inner, name_of, runs_later
+from interop._functions.nested import PLAIN
 from interop._streams import StreamLike
+from interop._traced import traced_by, traced_outside
 
-__all__ = ["Adapted", "adapt"]
+__all__ = ["Adapted", "adapt", "qualified_name"]
 
 _FUNCTION = "interop.adapt"
-#: What is neither an array nor holds one.
-_PLAIN = frozenset(
-    (int, float, complex, bool, str, bytes, slice, range, type, type(None), type(...), type(NotImplemented))
-)
 
 
 @named("interop.adapt")
@@ -128,6 +126,7 @@ class Adapted:
         if signature is not None:
             self.__signature__ = signature
 
+    @traced_by(traced_outside, is_method=True)
     def __call__(self, /, *args: Any, stream: StreamLike | None = None, **kwargs: Any) -> Any:
         """Call the function."""
         module = self._module
@@ -136,21 +135,19 @@ class Adapted:
         if stream is None:
             owns = self._owns
             for x in args:
-                if type(x) not in _PLAIN and not owns(module, x):
+                if type(x) not in PLAIN and not owns(module, x):
                     break
             else:
                 for x in kwargs.values():
-                    if type(x) not in _PLAIN and not owns(module, x):
+                    if type(x) not in PLAIN and not owns(module, x):
                         break
                 else:
                     return self._foreign.function(*args, **kwargs)
         return self._call(args, kwargs, stream).run()
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: StreamLike | None) -> Any:
-        from interop._functions.adapted import Call
-
         module = self._module or self._foreign.target.load_for(self._foreign.label)
-        return Call(self._foreign, module, args, kwargs, stream)
+        return self._foreign.call(module, args, kwargs, stream)
 
     def __repr__(self) -> str:
         foreign = self._foreign
@@ -170,11 +167,16 @@ class Adapted:
         return foreign.function, foreign.target.name, self._writes, None if foreign.copies else False
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        found: Any = sys.modules.get(getattr(self, "__module__", ""))
-        name = getattr(self, "__qualname__", "")
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is self else (_again, self._made_of())  # it may stand in the place of the function
+        return qualified_name(self) or (_again, self._made_of())
+
+
+def qualified_name(x: Any) -> str | None:
+    """Return the name under which a module has this object, in the place of the function that it wraps, if one has."""
+    found: Any = sys.modules.get(getattr(x, "__module__", ""))
+    name: str = getattr(x, "__qualname__", "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is x else None
 
 
 def _again(function: Any, library: Any, writes: Any, copy: Any) -> Adapted:

@@ -19,6 +19,7 @@ from interop._kernel import Extent, Kernel, Sizes
 from interop._libraries.arrays import is_array
 from interop._libraries.known import TARGETS
 from interop._streams import StreamLike
+from interop._traced import traced_by, traced_outside
 
 __all__ = ["Adopted", "AdoptedKernel", "adopt"]
 
@@ -242,6 +243,7 @@ class Adopted(ArrayFunction):
         self._extents = launcher.extents
         self._is_plain = self._is_direct and launcher.is_plain
 
+    @traced_by(traced_outside, is_method=True)
     def __call__(self, /, *args: Any, stream: StreamLike | None = None, **named: Any) -> Any:
         """Call the function; see the class."""
         if self._is_plain and not named and len(args) == self._count:
@@ -334,10 +336,11 @@ class AdoptedKernel(Kernel):
             given.get("shared", 0),
             given.get("cluster"),
             given.get("cooperative", handle.cooperative),
+            None,
         )
         reads = _reads_of(label, handle, signature, writes, refuse)
         program: Any = self._shared[0]  # which stands in for one of ours
-        super().__init__(program.source, handle.name or "kernel", signature, launch, reads, shapes, program)
+        super().__init__(program.source, handle.name or "kernel", signature, launch, reads, {}, shapes, program)
 
     def _made_of_content(self) -> tuple[object, ...]:
         return (self._shared[1],)

@@ -8,9 +8,10 @@ from typing import Any
 from interop import _core
 from interop._functions.array_function import ArrayFunction, ShapeRule
 from interop._functions.identity import Identity
-from interop._functions.kernel_declaration import parameters_of
+from interop._functions.kernel_declaration import ARRAYS, parameters_of
 from interop._functions.reads import checked
 from interop._functions.shared_library import build_at
+from interop._functions.tensor_maps import with_tensor_maps
 from interop._streams import StreamLike
 from interop._traced import call_by_operator, traced_by, traced_call
 
@@ -48,12 +49,13 @@ class CompiledFunction(ArrayFunction):
             return ValueError(f"{label}: {what}")
 
         declared, parameters = parameters_of("", label, declared, refuse)
-        super().__init__(label, parameters, ("pointer", "view"), ("stream", "execution"), shapes)
+        parameters = with_tensor_maps(parameters, {}, (), refuse)  # of which there are none
+        super().__init__(label, parameters, ARRAYS, ("stream", "execution"), shapes)
         self._made_of, self._tail = (place, label, declared, address, graph_safe), ({},)
         self._in_graphs = graph_safe
         self.__name__ = self.__qualname__ = place[1]
         self.__doc__ = f"{label}({declared})"
-        declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters]
+        declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim, [*p.form]) for p in parameters]
         self._calls = _core.Kernel(label, declarations, address, checked(parameters, ()))
         self._identity = Identity.of(
             self, place[1], *self._made_of_content(), *self._shapes.items(), *self._shapes.values()

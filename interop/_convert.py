@@ -6,14 +6,17 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from interop import _core
 from interop._arguments import missing, named, refuse_call_of, shown
 from interop._core import Array
 from interop._streams import StreamLike
 
-__all__ = ["asarray", "convert"]
+if TYPE_CHECKING:
+    from interop._libraries.base import Target
+
+__all__ = ["asarray", "convert", "converted", "target_of"]
 
 _FUNCTION = "interop.convert"
 
@@ -138,14 +141,24 @@ def convert(
     >>> interop.convert(x, "numpy")
     array([105, 110, 116, 101, 114, 111, 112], dtype=uint8)
     """
+    return converted(_FUNCTION, x, target_of(_FUNCTION, library), stream)
+
+
+def target_of(function: str, library: str) -> Target:
+    """Return what is known of the library of that name; ValueError where it is none."""
     from interop._libraries.known import TARGETS
 
     target = TARGETS.get(library) if isinstance(library, str) else None
     if target is None:
-        raise ValueError(f"{_FUNCTION}: library is {shown(library)}; accepted: {', '.join(map(repr, TARGETS))}")
-    handle = None if stream is None else _core.stream_handle(stream, _FUNCTION)
-    if handle is not None and library == "numpy":
-        raise ValueError(f"{_FUNCTION}: stream is given, but NumPy has no streams: its arrays are ready on return")
+        raise ValueError(f"{function}: library is {shown(library)}; accepted: {', '.join(map(repr, TARGETS))}")
+    return target
+
+
+def converted(function: str, x: Any, target: Target, stream: StreamLike | None, name: str = "x") -> Any:
+    """Convert an array for a call of `function`, whose argument has that name."""
+    handle = None if stream is None else _core.stream_handle(stream, function)
+    if handle is not None and target.name == "numpy":
+        raise ValueError(f"{function}: stream is given, but NumPy has no streams: its arrays are ready on return")
     loaded = sys.modules.get(target.module)
     try:
         is_own = loaded is not None and target.owns(loaded, x)
@@ -153,7 +166,7 @@ def convert(
         is_own = target.owns(importlib.import_module(target.module), x)
     if is_own:
         if handle is not None:
-            _core.asarray(x, _FUNCTION, handle)  # for its effect only: the stream waits
+            _core.asarray(x, function, handle, name)  # for its effect only: the stream waits
         return x
-    array = _core.asarray(x, _FUNCTION, handle)
-    return target.take_within(_FUNCTION, target.load_for(_FUNCTION), array, handle)
+    array = _core.asarray(x, function, handle, name)
+    return target.take_within(function, target.load_for(function), array, handle)

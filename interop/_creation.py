@@ -54,6 +54,9 @@ _PARAMETERS = {
     The GPU; that of the current context by default, or the first.""",
     "stream": """stream : int handle or stream object, optional
     Where the memory is first used; by default a stream of interop's own for this thread and device.""",
+    "shared": """shared : bool, optional
+    In memory that `interop.share` can give to other processes. Device memory is interop's own then, whatever
+    `interop.set_allocator` was told; host memory begins as 0.""",
 }
 
 _REST = """
@@ -88,6 +91,7 @@ _REFUSED = {
         ", or `value` is of another kind than `dtype`",
         " `value` does not broadcast.\nOverflowError\n    The dtype cannot hold an integer.",
     ),
+    "shared": ("", " `shared` is True, and `memory` is neither the device's nor the host's."),
     "start": ("", " A number is not finite, or `step` is 0.\nOverflowError\n    An integer has more than 64 bits."),
 }
 
@@ -121,19 +125,28 @@ def _often(declared: FunctionT) -> FunctionT:
         memory: Memory = "device",
         device: Device = None,
         stream: StreamLike | None = None,
+        shared: bool = False,
         **unknown: Any,
     ) -> Array:
         if more or unknown or dtype is missing or shape is missing:
             given = {"shape": shape, "dtype": dtype}
             by_name = {name: value for name, value in given.items() if value is not missing and not more}
             refuse_call_of("interop.empty", (shape, dtype, *more) if more else (), by_name | unknown)
+        if shared is not False:
+            return _shared(shape, dtype, memory, device, stream, shared)
         return _core.empty(shape, dtype, memory, device, stream, "interop.empty")
 
     return empty  # type: ignore[return-value]
 
 
+def _shared(shape: ShapeLike, dtype: Any, memory: str, device: Device, stream: StreamLike | None, shared: Any) -> Array:
+    if shared is not True:
+        raise TypeError(f"interop.empty: shared is {shown(shared)}; accepted: True or False")
+    return _core.empty_shared(shape, dtype, memory, device, stream, "interop.empty")
+
+
 @_often
-@_of("interop.empty", "shape dtype memory device stream")
+@_of("interop.empty", "shape dtype memory device stream shared")
 def empty(
     shape: ShapeLike,
     dtype: Any,
@@ -141,6 +154,7 @@ def empty(
     memory: Memory = "device",
     device: Device = None,
     stream: StreamLike | None = None,
+    shared: bool = False,
 ) -> Array:
     """Make an array whose elements have any values.
 

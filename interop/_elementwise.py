@@ -1,175 +1,34 @@
-"""Elementwise operations on the arrays of any library: arithmetic and comparisons, with broadcasting."""
+"""Arithmetic on the arrays of any library, element by element, with broadcasting."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from inspect import cleandoc
 from typing import Any, TypeVar
 
-from interop import _core
-from interop._arguments import missing, refuse_call_of
-from interop._lazy import call_lazily, is_lazy
+from interop._elementwise_declared import BINARY, UNARY, operation
 from interop._streams import StreamLike
-from interop._traced import traced_by
 
 __all__ = [
     "abs",
     "add",
     "divide",
-    "equal",
     "floor_divide",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
     "maximum",
     "minimum",
     "multiply",
     "negative",
-    "not_equal",
     "pow",
     "remainder",
     "subtract",
 ]
 
 ArrayT = TypeVar("ArrayT")
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
-# ---- what all their docstrings say ----
-
-_OPTIONS = """
-out : array, shape and dtype of the result, same device, optional
-    Written in place, whatever its strides, and returned. It may be an operand, or overlap one. Not for JAX.
-stream : int handle or stream object, optional
-    Where the work is queued; the current stream of the array library by default. For device arrays.
-{more}execution : "cuda" or "cuda:<index>", optional
-    Computes host arrays on that GPU, and gives a host array."""
-
-_UNARY = (
-    """Parameters
-----------
-x : array of any shape, {dtypes}
-    Of any library, as for `interop.matmul`. Any strides."""
-    + _OPTIONS
-    + """
-
-Returns
--------
-array of the library of `x`, {result}
-    On the operands' device, ready in stream order; never a NumPy scalar.
-
-Raises
-------
-TypeError
-    An argument is no array; the dtype is not served;
-    host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-ValueError
-    `out` has another shape, or overlaps
-    itself.
-BufferError
-    The producer of an array refuses to export it.
-CudaError
-    CUDA fails, or there is no GPU or no driver."""
-)
-
-_BINARY = (
-    """Parameters
-----------
-a : array of any shape, or scalar; {dtypes}
-    Of any library, as for `interop.matmul`. Any strides.
-b : array that broadcasts with `a`, or scalar; not both scalars
-    Of any library too, on the same device; a 0-d host array may join device arrays. Two dtypes are promoted as
-    the library of the first array does, where scalars of Python count by their kind alone."""
-    + _OPTIONS
-    + """
-
-Returns
--------
-array of the library of the first array, {result}
-    On the operands' device, ready in stream order; never a NumPy scalar.
-
-Raises
-------
-TypeError
-    An argument is no array, or both are scalars; the dtype is not served, or the library refuses the mix;
-    host and device arrays are mixed; `out` is read-only, immutable, or of another dtype.
-ValueError
-    The shapes do not broadcast; the arrays are on two devices; `out` has another shape, or overlaps
-    itself.
-OverflowError
-    An integer scalar does not fit the dtype of the array.
-BufferError
-    The producer of an array refuses to export it.
-CudaError
-    CUDA fails, or there is no GPU or no driver."""
-)
-
-_COMPARISON = _BINARY.replace(
-    """Two dtypes are promoted as
-    the library of the first array does, where scalars of Python count by their kind alone.""",
-    """Integers and bools are
-    compared exactly, whatever their dtypes, and a scalar may have any size. Floats are promoted as by `add`.""",
-).replace("OverflowError\n    An integer scalar does not fit the dtype of the array.\n", "")
 
 _WHERE_ZERO = """where_zero : scalar, optional
     The result where the divisor is zero; by default an infinity or NaN.
 """
 
 
-def _operation(
-    sections: str, dtypes: str, result: str = "the operands' dtype", more: str = ""
-) -> Callable[[FunctionT], FunctionT]:
-    """Make an operation of its declaration; the sections that the docstrings share take the place of `{sections}`.
-
-    The function itself takes what is given, as that of `interop.matmul`.
-    """
-
-    def make(declared: FunctionT) -> FunctionT:
-        name = declared.__name__
-        function = f"interop.{name}"
-
-        def binary(a: Any = missing, b: Any = missing, /, *more: Any, **options: Any) -> Any:
-            if more:
-                refuse_call_of(function, (a, b, *more), options)
-            try:
-                return _core.elementwise(name, a, b, options)
-            except TypeError:
-                if not is_lazy((a, b), options):
-                    raise
-            return call_lazily(made, (a, b), options)
-
-        def unary(x: Any = missing, /, *more: Any, **options: Any) -> Any:
-            if more:
-                refuse_call_of(function, (x, *more), options)
-            try:
-                return _core.elementwise(name, x, None, options)
-            except TypeError:
-                if not is_lazy((x,), options):
-                    raise
-            return call_lazily(made, (x,), options)
-
-        made: Any = functools.wraps(declared)(unary if sections is _UNARY else binary)
-        made.__code__ = made.__code__.replace(co_name=name)  # in tracebacks and profiles
-        if declared.__doc__:  # there is none under python -OO
-            words = sections.format(dtypes=dtypes, result=result, more=more)
-            made.__doc__ = declared.__doc__ = cleandoc(declared.__doc__).replace("{sections}", words)
-
-        def traced(*args: Any, **options: Any) -> Any:
-            from interop.torch import _tracing  # by torch's compiler, as it traces
-
-            return _tracing.elementwise(name, *args, **options)
-
-        traced.__code__ = traced.__code__.replace(co_name=f"traced_{name}")  # what is compiled is kept by the code
-        return traced_by(traced)(made)  # type: ignore[no-any-return]
-
-    return make
-
-
-# ---- the functions ----
-
-
-@_operation(_BINARY, "any dtype; bool is or")
+@operation(BINARY, "any dtype; bool is or")
 def add(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -198,7 +57,7 @@ def add(
     raise NotImplementedError  # a declaration
 
 
-@_operation(_BINARY, "any dtype but bool")
+@operation(BINARY, "any dtype but bool")
 def subtract(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -226,7 +85,7 @@ def subtract(
     raise NotImplementedError  # a declaration
 
 
-@_operation(_BINARY, "any dtype; bool is and")
+@operation(BINARY, "any dtype; bool is and")
 def multiply(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -254,8 +113,8 @@ def multiply(
     raise NotImplementedError  # a declaration
 
 
-@_operation(
-    _BINARY,
+@operation(
+    BINARY,
     "any dtype; integers as default floats",
     "the operands' dtype, or the library's default float for integers",
     more=_WHERE_ZERO,
@@ -288,7 +147,7 @@ def divide(
     raise NotImplementedError  # a declaration
 
 
-@_operation(_BINARY, "integers and floats")
+@operation(BINARY, "integers and floats")
 def floor_divide(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -317,7 +176,7 @@ def floor_divide(
     raise NotImplementedError  # a declaration
 
 
-@_operation(_BINARY, "integers and floats")
+@operation(BINARY, "integers and floats")
 def remainder(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -345,7 +204,7 @@ def remainder(
     raise NotImplementedError  # a declaration
 
 
-@_operation(_BINARY, "any dtype but complex")
+@operation(BINARY, "any dtype but complex")
 def minimum(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -373,7 +232,7 @@ def minimum(
     raise NotImplementedError  # a declaration
 
 
-@_operation(_BINARY, "any dtype but complex")
+@operation(BINARY, "any dtype but complex")
 def maximum(
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -401,7 +260,7 @@ def maximum(
     raise NotImplementedError  # a declaration
 
 
-@_operation(_BINARY, "any dtype but bool")
+@operation(BINARY, "any dtype but bool")
 def pow(  # noqa: A001
     a: ArrayT | complex,
     b: ArrayT | complex,
@@ -429,7 +288,7 @@ def pow(  # noqa: A001
     raise NotImplementedError  # a declaration
 
 
-@_operation(_UNARY, "any dtype but bool")
+@operation(UNARY, "any dtype but bool")
 def negative(
     x: ArrayT,
     /,
@@ -456,7 +315,7 @@ def negative(
     raise NotImplementedError  # a declaration
 
 
-@_operation(_UNARY, "any dtype", "the dtype of `x`, or of its parts if that is complex")
+@operation(UNARY, "any dtype", "the dtype of `x`, or of its parts if that is complex")
 def abs(  # noqa: A001
     x: ArrayT,
     /,
@@ -479,173 +338,5 @@ def abs(  # noqa: A001
     >>> import interop
     >>> interop.abs(np.array([3 + 4j]))
     array([5.])
-    """
-    raise NotImplementedError  # a declaration
-
-
-@_operation(_COMPARISON, "any dtype", "bool")
-def equal(
-    a: ArrayT | complex,
-    b: ArrayT | complex,
-    /,
-    *,
-    out: Any = None,
-    stream: StreamLike | None = None,
-    execution: str | None = None,
-) -> Any:
-    """Say where two arrays are equal.
-
-    {sections}
-
-    Notes
-    -----
-    NaN equals nothing.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import interop
-    >>> interop.equal(np.array([1, 2]), 2)
-    array([False,  True])
-    """
-    raise NotImplementedError  # a declaration
-
-
-@_operation(_COMPARISON, "any dtype", "bool")
-def not_equal(
-    a: ArrayT | complex,
-    b: ArrayT | complex,
-    /,
-    *,
-    out: Any = None,
-    stream: StreamLike | None = None,
-    execution: str | None = None,
-) -> Any:
-    """Say where two arrays differ.
-
-    {sections}
-
-    Notes
-    -----
-    NaN differs from everything, itself included.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import interop
-    >>> interop.not_equal(np.array([1, 2]), 2)
-    array([ True, False])
-    """
-    raise NotImplementedError  # a declaration
-
-
-@_operation(_COMPARISON, "any dtype but complex", "bool")
-def less(
-    a: ArrayT | complex,
-    b: ArrayT | complex,
-    /,
-    *,
-    out: Any = None,
-    stream: StreamLike | None = None,
-    execution: str | None = None,
-) -> Any:
-    """Say where `a` is less than `b`.
-
-    {sections}
-
-    Notes
-    -----
-    Nothing is less than NaN.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import interop
-    >>> interop.less(np.array([1, 2]), 2)
-    array([ True, False])
-    """
-    raise NotImplementedError  # a declaration
-
-
-@_operation(_COMPARISON, "any dtype but complex", "bool")
-def less_equal(
-    a: ArrayT | complex,
-    b: ArrayT | complex,
-    /,
-    *,
-    out: Any = None,
-    stream: StreamLike | None = None,
-    execution: str | None = None,
-) -> Any:
-    """Say where `a` is at most `b`.
-
-    {sections}
-
-    Notes
-    -----
-    Nothing is at most NaN.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import interop
-    >>> interop.less_equal(np.array([1, 2]), 1)
-    array([ True, False])
-    """
-    raise NotImplementedError  # a declaration
-
-
-@_operation(_COMPARISON, "any dtype but complex", "bool")
-def greater(
-    a: ArrayT | complex,
-    b: ArrayT | complex,
-    /,
-    *,
-    out: Any = None,
-    stream: StreamLike | None = None,
-    execution: str | None = None,
-) -> Any:
-    """Say where `a` is greater than `b`.
-
-    {sections}
-
-    Notes
-    -----
-    Nothing is greater than NaN.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import interop
-    >>> interop.greater(np.array([1, 2]), 1)
-    array([False,  True])
-    """
-    raise NotImplementedError  # a declaration
-
-
-@_operation(_COMPARISON, "any dtype but complex", "bool")
-def greater_equal(
-    a: ArrayT | complex,
-    b: ArrayT | complex,
-    /,
-    *,
-    out: Any = None,
-    stream: StreamLike | None = None,
-    execution: str | None = None,
-) -> Any:
-    """Say where `a` is at least `b`.
-
-    {sections}
-
-    Notes
-    -----
-    Nothing is at least NaN.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import interop
-    >>> interop.greater_equal(np.array([1, 2]), 2)
-    array([False,  True])
     """
     raise NotImplementedError  # a declaration

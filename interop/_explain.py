@@ -8,17 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from interop import _core, _elementwise
+from interop import _comparisons, _core, _elementwise
 from interop._adapt import Adapted
 from interop._adopt import Adopted
 from interop._arguments import named, refuse_call_of, shown
+from interop._bridge import Bridge
 from interop._compiled import CompiledFunction
 from interop._core import Array
 from interop._expression import Expression
 from interop._kernel import Kernel
 from interop._load import Function
 from interop._matmul import matmul
-from interop._operations.table import FUNCTIONS
+from interop._operations.table import COMPARISONS, FUNCTIONS
 from interop._operator import Operator
 from interop._operators.arguments import bound
 from interop._operators.arrays import facts_of
@@ -98,8 +99,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
     ----------
     function : callable
         A function of this package: `interop.matmul`, an elementwise one such as `interop.add`, what
-        `interop.elementwise`, `interop.kernel`, `interop.operator`, `interop.adapt` or `interop.adopt` makes, or a C
-        function of `interop.load` that takes arrays.
+        `interop.elementwise`, `interop.kernel`, `interop.operator`, `interop.adapt`, `interop.adopt` or
+        `interop.bridge` makes, or a C function of `interop.load` that takes arrays.
     args : positional arguments
         What it would be called with.
     kwargs : keyword arguments
@@ -140,6 +141,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         return _explain_operator(function, *args, **kwargs)
     if isinstance(function, Adopted):
         return _explain_adopted(function, *args, **kwargs)
+    if isinstance(function, Bridge):
+        return _explain_bridge(function, *args, **kwargs)
     if isinstance(function, Adapted):
         return _explain_adapted(function, *args, **kwargs)
     explainer = _EXPLAINERS.get(function) if inspect.isfunction(function) else None
@@ -147,7 +150,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Expla
         accepted = ", ".join(f"interop.{known.__name__}" for known in _EXPLAINERS)
         raise TypeError(
             f"interop.explain: function is {shown(function)}; accepted: {accepted}, and what "
-            "interop.elementwise, interop.kernel, interop.load, interop.operator, interop.adapt and interop.adopt make"
+            "interop.elementwise, interop.kernel, interop.load, interop.operator, interop.adapt, interop.adopt and "
+            "interop.bridge make"
         )
     try:
         inspect.signature(function).bind(*args, **kwargs)
@@ -229,12 +233,13 @@ def _explain_kernel(
     shared: Any = None,
     cluster: Any = None,
     cooperative: Any = None,
+    dependent_launch: Any = None,
     stream: Any = None,
     execution: str | None = None,
     **named: Any,
 ) -> Explanation:
     args, results = function._bind(args, named)
-    launch = function._launch(args, (grid, threads, block, shared, cluster, cooperative))
+    launch = function._launch(args, (grid, threads, block, shared, cluster, cooperative, dependent_launch))
     found = function._call(args, results, launch, stream, execution, True)
     found |= {"workspace_bytes": 0, "algorithm": f"{function.__doc__}, {found['algorithm']}"}
     return _explanation(function._label, found)
@@ -340,6 +345,33 @@ def _explain_adapted(function: Adapted, /, *args: Any, stream: Any = None, **kwa
     )
 
 
+def _explain_bridge(function: Bridge, /, *args: Any, **kwargs: Any) -> Explanation:
+    arrays, copies = function._door.explained(args, kwargs)
+    if not arrays:
+        raise TypeError(f"interop.explain: {function!r} is given no arrays; accepted: arrays among its arguments")
+    to, other = function._to, {"torch": "jax", "jax": "torch"}[function._to]
+    if to == "jax":
+        arguments = tuple(_explain_jax_array(name, x) for name, x in arrays)
+    else:
+        arguments = tuple(_explain_as_it_is(function._label, name, x, to) for name, x in arrays)
+    return Explanation(
+        function=repr(function),
+        arguments=arguments,
+        result_library=to,
+        result_shape=None,
+        result_dtype="",
+        device=arguments[0].device,
+        stream=None,
+        stream_reason="XLA's own of the device" if other == "jax" else "torch's current one, or XLA's inside jax.jit",
+        waits=("torch's current stream and XLA's, each for what it is given",),
+        held=(),
+        copies=tuple(copies),
+        allocator=f"that of {other}",
+        workspace_bytes=None if other == "jax" else 0,
+        algorithm=f"{_called(function._function)}, on arrays of {other}",
+    )
+
+
 def _explain_view(name: str, x: Any, view: Array | None, device: str) -> ExplainedArgument:
     library, protocol = _core.route(x)
     if view is None:  # the function gets it as it is
@@ -351,7 +383,12 @@ def _explain_view(name: str, x: Any, view: Array | None, device: str) -> Explain
 # One for each public function, with that function's own signature.
 _EXPLAINERS: dict[Callable[..., Any], Callable[..., Explanation]] = {
     matmul: _explain_matmul,
-    **{getattr(_elementwise, name): functools.partial(_explain_elementwise, name) for name in FUNCTIONS},
+    **{
+        getattr(_comparisons if name in COMPARISONS else _elementwise, name): functools.partial(
+            _explain_elementwise, name
+        )
+        for name in FUNCTIONS
+    },
 }
 
 

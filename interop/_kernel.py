@@ -12,12 +12,14 @@ from interop import _core
 from interop._arguments import named, shown, type_name
 from interop._core import CudaError
 from interop._cuda import images
-from interop._functions.array_function import ArrayFunction, Launch, ShapeRule, extents_of
+from interop._functions.array_function import LAUNCH_OPTIONS, ArrayFunction, Launch, ShapeRule, extents_of
 from interop._functions.identity import Identity
 from interop._functions.image_declaration import check_bytes, signature_of
-from interop._functions.kernel_declaration import NAME, parameters_of
-from interop._functions.parameters import Parameter
+from interop._functions.kernel_declaration import ARRAYS, NAME, parameters_of
+from interop._functions.mdspans import measured, probe_of
+from interop._functions.parameters import Parameter, Refuse
 from interop._functions.reads import checked, described, names_of, with_reads
+from interop._functions.tensor_maps import TensorMap, checked_maps, with_tensor_maps
 from interop._program import Program, Source, one_of, program_of, read_source
 from interop._streams import StreamLike
 from interop._traced import call_by_operator, traced_by, traced_call
@@ -42,8 +44,10 @@ def kernel(
     shared: int = 0,
     cluster: Sizes | None = None,
     cooperative: bool = False,
+    dependent_launch: bool = False,
     options: Mapping[str, Any] | None = None,
     reads: Sequence[str] = (),
+    tensor_maps: Mapping[str, TensorMap] | None = None,
     compiler: Compiler = "nvrtc",
 ) -> Kernel:
     """Make a function of a kernel in CUDA C++, to be called with arrays of any library.
@@ -73,12 +77,18 @@ def kernel(
         The blocks of a cluster along x, y, z, on devices that have clusters of thread blocks.
     cooperative : bool, optional
         Launch so that all blocks run at once, and may wait for each other.
+    dependent_launch : bool, optional
+        Launch so that it may begin before the work ahead of it on the stream is done, on devices of compute capability
+        9.0 and later. The kernel itself waits for that, by ``griddepcontrol.wait`` or
+        ``cudaGridDependencySynchronize()``, before it touches what that work reads or writes.
     options : mapping, optional
         How to compile: keywords of `cuda.core.ProgramOptions`, such as ``{"std": "c++20", "use_fast_math": True}``.
         ``arch`` is that of the arrays' device unless it is given here.
     reads : tuple or list of str, optional
         Names of pointers without ``const`` that the kernel only reads, as if they had it: read-only arrays and those of
         JAX are accepted for them, and ``execution="cuda"`` copies nothing back. Views say it in their type.
+    tensor_maps : mapping of str to TensorMap, optional
+        For each parameter ``const __grid_constant__ CUtensorMap``, by its name, what `interop.tensor_map` says of it.
     compiler : "nvrtc" or "nvcc", optional
         NVRTC compiles device code alone, in this process. "nvcc" compiles whole files, with host code in them, such as
         ``main`` or ``#include <iostream>``; `source` is a path then. It needs a host compiler, and takes seconds.
@@ -92,15 +102,17 @@ def kernel(
     Raises
     ------
     TypeError
-        `source`, `name`, `options` or `reads` is of another type. In a call: an argument is no array or no number where
-        it must be one, of another dtype, read-only where it is written, or in host memory.
+        `source`, `name`, `options`, `reads` or `tensor_maps` is of another type. In a call: an argument is no array or
+        no number where it must be one, of another dtype, read-only where it is written, or in host memory.
     ValueError
         The source is a str that names a file, or declares no such kernel; its parameters are not understood, or have
         other sizes than in what is compiled; a cubin, PTX or a fatbin is truncated or not linked, or `options` or
         `compiler` is given with it; a launch option is none; a name in `reads` is no parameter, no pointer, one to
-        ``const`` already, or a view. In a call: the array of a pointer is not C-contiguous, or that of a view has other
-        dimensions; an array for a result of `returning` has another shape than that; the launch is larger than the
-        device or the kernel allows.
+        ``const`` already, or a view; `tensor_maps` has a name that is no such parameter, or lacks one. In a call: the
+        array of a pointer is not C-contiguous, that of a view has other dimensions, that of an mdspan another order,
+        other static extents or more elements than its indices count, or TMA cannot read that of a tensor map; an array
+        for a result of `returning` has another shape than that; the launch is larger than the device or the kernel
+        allows.
     IndexError
         In a call, where ``INTEROP_CHECKED=1`` says so: an index of a view is out of bounds.
     OSError
@@ -116,8 +128,9 @@ def kernel(
     -----
     Pointers take C-contiguous arrays of exactly their dtype; those that are not to ``const`` are written to, unless
     `reads` names them. For arrays of any strides a kernel takes ``interop::View<const float, 2>``, of
-    ``#include <interop/view.cuh>``. Types are those of `interop.load`, and complex numbers of Thrust and libcu++;
-    16-bit floats and complex numbers are passed by value, too.
+    ``#include <interop/view.cuh>``, or an mdspan of ``#include <cuda/std/mdspan>``, whose layout says which strides it
+    takes. Types are those of `interop.load`, and complex numbers of Thrust and libcu++; 16-bit floats and complex
+    numbers are passed by value, too.
 
     What `reads` says is believed: a kernel that writes to such an array changes what its library takes to be unchanged.
     Where the environment has ``INTEROP_CHECKED=1`` as the kernel is made, each call copies these arrays to the host
@@ -161,9 +174,10 @@ def kernel(
         )
     _check_compiler(compiler, source, dict(options or {}))
     found = read_source(source, dict(options or {}), compiler)
-    launch = (grid, threads, block, shared, cluster, cooperative)
+    launch = (grid, threads, block, shared, cluster, cooperative, dependent_launch)
     names = names_of("interop.kernel: reads", reads)
-    return Kernel(found, name, signature, launch, names, {}, program_of(found))
+    maps = checked_maps("interop.kernel: tensor_maps", tensor_maps)
+    return Kernel(found, name, signature, launch, names, maps, {}, program_of(found))
 
 
 def _check_compiler(compiler: object, source: object, options: dict[str, Any]) -> None:
@@ -235,6 +249,7 @@ class Kernel(ArrayFunction):
         signature: str | None,
         launch: Launch,
         reads: tuple[str, ...],
+        maps: dict[str, TensorMap],
         shapes: dict[str, ShapeRule],
         program: Program | None = None,
     ) -> None:
@@ -246,15 +261,15 @@ class Kernel(ArrayFunction):
 
         self._program = program or Program(source)
         declared, parameters = _declared(self._program, label, name, signature, refuse)
-        parameters = with_reads(parameters, reads, refuse)
+        parameters = with_tensor_maps(with_reads(parameters, reads, refuse), maps, reads, refuse)
         for parameter in parameters:
             if parameter.name in _KEYWORDS:
                 raise refuse(
                     f"the parameter {parameter.name!r} has the name of a keyword of the call; accepted: another "
                     "name, if need be by signature='type name, ...'"
                 )
-        super().__init__(label, parameters, ("pointer", "view"), _KEYWORDS, shapes, reads=reads)
-        self._made_of, self._tail = (source, name, signature, launch, reads), (_NONE,)
+        super().__init__(label, parameters, ARRAYS, _KEYWORDS, shapes, reads=reads)
+        self._made_of, self._tail = (source, name, signature, launch, reads, maps), (_NONE,)
         self._text = described(f"{name}({declared})", reads)
         self.__name__ = self.__qualname__ = name
         self.__doc__ = self._text
@@ -264,13 +279,34 @@ class Kernel(ArrayFunction):
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
         if sum(extent is not None for extent in launch[:2]) > 1:
             raise refuse("grid and threads are given; accepted: one of them")
-        self._load = functools.partial(self._program.kernel, label, name)
-        declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim) for p in parameters]
+        self._load = self._loader(label, name, parameters, refuse)
+        declarations = [(p.kind, p.name, p.dtype, p.written, p.ndim, [*p.form]) for p in parameters]
         launched = (*fixed, *launch[2:])
         compared, checks_indexes = checked(parameters, reads), self._program.source.checks_indexes
         self._calls = _core.Kernel(label, declarations, self._load, launched, compared, checks_indexes)
         made_of = (*self._made_of_content(), *launch)
         self._identity = Identity.of(self, name, *made_of, *self._shapes.items(), *self._shapes.values())
+
+    def _loader(
+        self, label: str, name: str, parameters: Sequence[Parameter], refuse: Refuse
+    ) -> Callable[[str], _core.LoadedKernel]:
+        """Return what loads the kernel for an architecture, and finds what its compiler has made of mdspans."""
+        program = self._program  # the compiled half keeps what this returns, and must not keep the kernel by it
+        places = [place for place, p in enumerate(parameters) if p.kind == "mdspan"]
+        if not places:
+            return functools.partial(program.kernel, label, name)
+        if not program.source.text or not isinstance(program, Program):
+            raise refuse(
+                f"{parameters[places[0]].name} is a cuda::std::mdspan, and the code is compiled already, by a compiler "
+                "that alone knows what is where in it; accepted: the source, or a kernel of pointers or interop::View"
+            )
+        program.append(name, probe_of(name, places))
+
+        def load(architecture: str) -> _core.LoadedKernel:
+            loaded = program.kernel(label, name, architecture)
+            return loaded.with_mdspans(measured(program.image(label, name, architecture), parameters, refuse))
+
+        return load
 
     @traced_by(traced_call, is_method=True)
     def __call__(self, /, *args: Any, **named: Any) -> Any:
@@ -297,6 +333,7 @@ class Kernel(ArrayFunction):
         shared: int | None = None,
         cluster: Sizes | None = None,
         cooperative: bool | None = None,
+        dependent_launch: bool | None = None,
         stream: StreamLike | None = None,
         execution: str | None = None,
         **named: Any,
@@ -305,8 +342,11 @@ class Kernel(ArrayFunction):
         if named or len(args) != self._count:
             args, results = self._bind(args, named)
         launch = None
-        if not (grid is threads is block is shared is cluster is cooperative is None) or self._has_extent:
-            launch = (grid, threads, block, shared, cluster, cooperative)
+        if (
+            not (grid is threads is block is shared is cluster is cooperative is dependent_launch is None)
+            or self._has_extent
+        ):
+            launch = (grid, threads, block, shared, cluster, cooperative, dependent_launch)
             if self._has_extent or callable(grid) or callable(threads):
                 launch = self._launch(args, launch)
         if self._is_direct and not results:
@@ -333,10 +373,10 @@ class Kernel(ArrayFunction):
         return Globals(self._program, self._label, self.__name__)
 
     def _made_of_content(self) -> tuple[object, ...]:
-        source, _, signature, _, reads = self._made_of
+        source, _, signature, _, reads, maps = self._made_of
         image = source.image.data if source.image else b""
         compiled_as = (sorted(source.options.items()), source.compiler, source.checks_indexes)
-        return (source.text, image, source.path, *compiled_as, signature, reads)
+        return (source.text, image, source.path, *compiled_as, signature, reads, sorted(maps.items()))
 
     def _with(self, shapes: dict[str, ShapeRule]) -> Kernel:
         return Kernel(*self._made_of, shapes, self._program)
@@ -346,7 +386,7 @@ class Kernel(ArrayFunction):
             return super()._prepared(shapes)
 
         def launched(args: tuple[Any, ...]) -> Any:
-            launch = self._launch(args, (None,) * 6)
+            launch = self._launch(args, _NOT_GIVEN)
             return self._calls.call_with(args, shapes, _NONE, launch, None, None, False)
 
         return launched, ()
@@ -359,4 +399,5 @@ class Kernel(ArrayFunction):
 
 
 _NONE: dict[Any, Any] = {}  # of the results none is given
-_KEYWORDS = ("grid", "threads", "block", "shared", "cluster", "cooperative", "stream", "execution")
+_KEYWORDS = (*LAUNCH_OPTIONS, "stream", "execution")
+_NOT_GIVEN = (None,) * len(LAUNCH_OPTIONS)

@@ -126,7 +126,8 @@ class Program:
     """A source, and what is loaded of it. Its kernels share the variables of the module that they are in.
 
     All kernels of an image are in one module. Of a file in CUDA C++ all kernels are that the compiler makes without
-    being asked for one: those that are no templates. Any other kernel has a module of its own.
+    being asked for one: those that are no templates, and have no text appended. Any other kernel has a module of its
+    own.
     """
 
     def __init__(self, source: Source, modules: dict[str, _Module] | None = None) -> None:
@@ -135,6 +136,16 @@ class Program:
         self._modules = {} if modules is None else modules  # by all that they depend on
         #: By name and architecture. They stay as they were found, although the file, or a header, may change.
         self._found: dict[tuple[str, str], tuple[_Module, str]] = {}
+        self._appended: dict[str, str] = {}
+
+    def append(self, name: str, text: str) -> None:
+        """Compile the kernel with a text behind the source: in a module of its own, then."""
+        self._appended[name] = text
+
+    def image(self, label: str, name: str, architecture: str) -> bytes:
+        """Return what the kernel was compiled to."""
+        with kept.LOCK:
+            return self._find(label, name, architecture)[0].image.data
 
     def kernel(self, label: str, name: str, architecture: str) -> _core.LoadedKernel:
         """Return the kernel, ready to be launched on devices of one architecture, such as "sm_90"."""
@@ -179,7 +190,7 @@ class Program:
             return module, one_of(name, module.find(name), source.origin, lambda said: CudaError(f"{label}: {said}"))
         architecture = source.options.get("arch") or architecture
         whole = None
-        if source.path is not None and "<" not in name:
+        if source.path is not None and "<" not in name and name not in self._appended:
             whole = self._module(label, architecture, "")
             if len(found := images.find_named(name, whole.image.kernels or (), is_whole=True)) == 1:
                 return whole, found[0]
@@ -202,7 +213,7 @@ class Program:
             key = hashlib.sha256(source.image.data).hexdigest()
         else:
             compile_it = _by_nvcc if source.compiler == "nvcc" else _by_nvrtc
-            key, compiled = compile_it(label, source, asked, architecture)
+            key, compiled = compile_it(label, source, asked, architecture, self._appended.get(asked, ""))
         if key not in self._modules:
             if source.image is not None:
                 may_have = source.image.variables is None or bool(source.image.variables)
@@ -263,19 +274,20 @@ def program_of(source: Source) -> Program:
 _Compiled = tuple[str, Callable[[], tuple[str, kept.Image]]]
 
 
-def _by_nvrtc(label: str, source: Source, asked: str, architecture: str) -> _Compiled:
+def _by_nvrtc(label: str, source: Source, asked: str, architecture: str, appended: str) -> _Compiled:
+    text = source.text + appended
     options = compiler_options(source.path, asked, _options_of(source))
     names = [asked] if asked else []
-    return nvrtc.compiled(label, source.text, names, options, architecture, lambda: _own_headers(source.text, options))
+    return nvrtc.compiled(label, text, names, options, architecture, lambda: _own_headers(text, options))
 
 
-def _by_nvcc(label: str, source: Source, asked: str, architecture: str) -> _Compiled:
+def _by_nvcc(label: str, source: Source, asked: str, architecture: str, appended: str) -> _Compiled:
     from interop._cuda import nvcc
 
     assert source.path is not None  # which `interop.kernel` has checked
     options = {**_options_of(source), "include_path": [*_folders(source.options), get_include()]}
     flags = nvcc.flags_of(label, options)
-    key, image = nvcc.compiled(label, Path(source.path).resolve(), source.text, asked, flags, architecture)
+    key, image = nvcc.compiled(label, Path(source.path).resolve(), source.text, asked, flags, architecture, appended)
     return key, lambda: (key, image)
 
 
@@ -300,7 +312,8 @@ def compiler_options(path: str | None, name: str, options: dict[str, Any]) -> di
         folders.insert(0, str(Path(path).resolve().parent))
     found = NAME.fullmatch(name)
     file_name = path or f"{found['base'] if found else name}.cu"
-    searched = [*folders, get_include(), *cuda_headers(), str(_STANDARD_HEADERS)]
+    before = str(_STANDARD_HEADERS / "before")  # what stands in for one of CUDA's own
+    searched = [*folders, get_include(), before, *cuda_headers(), str(_STANDARD_HEADERS)]
     first = options.get("pre_include") or ()
     first = [first] if isinstance(first, str) else [*first]
     return {"name": file_name, **options, "include_path": searched, "pre_include": [_STANDARD, *first]}

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["call_by_operator", "traced_by", "traced_call"]
+__all__ = ["call_by_operator", "traced_by", "traced_call", "traced_outside"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -34,6 +34,13 @@ def traced_call(function: Any, /, *args: Any, **named: Any) -> Any:
     from interop.torch import _tracing
 
     return _tracing.call(function, *args, **named)
+
+
+def traced_outside(function: Any, /, *args: Any, **named: Any) -> Any:
+    """Have torch's compiler leave the call of a function of another library as it is, outside its graphs."""
+    from interop.torch import _tracing
+
+    return _tracing.outside(function, *args, **named)
 
 
 def call_by_operator(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:

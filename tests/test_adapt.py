@@ -432,6 +432,9 @@ def test_inside_torch_compile(torch):
     """The compiler leaves the call as it is."""
     compiled = torch.compile(lambda x: scaled(x + 1) + 1, backend="eager")
     assert compiled(torch.ones(3)).tolist() == [5, 5, 5]
+    whole = torch.compile(lambda x: scaled(x), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"accepted in one: an interop\.operator of it"):
+        whole(torch.ones(3))
 
 
 def test_the_label_is_that_of_the_call():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import pickle
 import re
 
 import numpy as np
 import pytest
+from helpers import machine
 from helpers.kernels import PlayedRawKernel, played
 
 import interop
@@ -120,11 +122,27 @@ def _given(function, name):
     return call
 
 
+@functools.cache
+def _handle():
+    return interop.share(X, copy=True)
+
+
 def _set_allocator(value):
     try:
         interop.set_allocator(value)
     finally:
         interop.set_allocator(None)
+
+
+def _graph(name):
+    def call(value):
+        try:
+            interop.graph(**{name: value})
+        except interop.CudaError:
+            if machine.gpu_count() > 0 or name == "device":
+                raise  # else the value is right, and there is no GPU
+
+    return call
 
 
 #: (the function's whole name, the parameter's, what calls it with a value, exceptions beside TypeError and ValueError)
@@ -151,6 +169,8 @@ PARAMETERS = [
       for name in inspect.signature(interop.adopt).parameters if name not in ("kernel", "signature")),
     ("interop.adopt", "signature", lambda value: interop.adopt(PLAYED_FUNCTION, value), ()),
     ("interop.asarray", "x", interop.asarray, ()),
+    ("interop.bridge", "function", lambda value: interop.bridge(value, to="torch"), ()),
+    ("interop.bridge", "to", lambda value: interop.bridge(np.sum, to=value), ()),
     ("interop.convert", "x", lambda value: interop.convert(value, "numpy"), ()),
     ("interop.convert", "library", lambda value: interop.convert(X, value), ()),
     ("interop.convert", "stream", lambda value: interop.convert(X, "interop", stream=value), ()),
@@ -164,7 +184,16 @@ PARAMETERS = [
     ("interop.matmul", "alpha", lambda value: interop.explain(interop.matmul, X, X, alpha=value), (OverflowError,)),
     *((f"interop.{function}", name, _given(function, name), MORE.get(name, ()))
       for function in RIGHT for name in inspect.signature(getattr(interop, function)).parameters),
+    *(("interop.graph", name, _graph(name), MORE.get(name, ())) for name in ("stream", "device", "pool")),
     ("interop.set_allocator", "allocator", _set_allocator, ()),
+    ("interop.share", "x", interop.share, (BufferError,)),
+    ("interop.share", "copy", lambda value: interop.share(X, copy=value), (BufferError,)),
+    ("interop.open", "h", interop.open, ()),
+    ("interop.open", "library", lambda value: interop.open(_handle(), value), ()),
+    ("interop.open", "stream", lambda value: interop.open(_handle(), stream=value), ()),
+    ("interop.tensor_map", "array", lambda value: interop.tensor_map(value, box=16), ()),
+    *(("interop.tensor_map", name, lambda value, name=name: interop.tensor_map("x", **{"box": 16, name: value}), ())
+      for name in inspect.signature(interop.tensor_map).parameters if name != "array"),
     ("interop.operator", "call", lambda value: interop.operator("odd::one", {"cpu": value}, RIGHT["operator"][2]), ()),
     ("interop.register", "kind", interop.register, ()),
     *(("interop.register", name, lambda value, name=name: interop.register(Raises, **{name: value, "writable": 2}), ())
@@ -252,18 +281,23 @@ FITTING = {
     "adapt": (X.sum, "numpy"),
     "adopt": (PlayedRawKernel(),),
     "asarray": (X,),
+    "bridge": (abs,),
     "convert": (X, "numpy"),
     "elementwise": ("x + 1",),
     "explain": None,  # which takes anything
     "get_cmake_dir": (),
     "get_include": (),
+    "graph": (),
     "kernel": ("", ""),
     "load": ("",),
     "matmul": (X, X),
+    "open": (None,),
     "profile": (),
     "register": (Float,),
     "autotune": (None,),
     "set_allocator": (None,),
+    "share": (X,),
+    "tensor_map": ("x",),
     **RIGHT,
     **{op: (X,) if op in UNARY else (X, X) for op in OPERATIONS},
 }
@@ -306,6 +340,7 @@ def test_the_keyword_that_was_meant_is_named(jax):
         (lambda: interop.convert(view, "numpy", steam=None), "stream"),
         (lambda: interop.adapt(abs, "numpy", write=()), "writes"),
         (lambda: interop.adopt(PlayedRawKernel(), write=()), "writes"),
+        (lambda: interop.bridge(abs, too="jax"), "to"),
         (lambda: interop.register(Float, exports=None), "export"),
         (lambda: interop.jax.matmul(a, a, epilog="relu"), "epilogue"),
         (lambda: interop.testing.check_producer(lambda x: x, dtype=()), "dtypes"),

@@ -49,6 +49,7 @@ def test_a_str_that_names_a_file(source):
 def test_what_tools_expect():
     scale = interop.kernel(SCALE, "scale", threads="x")
     options = "grid=None, threads=None, block=None, shared=None, cluster=None, cooperative=None"
+    options += ", dependent_launch=None"
     assert str(inspect.signature(scale)) == f"(x, y, by, n, *, {options}, stream=None, execution=None)"
     made = scale.returning(y="x")
     assert str(inspect.signature(made)).startswith("(x, by, n, *, y=None, grid=None")

@@ -29,12 +29,25 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTWISE = list(OF_ELEMENTS)
 MEMORY = ["arange", "copy", "copyto", "empty", "empty_like", "full", "full_like", "memory_pool", "ones", "ones_like"]
 MEMORY += ["set_allocator", "zeros", "zeros_like"]
-FUNCTIONS = ["adapt", "adopt", "asarray", "convert", "elementwise", "explain", "kernel", "load", "matmul", "operator"]
-FUNCTIONS += ["profile", "register", *MEMORY, *ELEMENTWISE]
+FUNCTIONS = [
+    "adapt",
+    "adopt",
+    "asarray",
+    "bridge",
+    "convert",
+    "elementwise",
+    "explain",
+    "graph",
+    "kernel",
+    "load",
+    "matmul",
+]
+FUNCTIONS += ["open", "operator", "profile", "register", "share", "tensor_map", *MEMORY, *ELEMENTWISE]
 CLASSES = [
     "Adapted",
     "Adopted",
     "Array",
+    "Bridge",
     "CompiledFunction",
     "CudaError",
     "ExplainedArgument",
@@ -42,12 +55,16 @@ CLASSES = [
     "Expression",
     "Function",
     "Globals",
+    "Graph",
+    "GraphPool",
     "Kernel",
     "Library",
     "MemoryPool",
     "Opaque",
     "Operator",
     "Profile",
+    "SharedHandle",
+    "TensorMap",
     "Variable",
     "autotune",
 ]

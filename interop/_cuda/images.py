@@ -132,8 +132,16 @@ def _text(data: bytes, start: int) -> str:
 
 
 def _is_compilers(name: str) -> bool:
-    """Is it a name that the compiler has given, such as that of a string?"""
-    return "$" in name or name.startswith((".", "__func", "__PRETTY_FUNCTION"))
+    """Is it a name that the compiler has given, such as that of a string, or one of no user's?"""
+    return "$" in name or name.startswith((".", "__func", "__PRETTY_FUNCTION")) or bool(_OF_HEADERS.match(name))
+
+
+#: Constants of CUDA's own headers, which a kernel that includes them has by the hundred; and of interop's own probe.
+_OF_HEADERS = re.compile(
+    r"_ZN(?:\d+_INTERNAL_\w*?)?"
+    r"(?:4cuda\w*?3__\d|15__cccl_internal|6thrust|3cub|18cooperative_groups4__v\d|13interop_probe)"
+    r"|interop_probe_\d"
+)
 
 
 def _truncated(kind: str, data: bytes, end: int) -> str:

@@ -42,22 +42,22 @@ _TICK = 0.02  # seconds: a file's time is that of the system's last tick
 
 
 def compiled(
-    what: str, path: Path, text: str, name: str, flags: Sequence[str], architecture: str
+    what: str, path: Path, text: str, name: str, flags: Sequence[str], architecture: str, appended: str = ""
 ) -> tuple[str, kept.Image]:
     """Return the image, from the cache on disk or compiled now, and a key of all that it depends on. Needs no GPU.
 
     `text` is what the file had when its declarations were read, `name` a kernel; without one the image has those alone
-    that the file's host code uses, or that other files might. `what` stands in messages for what is compiled. Raises
-    CudaError, in the compiler's words; OSError where the file is gone.
+    that the file's host code uses, or that other files might. `appended` is compiled behind the file. `what` stands in
+    messages for what is compiled. Raises CudaError, in the compiler's words; OSError where the file is gone.
     """
     _check_unchanged(what, path, text)
-    facts = [__version__, str(path), text, name, [*flags], architecture, *_surroundings(what)]
+    facts = [__version__, str(path), text, name, [*flags], architecture, appended, *_surroundings(what)]
     source_key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     cache = kept.open_cache()
     image_key = _known_key(cache, source_key)
     image = None if image_key is None else kept.read_image(cache, image_key)
     if image_key is None or image is None:
-        return _compile_and_keep(cache, source_key, what, path, text, name, flags, architecture)
+        return _compile_and_keep(cache, source_key, what, path, text, name, flags, architecture, appended)
     return image_key, image
 
 
@@ -67,13 +67,21 @@ def _check_unchanged(what: str, path: Path, text: str) -> None:
 
 
 def _compile_and_keep(
-    cache: Any, source_key: str, what: str, path: Path, text: str, name: str, flags: Sequence[str], architecture: str
+    cache: Any,
+    source_key: str,
+    what: str,
+    path: Path,
+    text: str,
+    name: str,
+    flags: Sequence[str],
+    architecture: str,
+    appended: str,
 ) -> tuple[str, kept.Image]:
     """Compile, and once more where a file has changed meanwhile; keep what is known to be of the files as they are."""
     for _ in range(_MOST_COMPILATIONS):
         started = time.time_ns()
         time.sleep(_TICK)
-        image, files = compile_file(what, path, name, flags, architecture)
+        image, files = compile_file(what, path, name, flags, architecture, appended)
         _check_unchanged(what, path, text)
         others = _other_files(what, files, flags)
         if others is None:
@@ -263,7 +271,7 @@ def _item(what: str, key: str, one: Any) -> str:
 
 
 def compile_file(
-    what: str, path: Path, name: str, flags: Sequence[str], architecture: str
+    what: str, path: Path, name: str, flags: Sequence[str], architecture: str, appended: str = ""
 ) -> tuple[kept.Image, list[str]]:
     """Compile without a look at any cache: a cubin with the kernel's name in it, and the files that were read.
 
@@ -273,7 +281,7 @@ def compile_file(
     with tempfile.TemporaryDirectory(prefix="interop-") as folder:  # of this user alone
         unit, image, read = (Path(folder, file) for file in ("unit.cu", "unit.cubin", "unit.d"))
         kept_kernel = f'extern "C" void* interop_kept() {{ return (void*)&{name}; }}\n' if name else ""
-        unit.write_text(f'#include "{path}"\n{kept_kernel}')
+        unit.write_text(f'#include "{path}"\n{kept_kernel}{appended}')
         nvcc = _find_nvcc(what)
         command = [nvcc, "-cubin", f"-arch={architecture}", *flags, "-MD", "-MF", read, "-o", image, unit]
         status, output = _run(command)

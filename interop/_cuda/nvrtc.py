@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -82,7 +84,9 @@ def compile_source(
         if not is_of_source:
             raise CudaError(f"{doing}{error}; NVRTC comes with {_INSTALL}") from error
         if "open source file" in log:
-            log += f"\nCUDA's own headers come with a toolkit, or with {_INSTALL}"
+            of_cccl = re.search(r'open source file "(?:cuda|cub|thrust|nv)/', log)
+            install = "pip install 'cuda-toolkit[cccl]'" if of_cccl else _INSTALL
+            log += f"\nCUDA's own headers come with a toolkit, or with {install}"
         if "open source file" in log or "host function" in log:
             log += "\nA file with host code in it is compiled by compiler='nvcc', given as a path"
         raise CudaError(doing + log.replace("\0", "").strip()) from None
@@ -93,12 +97,11 @@ def compile_source(
 
 def _cuda_core(what: str) -> Any:
     try:
-        import cuda.core
+        return importlib.import_module("cuda.core")  # `cuda` may not have it yet while another thread imports it
     except ImportError as error:
         raise CudaError(
             f"{what}: compiling a kernel at run time needs cuda.core, which cannot be imported ({error}); {_INSTALL}"
         ) from error
-    return cuda.core
 
 
 def _key(

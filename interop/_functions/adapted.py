@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from interop import _core
 from interop._arguments import type_name
 from interop._core import Array
-from interop._functions.nested import leaves, mapped
+from interop._functions.nested import holds_nothing, is_plain, leaves, mapped
 from interop._functions.written import Written
 from interop._libraries.arrays import is_array, is_buffer
 from interop._libraries.base import CPU, CUDA, FUNCTION, MANAGED, Target
@@ -38,6 +37,10 @@ class Foreign:
     written: Written
     copies: bool  #: may an array be copied that the library cannot take?
 
+    def call(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], stream: Any) -> Call:
+        """Return a call of it; `module` is the library's."""
+        return Call(self, module, args, kwargs, stream)
+
 
 @dataclass(slots=True)
 class Argument:
@@ -47,7 +50,13 @@ class Argument:
     name: str
     view: Array | None  #: None: the function's library has it already
     is_written: bool
+    kind: int = CPU  #: where `view` is, as DLPack says it
+    index: int = 0
     converted: Any = None
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.kind in (CUDA, MANAGED)
 
 
 class Call:
@@ -59,7 +68,10 @@ class Call:
         self.foreign, self.module, self.args, self.kwargs = foreign, module, args, kwargs
         self.given = None if stream is None else _core.stream_handle(stream, foreign.label)
         self._named_by = stream
-        self.arguments = [*self._find()]
+        self.is_flat = True  # no argument holds arrays
+        self.arguments: list[Argument] = []
+        self._find(enumerate(args))
+        self._find(kwargs.items())
         self.others = [argument for argument in self.arguments if argument.view is not None]
         if not self.arguments:
             if stream is not None:
@@ -80,14 +92,20 @@ class Call:
         if self.home is not None and streams is not None and streams.on is not None:
             self.work = self._choose()
 
-    def _find(self) -> Iterator[Argument]:
-        passed: Iterator[tuple[int | str, Any]] = itertools.chain(enumerate(self.args), self.kwargs.items())
+    def _find(self, passed: Iterable[tuple[int | str, Any]]) -> None:
+        owns, module = self.foreign.target.owns, self.module
         for key, value in passed:
-            for x in leaves(value):
-                if self.foreign.target.owns(self.module, x):
-                    yield self._argument(x, key, is_own=True)
-                elif is_array(x) and not is_buffer(x):
-                    yield self._argument(x, key, is_own=False)
+            if is_plain(value):
+                continue
+            if owns(module, value):
+                self.arguments.append(self._argument(value, key, is_own=True))
+                continue
+            is_leaf = holds_nothing(value)
+            self.is_flat = self.is_flat and is_leaf
+            for x in (value,) if is_leaf else leaves(value):
+                is_own = not is_leaf and owns(module, x)
+                if is_own or (is_array(x) and not is_buffer(x)):
+                    self.arguments.append(self._argument(x, key, is_own))
 
     def _argument(self, x: Any, key: int | str, is_own: bool) -> Argument:
         foreign = self.foreign
@@ -99,7 +117,7 @@ class Call:
         view = _core.asarray(x, label, None, name)
         if is_written and (written.is_said or not target.keeps_read_only):
             _core.check_foreign_write(view, label, name, _WRITABLE)
-        return Argument(x, name, view, is_written)
+        return Argument(x, name, view, is_written, *view.__dlpack_device__())
 
     def _device(self) -> int:
         """Return the index of the device that the arrays are on, -1 for host memory."""
@@ -130,8 +148,7 @@ class Call:
         if not target.on_host:  # which takes pinned memory as its GPU's
             readable = _core.readable_by(argument.view, CUDA)
             return -1 if readable is None else readable
-        kind, index = argument.view.__dlpack_device__()
-        return index if kind in (CUDA, MANAGED) else -1
+        return argument.index if argument.is_on_gpu else -1
 
     def _choose(self) -> int:
         """Return the stream on which the function is to work."""
@@ -147,26 +164,34 @@ class Call:
 
     def run(self) -> Any:
         """Call the function, and return what it returns, its arrays in the library of the first array."""
-        function = self.foreign.function
         if not self.arguments or (not self.others and self.given is None):
-            return function(*self.args, **self.kwargs)
+            return self.foreign.function(*self.args, **self.kwargs)
         self._order()
         try:
-            with self._within():
-                for argument in self.others:
-                    argument.converted = self._taken(argument)
-                by_id = {id(argument.x): argument.converted for argument in self.others}
-
-                def converted(x: Any) -> Any:
-                    return by_id.get(id(x), x)
-
-                args = [mapped(x, converted, self.foreign.label) for x in self.args]
-                kwargs = {name: mapped(x, converted, self.foreign.label) for name, x in self.kwargs.items()}
-                result = function(*args, **kwargs)
-                self._check_done(result)
-                return self._handed_over(result)
+            within = self._within()
+            if within is None:
+                return self._called()
+            with within:
+                return self._called()
         finally:
             self._order_back()
+
+    def _called(self) -> Any:
+        """Call the function with its library's arrays, and return what it returns in the caller's."""
+        for argument in self.others:
+            argument.converted = self._taken(argument)
+        by_id = {id(argument.x): argument.converted for argument in self.others}
+
+        def converted(x: Any) -> Any:
+            return by_id.get(id(x), x)
+
+        if self.is_flat:
+            args = [converted(x) for x in self.args]
+            kwargs = {name: converted(x) for name, x in self.kwargs.items()}
+        else:
+            args = [mapped(x, converted, self.foreign.label) for x in self.args]
+            kwargs = {name: mapped(x, converted, self.foreign.label) for name, x in self.kwargs.items()}
+        return self._handed_over(self.foreign.function(*args, **kwargs))
 
     def _check_done(self, result: Any) -> None:
         """Raise TypeError for a result whose work is still to come, outside the call."""
@@ -191,7 +216,7 @@ class Call:
                 _core.note_foreign_use(view, self.given, True, False)
                 continue
             # A view of this moment is ready on its producer's stream; who has an `interop.Array` may be waiting still.
-            if (view is argument.x or view.stream != self.work) and _is_on_gpu(view):
+            if (view is argument.x or view.stream != self.work) and argument.is_on_gpu:
                 _core.asarray(view, self.foreign.label, self.work)
         if self.work is None:
             return
@@ -212,23 +237,23 @@ class Call:
         """
         return contextlib.nullcontext() if self._has_own else contextlib.suppress(ValueError)
 
-    def _within(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which the library's current stream and device are those of the work."""
+    def _within(self) -> contextlib.AbstractContextManager[Any] | None:
+        """Return a context in which the library's current stream and device are those of the work; None: they are."""
         streams = self.foreign.target.streams
         if self.work is None or streams is None:
-            return contextlib.nullcontext()
+            return None
         if self.work == self.home and (not self.others or streams.device(self.module) == self.device):
-            return contextlib.nullcontext()
+            return None
         if streams.on is not None:
             return streams.on(self.module, self.device, self.work, self._named_by)
-        return contextlib.nullcontext() if streams.within is None else streams.within(self.module, self.device)
+        return None if streams.within is None else streams.within(self.module, self.device)
 
     def _taken(self, argument: Argument) -> Any:
         """Return the argument as an array of the function's library."""
         target, view = self.foreign.target, argument.view
         assert view is not None
         # The stream of the work, which will be the current one, has been made to wait.
-        is_ordered = target.streams is not None and target.streams.on is not None and _is_on_gpu(view)
+        is_ordered = target.streams is not None and target.streams.on is not None and argument.is_on_gpu
         stream = -1 if is_ordered else None
         return self._converted(target, self.module, view, stream, argument.name, argument.is_written)
 
@@ -269,8 +294,9 @@ class Call:
 
     def _handed_over(self, result: Any) -> Any:
         """Return the result with its arrays in the library of the first array; arguments are the caller's own."""
+        if not self.foreign.target.owns(self.module, result):
+            self._check_done(result)
         arguments = {id(a.x if a.view is None else a.converted): a for a in self.arguments}
-        target = self.foreign.target
         if self.lead.view is None:
 
             def as_it_is(y: Any) -> Any:
@@ -281,20 +307,7 @@ class Call:
         module = sys.modules.get(to.module) or importlib.import_module(to.module)
 
         def hand_over(y: Any) -> Any:
-            if id(y) in arguments:
-                return self._original(arguments[id(y)])
-            if target.name == "numpy" and isinstance(y, np.generic) and y.dtype.kind in "biufc":
-                y = np.asarray(y)  # which NumPy returns in place of an array with no dimensions
-            if not target.owns(self.module, y) or (target.name == "numpy" and _has_no_numbers(y.dtype)):
-                return y
-            if self.foreign.copies and hasattr(y, "resolve_conj"):  # of torch: it may be lazily conjugated
-                y = y.resolve_conj().resolve_neg()
-            array = _core.asarray(y, self.foreign.label, self.given, _RESULT)
-            if self.foreign.copies and _is_on_gpu(array) != self._is_led_on_gpu:
-                array = self._copied(array, "device" if self._is_led_on_gpu else "host", _RESULT)
-            # An array of Numba is bound to its stream, as there is no current one that it could be ready on.
-            stream = self.work if to.name == "numba" else self.given
-            return self._converted(to, module, array, stream, _RESULT)
+            return self._original(arguments[id(y)]) if id(y) in arguments else self._as_callers(y, to, module)
 
         return mapped(result, hand_over, self.foreign.label)
 
@@ -309,9 +322,34 @@ class Call:
             )
         return argument.x
 
+    def _as_callers(self, y: Any, to: Target, module: Any) -> Any:
+        """Return an array of the function's library as one of `to`, anything else as it is."""
+        target = self.foreign.target
+        if target.name == "numpy" and isinstance(y, np.generic) and y.dtype.kind in "biufc":
+            y = np.asarray(y)  # which NumPy returns in place of an array with no dimensions
+        if not target.owns(self.module, y) or (target.name == "numpy" and _has_no_numbers(y.dtype)):
+            return y
+        if self.foreign.copies and hasattr(y, "resolve_conj"):  # of torch: it may be lazily conjugated
+            y = y.resolve_conj().resolve_neg()
+        array = _core.asarray(y, self.foreign.label, self.given, _RESULT)
+        if self.foreign.copies and _is_on_gpu(array) != self._is_led_on_gpu:
+            array = self._copied(array, "device" if self._is_led_on_gpu else "host", _RESULT)
+        stream = self.given
+        if to.name == "numba":  # whose arrays are bound to a stream, as there is no current one to be ready on
+            stream = self.work
+        elif stream is None and self._is_on_callers(array):
+            stream = -1
+        return self._converted(to, module, array, stream, _RESULT)
+
+    def _is_on_callers(self, array: Array) -> bool:
+        """Is the array ready on what is the current stream of the caller's library, too?"""
+        view = self.lead.view
+        assert view is not None
+        return self.work is not None and array.stream == self.work == _core.producer_stream(view)
+
     @property
     def _is_led_on_gpu(self) -> bool:
-        return self.lead.view is not None and _is_on_gpu(self.lead.view)
+        return self.lead.view is not None and self.lead.is_on_gpu
 
     def _on_given(self, y: Any) -> Any:
         """Make `stream` wait for what the function has queued on a stream that its library chose, as JAX does."""
@@ -381,9 +419,7 @@ class Call:
         for argument in self.others:
             assert argument.view is not None
             try:
-                target.take_within(
-                    self.foreign.label, self.module, argument.view, -1 if _is_on_gpu(argument.view) else None
-                )
+                target.take_within(self.foreign.label, self.module, argument.view, -1 if argument.is_on_gpu else None)
             except (TypeError, ValueError) as error:
                 if argument.is_written:
                     raise type(error)(self._refusal(str(error), argument.name, True)) from error.__cause__

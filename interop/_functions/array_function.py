@@ -12,12 +12,13 @@ from interop._arguments import known_keywords
 from interop._functions.identity import Identity
 from interop._functions.parameters import Parameter
 
-__all__ = ["ArrayFunction", "Launch", "ShapeRule", "extents_of"]
+__all__ = ["LAUNCH_OPTIONS", "ArrayFunction", "Launch", "ShapeRule", "extents_of"]
 
 ShapeRule = str | Callable[..., int | Sequence[int]]
 #: Of the arguments, of the rules of the results to be made, and of those of the results among the arguments.
 Core = Callable[[tuple[Any, ...], dict[int, Any], dict[int, Any]], Any]
-Launch = tuple[Any, Any, Any, Any, Any, Any]  # grid, threads, block, shared, cluster, cooperative
+Launch = tuple[Any, ...]  # the values of `LAUNCH_OPTIONS`, in their order
+LAUNCH_OPTIONS = ("grid", "threads", "block", "shared", "cluster", "cooperative", "dependent_launch")
 
 
 def extents_of(launch: Launch) -> tuple[Any, Any]:
@@ -49,13 +50,13 @@ class ArrayFunction:
     ) -> None:
         """Take what the call of `label` needs to know.
 
-        `arrays` are the kinds of `parameters` that are arrays; those of the kind "stream" are no arguments. `keywords`
+        `arrays` are the kinds of `parameters` that are arrays; not all are arguments of the call. `keywords`
         are those of the call, `shapes` the rules of `returning`. `value`: the declaration, if it returns a value.
         `reads`: the pointers without ``const`` that are only read.
         """
         self._label, self._parameters, self._arrays, self._keywords = label, parameters, arrays, keywords
         self._value, self._reads = value, reads
-        self._places = {p.name: place for place, p in enumerate(parameters) if p.kind != "stream"}
+        self._places = {p.name: place for place, p in enumerate(parameters) if p.is_argument}
         self._shapes = {name: shapes[name] for name in self._places if name in shapes}
         self._given = [name for name in self._places if name not in shapes]
         #: The rules that are known before the call: the place of the array with the same shape.

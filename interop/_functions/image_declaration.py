@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from interop._cuda import images
 from interop._functions.c_types import ELEMENTS
-from interop._functions.kernel_declaration import split_at_commas
-from interop._functions.parameters import Parameter, Refuse
+from interop._functions.parameters import Parameter, Refuse, split_at_commas
 
 __all__ = ["check_bytes", "signature_of"]
 
+_IN_SYMBOLS = re.compile(r"\b__\d+::")  # the inline namespaces of libcu++
+_MAP = "const __grid_constant__ CUtensorMap"
 _SIGNATURE = "accepted: signature='const float* x, float* y, int n', of its own parameters"
 
 
@@ -29,7 +31,7 @@ def signature_of(symbol: str, origin: str, sizes: Sequence[int] | None, refuse: 
         if depth == 0:
             break
         start -= 1
-    types = split_at_commas(text[start + 1 : -1])
+    types = split_at_commas(_IN_SYMBOLS.sub("", text[start + 1 : -1]).replace("CUtensorMap_st", _MAP))
     return ", ".join(f"{type_name} arg{place}" for place, type_name in enumerate(types) if type_name)
 
 
@@ -42,6 +44,8 @@ def check_bytes(parameters: Sequence[Parameter], sizes: Sequence[int] | None, or
             f"{len(parameters)} parameters are declared, and the kernel in {origin} has {len(sizes)}; {_SIGNATURE}"
         )
     for parameter, size in zip(parameters, sizes, strict=True):
+        if parameter.kind == "mdspan":  # which a compiled kernel does not take: its caller refuses it
+            continue
         declared = _bytes(parameter)
         if declared != size:
             raise refuse(
@@ -54,6 +58,8 @@ def _bytes(parameter: Parameter) -> int:
         return 8
     if parameter.kind == "view":
         return 8 + 16 * parameter.ndim
+    if parameter.kind in ("tensor_map", "shared_map"):
+        return 128
     return _SIZES[parameter.dtype]
 
 

@@ -7,9 +7,13 @@ from typing import NamedTuple
 
 from interop._functions.c_types import ELEMENTS, Names, without_std
 from interop._functions.declarations import declared_of, without_comments
-from interop._functions.parameters import Parameter, Refuse, array_of, number_of
+from interop._functions.mdspans import mdspan_of
+from interop._functions.parameters import Parameter, Refuse, array_of, number_of, split_at_commas
 
-__all__ = ["NAME", "parameters_of", "split_at_commas"]
+__all__ = ["ARRAYS", "NAME", "parameters_of"]
+
+#: The kinds of parameters that take arrays.
+ARRAYS = ("pointer", "view", "mdspan", "tensor_map")
 
 #: A kernel's name: with namespaces, and the arguments of a template.
 NAME = re.compile(r"(?:::)?(?:[A-Za-z_]\w*::)*(?P<base>[A-Za-z_]\w*)\s*(?:<(?P<arguments>.*)>)?", re.DOTALL)
@@ -27,6 +31,7 @@ _VIEW = re.compile(
     r"(?:const )?(?:::)?(?:interop::)?View ?< ?(?P<element>[^<>,]+?) ?, ?(?P<ndim>\d+) ?>(?: const)? "
     r"(?P<name>[A-Za-z_]\w*)"
 )
+_TENSOR_MAP = re.compile(r"(?:const )?(?:::)?CUtensorMap(?:_st)?(?: const)? (?P<name>[A-Za-z_]\w*)")
 _MOST_DIMENSIONS = 64  # of an array
 _NO_NAMES = Names()  # of types that the source defines
 
@@ -107,22 +112,18 @@ def _substituted(parameters: str, template: str, arguments: str, refuse: Refuse)
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: values.get(word[0], word[0]), parameters)
 
 
-def split_at_commas(text: str) -> list[str]:
-    """Split at the commas outside all brackets."""
-    parts, depth, start = [], 0, 0
-    for place, character in enumerate(text):
-        if character in "<([":
-            depth += 1
-        elif character in ">)]":
-            depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[start:place].strip())
-            start = place + 1
-    return [*parts, text[start:].strip()]
-
-
 def _parameter(text: str, refuse: Refuse) -> Parameter:
-    text = re.sub(r"\b__grid_constant__\b", "", _plain(text)).strip()
+    plain = _plain(text)
+    text = " ".join(re.sub(r"\b__grid_constant__\b", "", plain).split())
+    if found_map := _TENSOR_MAP.fullmatch(text):
+        if "__grid_constant__" not in plain or "const" not in text.split():
+            raise refuse(
+                f"{found_map['name']!r} is a CUtensorMap that has no address where TMA can read it; accepted: "
+                f"const __grid_constant__ CUtensorMap {found_map['name']}"
+            )
+        return Parameter("tensor_map", found_map["name"], "", False)
+    if mdspan := mdspan_of(text, refuse):
+        return mdspan
     if view := _VIEW.fullmatch(text):
         words, ndim = view["element"].split(), int(view["ndim"])
         type_name = " ".join(word for word in words if word != "const")
@@ -136,7 +137,7 @@ def _parameter(text: str, refuse: Refuse) -> Parameter:
     found = _NO_NAMES.resolve(declared.type)
     if found.stars:
         return array_of("pointer", declared, found, refuse)
-    return number_of(declared, found, ELEMENTS, "pointers, interop::View", refuse)
+    return number_of(declared, found, ELEMENTS, _OTHERS, refuse)
 
 
 def _plain(text: str) -> str:
@@ -145,6 +146,9 @@ def _plain(text: str) -> str:
     for element, name in (("float", "cuComplex"), ("double", "cuDoubleComplex")):
         text = re.sub(rf"(?:::)?\b(?:thrust::|cuda::std::|std::)?complex ?< ?{element} ?>", name, text)
     return text
+
+
+_OTHERS = "pointers, interop::View, cuda::std::mdspan, const __grid_constant__ CUtensorMap"
 
 
 def _accepted() -> str:

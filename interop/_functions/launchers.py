@@ -121,7 +121,8 @@ class NumbaKernel(Launcher):
         self.extents, self._threads = extents_of(launch), launch[1]
         self.is_plain = self.extents == (None, None)
         fixed = tuple(None if callable(extent) else extent for extent in launch[:2])
-        declared = [("pointer", name, "", True, 0) for name in names]
+        form: list[int] = []
+        declared = [("pointer", name, "", True, 0, form) for name in names]
         # It is launched by Numba; this one says how many blocks.
         sizes = _core.Kernel(label, declared, _never, (*fixed, *launch[2:]), [], False)
         cuda = importlib.import_module("numba.cuda")
@@ -157,7 +158,6 @@ class TritonKernel(Launcher):
 
     kind = "Triton kernel"
     takes = ("grid", "options")
-    is_plain = False
 
     def __init__(self, kernel: Any) -> None:
         inner = kernel
@@ -172,24 +172,28 @@ class TritonKernel(Launcher):
     def function(self, label: str, names: Sequence[str], options: Options) -> Callable[..., Any]:
         self._label = label
         self._grid, self._constants = options.get("grid"), dict(options.get("options") or {})
+        self.is_plain = self._grid is not None
+        always: tuple[Any, dict[str, Any]] = self.options({}, {}) if self.is_plain else (None, {})
         torch = importlib.import_module("torch")
         streams = TARGETS["torch"].streams
         assert streams is not None
         assert streams.on is not None
-        current, on, device_of = streams.current, streams.on, streams.device
+        on = streams.on
+        driver = importlib.import_module("triton.runtime").driver  # it says where Triton would launch
         kernel, keywords = self.kernel, [*names]
         # Constants may stand between the others.
         by_position = [p.name for p in self._params[: len(keywords)]] == keywords
 
-        def launch_it(stream: int, options: tuple[Any, dict[str, Any]], *values: Any) -> None:
-            grid, constants = options
+        def launch_it(stream: int, options: tuple[Any, dict[str, Any]] | None, *values: Any) -> None:
+            grid, constants = options or always
             arguments = [_Pointer(x) if type(x) is Array else x for x in values]
             called = kernel[grid]
             if not by_position:
                 constants = constants | dict(zip(keywords, arguments, strict=True))
                 arguments = []
-            device = device_of(torch)  # that of the call, which is current
-            if current(torch, device) == stream:
+            active = driver.active
+            device = active.get_current_device()  # that of the call, which is current
+            if (active.get_current_stream(device) or 1) == stream:
                 called(*arguments, **constants)
             else:
                 with on(torch, device, stream, None):
@@ -251,7 +255,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 def _launch(options: Options) -> Launch:
     names = ("grid", "threads", "block", "shared")
     grid, threads, block, shared = (options.get(name) for name in names)
-    return (grid, threads, block, shared, None, None)
+    return (grid, threads, block, shared, None, None, None)
 
 
 def _never(architecture: str) -> _core.LoadedKernel:
@@ -261,12 +265,12 @@ def _never(architecture: str) -> _core.LoadedKernel:
 def _numba_stream(handle: int) -> Any:
     """Return Numba's object of a stream."""
     cuda = importlib.import_module("numba.cuda")
-    if handle == 1:  # of each device
-        return cuda.legacy_default_stream()
-    return cuda.per_thread_default_stream() if handle == 2 else _external_stream(cuda, handle)
+    return _kept_stream(cuda, handle, cuda.get_current_device().id)
 
 
 @functools.lru_cache(maxsize=128)
-def _external_stream(cuda: Any, handle: int) -> Any:
-    """Return the same object each time, as Numba keeps what is launched on it."""
-    return cuda.external_stream(handle)
+def _kept_stream(cuda: Any, handle: int, device: int) -> Any:
+    """Return the same object each time, as Numba keeps by it how a kernel is launched."""
+    if handle == 1:
+        return cuda.legacy_default_stream()
+    return cuda.per_thread_default_stream() if handle == 2 else cuda.external_stream(handle)

@@ -10,9 +10,24 @@ from typing import Any
 from interop._arguments import type_name
 from interop._libraries.arrays import is_array
 
-__all__ = ["leaves", "mapped"]
+__all__ = ["PLAIN", "holds_nothing", "is_plain", "leaves", "mapped"]
 
+#: What is neither an array nor holds one.
+PLAIN = frozenset(
+    (int, float, complex, bool, str, bytes, slice, range, type, type(None), type(...), type(NotImplemented))
+)
 _LEAVES: set[type] = set()  # types that were met, whose objects hold nothing
+
+
+def is_plain(x: Any) -> bool:
+    """Is it neither an array nor does it hold one, as far as types say: a number, a name, a tuple of axes?"""
+    kind = type(x)
+    return kind in PLAIN or (kind in (tuple, list) and all(type(part) in PLAIN for part in x))
+
+
+def holds_nothing(x: Any) -> bool:
+    """Is it a value of its own, and no container of others?"""
+    return type(x) in _LEAVES or _parts(x) is None
 
 
 def leaves(x: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:

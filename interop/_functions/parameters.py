@@ -33,6 +33,7 @@ __all__ = [
     "number_of",
     "parameter_of",
     "returned_of",
+    "split_at_commas",
 ]
 
 
@@ -47,14 +48,24 @@ Status = tuple[str, int, dict[int, str], bool]
 
 
 class Parameter(NamedTuple):
-    """One parameter: "device", "host" or "pointer" for arrays, "view", "scalar", "stream", "opaque" for handles."""
+    """One parameter: "device", "host" or "pointer" for arrays, "view", "scalar", "stream", "opaque" for handles.
+
+    Of kernels also "mdspan", and "tensor_map" for an array that is described to the kernel by one; a "shared_map" is
+    one of an array that another parameter takes.
+    """
 
     kind: str
     name: str
     dtype: str  # "" for void
     written: bool
-    ndim: int = 0  # of a view
+    ndim: int = 0  # of a view, and what is alike; of a pointer: 0 for any
     takes: str = ""  # beside arrays, or alone: "text", or the handles of this type, of which "void*" is any
+    form: tuple[int, ...] = ()  # of an mdspan or a tensor map: see src/bindings/functions/kernel_declaration.h
+
+    @property
+    def is_argument(self) -> bool:
+        """Does a call give something for it?"""
+        return self.kind not in ("stream", "shared_map")
 
 
 class Declared(NamedTuple):
@@ -296,3 +307,17 @@ def _why(found: Resolved) -> str:
     if found.name and found.name not in ELEMENTS and found.name not in STREAMS:
         return f"; nothing that was read defines {found.name!r}{found.hint}"
     return ""
+
+
+def split_at_commas(text: str) -> list[str]:
+    """Split at the commas outside all brackets."""
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        if character in "<([":
+            depth += 1
+        elif character in ">)]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    return [*parts, text[start:].strip()]

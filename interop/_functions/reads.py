@@ -69,13 +69,18 @@ def with_reads(
     A name that is not that of a pointer without ``const`` raises the error that `refuse` returns.
     """
     known = {parameter.name: parameter for parameter in parameters}
-    accepted = ", ".join(p.name for p in parameters if p.written and p.kind != "view") or "there is none"
+    pointers = [p.name for p in parameters if p.written and p.kind in ("pointer", "device", "host")]
+    accepted = ", ".join(pointers) or "there is none"
     for name in reads:
         parameter = known.get(name)
         if parameter is None:
             what = "no parameter"
         elif parameter.kind == "view":
             what = "a view, whose type says it: interop::View<const T, n> is only read"
+        elif parameter.kind == "mdspan":
+            what = "an mdspan, whose type says it: one of const elements is only read"
+        elif parameter.kind == "tensor_map":
+            what = "a tensor map, of which interop.tensor_map(..., written=) says it"
         elif parameter.kind in ("scalar", "stream", "opaque"):
             what = "no pointer"
         elif not parameter.written:

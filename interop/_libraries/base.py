@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -21,7 +21,10 @@ __all__ = [
     "CUDA",
     "FUNCTION",
     "MANAGED",
+    "Captures",
+    "Capturing",
     "Library",
+    "Recording",
     "Streams",
     "Target",
     "describe",
@@ -68,6 +71,43 @@ class Streams:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Capturing:
+    """A capture into a CUDA graph, for the libraries that take part in it."""
+
+    capture: _core.Capture  #: of the stream, on its device
+    stream: Any  #: the object that names the stream
+    pool: dict[str, Any]  #: of each library by its name: its memory for the graph, and for those that share it
+    kept: list[Any]  #: what the graph keeps
+
+
+class Recording(Protocol):
+    """How a capture is begun and ended, and the graph launched, on a device that is current."""
+
+    def begin(self) -> None: ...
+    def end(self) -> None:
+        """End the capture, and make the graph; CudaError where the capture has failed."""
+
+    def drop(self) -> None:
+        """End the capture, whatever has become of it, and make no graph."""
+
+    def replay(self, stream: int, is_current: bool) -> None:
+        """Launch the graph; `is_current` says that it is the library's current stream."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captures:
+    """How the work of a library becomes part of a CUDA graph."""
+
+    takes_part: Callable[[Any], bool]  #: (module): has it a GPU?
+    #: (module, capturing): a context in which the library's work of this thread is captured, its memory the graph's.
+    within: Callable[[Any, Capturing], AbstractContextManager[Any]]
+    #: (module, capturing): of a library that must itself begin and end a capture of its work.
+    recording: Callable[[Any, Capturing], Recording] | None = None
+    #: (module, device, stream): of a library that takes none but its own, such a stream, which others take, too.
+    stream: Callable[[Any, int, Any], Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Target:
     """What `interop.convert` gives arrays to: how its own are known, made of an `interop.Array`, and promoted."""
 
@@ -82,6 +122,7 @@ class Target:
     on_host: bool = True  #: does it have arrays on the host?
     keeps_read_only: bool = False  #: does it refuse to write to memory that is read-only?
     streams: Streams | None = None  #: None: it has none, or chooses its own
+    captures: Captures | None = None  #: None: it takes no part in a CUDA graph
     #: (module, array): as `take`, in fewer steps, of a compact array on the current device that is ready on the current
     #: stream. Raises where it cannot. None: there is no such way.
     borrow: Callable[[Any, Array], Any] | None = None

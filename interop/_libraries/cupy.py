@@ -12,7 +12,7 @@ import numpy as np
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import Library, Streams, gpu, import_into
+from interop._libraries.base import Captures, Capturing, Library, Streams, gpu, import_into
 
 __all__ = ["LIBRARY"]
 
@@ -84,6 +84,34 @@ def _on_device(cupy: Any, device: int, handle: int, named_by: Any) -> Iterator[N
         yield
 
 
+# ---- CUDA graphs ----
+
+
+def _pool_of(cupy: Any, kept: list[Any]) -> Any:
+    """Return a memory pool whose memory is never freed as long as `kept` is."""
+
+    def allocate(size: int) -> Any:
+        memory = cupy.cuda.Memory(size)
+        kept.append(memory)  # where the pool runs out of memory, it would free what the graph has already used
+        return cupy.cuda.MemoryPointer(memory, 0)
+
+    return cupy.cuda.MemoryPool(allocate)
+
+
+@contextlib.contextmanager
+def _captured(cupy: Any, capturing: Capturing) -> Iterator[None]:
+    if "cupy" not in capturing.pool:
+        memory: list[Any] = []
+        capturing.pool["cupy"] = (_pool_of(cupy, memory), memory)
+    pool, _ = capturing.pool["cupy"]
+    capture = capturing.capture
+    with _on(cupy, capture.device, capture.stream, capturing.stream), cupy.cuda.using_allocator(pool.malloc):
+        try:
+            yield
+        finally:  # the plans of FFTs, with memory of their own, that the cache may drop
+            capturing.kept.extend(node.plan for _, node in cupy.fft.config.get_plan_cache())
+
+
 LIBRARY = Library(
     name="cupy",
     module="cupy",
@@ -102,4 +130,5 @@ LIBRARY = Library(
         device=lambda cupy: cupy.cuda.runtime.getDevice(),
         device_of=lambda x: x.data.device_id,
     ),
+    captures=Captures(takes_part=lambda cupy: cupy.cuda.is_available(), within=_captured),
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import FUNCTION, Library, Streams, gpu, import_into
+from interop._libraries.base import FUNCTION, Captures, Capturing, Library, Streams, gpu, import_into
 
 __all__ = ["LIBRARY"]
 
@@ -37,6 +40,65 @@ def _take(cuda: Any, array: Array, stream: int | None) -> Any:
     return import_into("Numba", array, importer)
 
 
+# ---- CUDA graphs ----
+
+
+class _Memory:
+    """What a block has allocated. It is freed on its device, whichever thread lets go of it."""
+
+    def __init__(self, cuda: Any, device: int) -> None:
+        self._cuda, self._device = cuda, device
+        self.kept: list[Any] = []
+
+    def __del__(self) -> None:
+        if self.kept:
+            with contextlib.suppress(Exception), self._cuda.gpus[self._device]:  # as the process ends, Numba is gone
+                self.kept.clear()
+
+
+class _Allocate:
+    """What stands before the `memalloc` of Numba's memory manager, and keeps what threads that capture allocate."""
+
+    def __init__(self, allocate: Callable[[int], Any]) -> None:
+        self._allocate = allocate
+        self.kept: dict[int, list[Any]] = {}  # by thread
+
+    def __call__(self, size: int) -> Any:
+        memory = self._allocate(size)
+        kept = self.kept.get(threading.get_ident())
+        if kept is not None:
+            kept.append(memory)
+        return memory
+
+
+def _stream(cuda: Any, device: int, stream: Any) -> Any:
+    with cuda.gpus[device]:
+        own = cuda.external_stream(stream.ptr)
+    own.cuda_stream = own.ptr = stream.ptr  # by which torch and CuPy know one
+    own.named_by = stream
+    return own
+
+
+@contextlib.contextmanager
+def _captured(cuda: Any, capturing: Capturing) -> Iterator[None]:
+    # Numba has no current stream to be told: kernels are given the capture's. Its memory is no pool's: what the block
+    # allocates, the graph keeps.
+    thread, memory = threading.get_ident(), _Memory(cuda, capturing.capture.device)
+    capturing.kept.append(memory)
+    with cuda.gpus[capturing.capture.device], cuda.defer_cleanup():
+        manager = cuda.current_context().memory_manager
+        allocate = vars(manager).get("memalloc")
+        if not isinstance(allocate, _Allocate):
+            allocate = manager.memalloc = _Allocate(manager.memalloc)
+        allocate.kept[thread] = memory.kept
+        try:
+            yield
+        finally:
+            del allocate.kept[thread]
+            if not allocate.kept:
+                del manager.memalloc
+
+
 LIBRARY = Library(
     name="numba",
     module="numba.cuda",
@@ -55,4 +117,5 @@ LIBRARY = Library(
         device_of=lambda x: _core.asarray(x, FUNCTION).__dlpack_device__()[1],
         within=lambda cuda, device: cuda.gpus[device],
     ),
+    captures=Captures(takes_part=lambda cuda: cuda.is_available(), within=_captured, stream=_stream),
 )

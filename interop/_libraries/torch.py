@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import Library, Streams, host_or_gpu, import_into, refuse_layout
+from interop._libraries.base import CUDA, Captures, Capturing, Library, Streams, host_or_gpu, import_into, refuse_layout
 
 __all__ = ["LIBRARY"]
 
@@ -19,8 +21,11 @@ def _take(torch: Any, array: Array, stream: int | None) -> Any:
     if any(step < 0 for step in array.strides):
         remedy = "copy it first, with interop.copy(x)"
         refuse_layout("torch", "has no negative strides", array, remedy)
-    export = _core.Export(array, host_or_gpu(array), stream)
-    return import_into("torch", array, lambda: torch.from_dlpack(export))
+    device = host_or_gpu(array)
+    export = _core.Export(array, device, stream)
+    if stream is None and device[0] == CUDA:  # torch says on which it takes it
+        return import_into("torch", array, lambda: torch.from_dlpack(export))
+    return import_into("torch", array, lambda: torch.from_dlpack(export.__dlpack__(max_version=(1, 0))))
 
 
 def _borrow(torch: Any, array: Array) -> Any:
@@ -74,6 +79,49 @@ def _external(torch: Any, device: int, handle: int) -> Any:
     return torch.cuda.ExternalStream(handle, device)
 
 
+# ---- CUDA graphs ----
+
+
+class _Recording:
+    """A capture by torch's own graph, which sees to the memory and the random numbers of torch's operations."""
+
+    def __init__(self, torch: Any, capturing: Capturing) -> None:
+        self._torch, self._capture = torch, capturing.capture
+        self._pool = capturing.pool.setdefault("torch", torch.cuda.graph_pool_handle())
+        self._graph = torch.cuda.CUDAGraph()
+
+    def begin(self) -> None:
+        self._graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
+
+    def end(self) -> None:
+        try:
+            self._graph.capture_end()
+        except RuntimeError as error:
+            self.drop()
+            raise _core.CudaError(f"interop.graph: torch ends the capture: {str(error).strip()}") from error
+
+    def drop(self) -> None:
+        # torch's allocator serves a capture until torch has ended it, and it can only end one that is whole: so it is
+        # given another, which is empty.
+        self._capture.drop()
+        self._capture.begin()
+        with (
+            warnings.catch_warnings(),
+            contextlib.suppress(RuntimeError),
+        ):  # of what torch has ended, and not instantiated
+            warnings.simplefilter("ignore")  # that it is empty
+            self._graph.capture_end()
+        self._capture.drop()
+        self._graph.reset()
+
+    def replay(self, stream: int, is_current: bool) -> None:
+        if is_current:
+            self._graph.replay()
+            return
+        with _on(self._torch, self._capture.device, stream, None):
+            self._graph.replay()
+
+
 LIBRARY = Library(
     name="torch",
     module="torch",
@@ -90,6 +138,11 @@ LIBRARY = Library(
         on=_on,
         device=lambda torch: torch.cuda.current_device(),
         device_of=lambda x: x.get_device() if x.is_cuda else -1,
+    ),
+    captures=Captures(
+        takes_part=lambda torch: torch.cuda.is_available(),
+        within=lambda torch, capturing: _on(torch, capturing.capture.device, capturing.capture.stream, None),
+        recording=_Recording,
     ),
     promoted=_promoted,
     configuration=lambda: sys.modules["torch"].get_default_dtype(),

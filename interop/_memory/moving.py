@@ -10,7 +10,7 @@ from interop._core import Array
 from interop._memory.places import Device
 from interop._streams import StreamLike
 
-__all__ = ["advise", "astype", "beside", "copied", "like", "prefetch", "reduced", "restored", "to"]
+__all__ = ["advise", "astype", "beside", "copied", "like", "prefetch", "reduced", "restored", "shareable_copy", "to"]
 
 _ADVICE = ("read_mostly", "preferred_location", "accessed_by")
 
@@ -58,6 +58,15 @@ def to(array: Array, /, *, memory: str | None = None, device: Device = None, str
     copied = beside(array, array.dtype, function, memory, device)
     _core.copyto(copied, array, stream, function, "the copy", "the array")
     return copied
+
+
+def shareable_copy(array: Array) -> Array:
+    """Return a compact copy in memory that other processes can be given: on the same device, or the host."""
+    function = "interop.share"
+    memory, device = ("host", None) if array.device == "cpu" else ("device", array.device)
+    made = _core.empty_shared(array.shape, array.dtype, memory, device, None, function)
+    _core.copyto(made, array, None, function, "the copy", "x")
+    return made
 
 
 def copied(array: Array) -> Array:

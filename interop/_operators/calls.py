@@ -88,7 +88,7 @@ def of_array_function(label: str, function: ArrayFunction, signature: Signature,
 
     Those that it writes are the results, which the call makes.
     """
-    parameters = {p.name: p for p in function._parameters if p.kind != "stream"}
+    parameters = {p.name: p for p in function._parameters if p.is_argument}
     if function._value:
         raise ValueError(f"{label}: call returns a value, {function._value!r}; accepted: {_OTHERWISE}")
     results = _results_of(label, function, parameters, signature)

@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir
 
 from interop import _core
 from interop._arguments import type_name
-from interop._functions.array_function import ArrayFunction
+from interop._functions.array_function import LAUNCH_OPTIONS, ArrayFunction
 from interop._functions.identity import content_key, identities, own_key
 from interop._functions.parameters import Parameter
 from interop._libraries.jax import jax_has_cuda, keeping
@@ -61,7 +61,7 @@ def call(function: ArrayFunction, args: tuple[Any, ...], named: dict[str, Any]) 
         name = parameter.name
         if parameter.kind == "scalar":
             numbers.append(_number(label, parameter, values[name]))
-        elif parameter.kind != "stream" and not parameter.written:
+        elif parameter.is_argument and not parameter.written:
             operands[name] = _operand(label, parameter, values[name])
             shapes[name] = operands[name].shape
     check_operands(label, {name: jax.typeof(x) for name, x in operands.items()})
@@ -130,11 +130,16 @@ def _operand(label: str, parameter: Parameter, x: Any) -> Any:
 
 
 def _check_dimensions(label: str, parameter: Parameter, shape: tuple[int, ...]) -> None:
-    if parameter.kind == "view" and len(shape) != parameter.ndim:
+    if parameter.ndim and len(shape) != parameter.ndim:
         raise ValueError(
-            f"{label}: {parameter.name} has shape {shape}; accepted: {parameter.ndim} dimensions, as it is a view of "
-            "so many"
+            f"{label}: {parameter.name} has shape {shape}; accepted: {parameter.ndim} dimensions, as it is "
+            f"{_OF_DIMENSIONS[parameter.kind]} of so many"
         )
+
+
+_OF_DIMENSIONS = {
+    "view": "a view", "mdspan": "an mdspan", "tensor_map": "an array with a box", "pointer": "an array with a box"
+}  # fmt: skip
 
 
 def _results(
@@ -190,7 +195,7 @@ def _launch(
     kernel: Any = function
     if not _is_kernel(function):
         return ()
-    given = tuple(options.get(name) for name in ("grid", "threads", "block", "shared", "cluster", "cooperative"))
+    given = tuple(options.get(name) for name in LAUNCH_OPTIONS)
     with _values_refused(function, "launch"):
         launch = kernel._launch(args, given)
         for option in launch:

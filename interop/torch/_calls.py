@@ -16,6 +16,7 @@ import torch
 
 from interop._functions.array_function import ArrayFunction
 from interop._functions.identity import identities
+from interop._functions.kernel_declaration import ARRAYS
 from interop._functions.parameters import Parameter
 from interop.torch._constants import constant
 
@@ -187,7 +188,7 @@ class _Operands:
 
     def add(self, parameter: Parameter, x: Any, by_name: str = "") -> None:
         """Take the value of a parameter."""
-        is_array = parameter.kind in ("device", "host", "pointer", "view")
+        is_array = parameter.kind in ("device", "host", *ARRAYS)
         if is_array and isinstance(x, np.ndarray | torch.Tensor):
             self.in_numpy = isinstance(x, np.ndarray) if self.in_numpy is None else self.in_numpy
             tensor = torch.as_tensor(x) if isinstance(x, np.ndarray) else x

@@ -24,7 +24,7 @@ from interop.torch._constants import constant
 from interop.torch._factors import finished
 from interop.torch._tensors import name_of
 
-__all__ = ["call", "elementwise", "expression", "matmul", "skip_body"]
+__all__ = ["call", "elementwise", "expression", "matmul", "outside", "skip_body"]
 
 
 def matmul(*args: Any, **options: Any) -> Any:
@@ -118,6 +118,13 @@ def call(function: Any, /, *args: Any, **named: Any) -> Any:
     return _calls.call(function, args, named)
 
 
+def outside(function: Any, /, *args: Any, **named: Any) -> Any:
+    """Trace the call of a function of another library: it is in no graph, as nothing is known of what it does."""
+    if not torch.compiler.is_dynamo_compiling():
+        return function(*args, **named)
+    return leave(f"{function!r} is called outside of graphs; accepted in one: an interop.operator of it")
+
+
 # ---- arguments ----
 
 
@@ -178,6 +185,7 @@ def skip_body(function: Any) -> None:
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
 
 
-_CLASSES = ("CompiledFunction", "Expression", "Function", "Kernel")
-for _skipped in (*map(_public, ("matmul", *FUNCTIONS)), *(_public(name).__call__ for name in _CLASSES)):
+_CLASSES = (*map(_public, ("CompiledFunction", "Expression", "Function", "Kernel")),)
+_CLASSES += (sys.modules["interop._adapt"].Adapted, sys.modules["interop._adopt"].Adopted)
+for _skipped in (*map(_public, ("matmul", *FUNCTIONS)), *(one.__call__ for one in _CLASSES)):
     skip_body(_skipped)

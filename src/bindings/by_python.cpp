@@ -2,7 +2,10 @@
 /// arrays, by NumPy.
 #include "bindings/by_python.h"
 
+#include <interop/cuda/graph.h>
+
 #include <cstring>
+#include <string>
 
 #include "exchange/closing.h"
 #include "exchange/python.h"
@@ -22,6 +25,12 @@ const exchange::Lookup kKept("interop._host.door", "keep");
 
 nb::handle enter_jax(const char* function) {
   exchange::enter_jax(function);
+  if (cuda::own_stream_is_captured()) {  // JAX would compute now, on XLA's stream, and no replay would
+    throw ValueError(
+        std::string(function) +
+        ": the arrays are JAX's, which takes no part in interop.graph; accepted: a call outside the block, " +
+        "or arrays of another library");
+  }
   return kInJax.get();
 }
 

@@ -31,7 +31,7 @@ struct Attributes {
   ffi::Span<const int64_t> launch;   // of a kernel: as `Kernel.launch_for` has it
 };
 
-constexpr size_t kLaunchSizes = 11;
+constexpr size_t kLaunchSizes = 12, kLeastLaunchSizes = 11;  // the least: of programs of older versions
 
 cuda::Launch launch_of(ffi::Span<const int64_t> sizes) {
   cuda::Launch launch;
@@ -43,6 +43,7 @@ cuda::Launch launch_of(ffi::Span<const int64_t> sizes) {
   }
   launch.shared_bytes = size(9);
   launch.cooperative = sizes[10] != 0;
+  launch.dependent = sizes.size() == kLaunchSizes && sizes[11] != 0;
   return launch;
 }
 
@@ -162,7 +163,8 @@ ffi::Error call_on_gpu(cudaStream_t stream, int32_t device, ffi::RemainingArgs o
       bindings::XlaCall call = arguments.call();
       cuda::Launch sizes;
       if (function.is_kernel) {
-        if (launch.size() != kLaunchSizes) throw ValueError("the program says nothing of its launch");
+        if (launch.size() != kLaunchSizes && launch.size() != kLeastLaunchSizes)
+          throw ValueError("the program says nothing of its launch");
         sizes = launch_of(launch);
         call.launch = &sizes;
       }

@@ -27,6 +27,7 @@ NB_MODULE(in_main_interpreter, m) {
   interop::bindings::bind_convert(m);
   interop::bindings::bind_elementwise(m);
   interop::bindings::bind_expression(m);
+  interop::bindings::bind_graph(m);
   interop::bindings::bind_info(m);
   interop::bindings::bind_loaded_kernel(m);
   interop::bindings::bind_kernel(m);

@@ -1,8 +1,11 @@
 /// The whole of this layer in a build without CUDA (-DINTEROP_CUDA=OFF): every call says so.
 #include <interop/cuda/driver.h>
 #include <interop/cuda/elementwise.h>
+#include <interop/cuda/graph.h>
 #include <interop/cuda/matmul.h>
 #include <interop/cuda/memory.h>
+#include <interop/cuda/share.h>
+#include <interop/cuda/tensor_map.h>
 #include <interop/error.h>
 
 namespace interop::cuda {
@@ -39,6 +42,18 @@ void synchronize(cudaStream_t) { unavailable(); }
 bool is_capturing(cudaStream_t) { unavailable(); }
 bool give_to_graph(cudaStream_t, void*, void (*)(void*)) { unavailable(); }
 cudaStream_t own_stream() { unavailable(); }
+cudaStream_t lasting_stream() { unavailable(); }
+
+uint64_t capture_id(cudaStream_t) { unavailable(); }
+CaptureState capture_state(cudaStream_t) { unavailable(); }
+cudaStream_t stream_to_capture() { unavailable(); }
+void capture_own_stream(cudaStream_t) { unavailable(); }
+bool own_stream_is_captured() { return false; }
+void begin_capture(cudaStream_t) { unavailable(); }
+void drop_capture(cudaStream_t) noexcept {}
+GraphExec::GraphExec(cudaStream_t) { unavailable(); }
+GraphExec::~GraphExec() = default;
+void GraphExec::launch(cudaStream_t) const { unavailable(); }
 
 Event::Event(cudaStream_t) { unavailable(); }
 Event::~Event() = default;  // only an empty event can exist
@@ -72,6 +87,18 @@ void set_release_threshold(MemoryKind, int, uint64_t) { unavailable(); }
 void trim_pool(MemoryKind, int, uint64_t) { unavailable(); }
 void set_managed_limit(int, uint64_t) { unavailable(); }
 
+std::string device_uuid(int) { unavailable(); }
+std::optional<int> find_device(const std::string&) { unavailable(); }
+FileDescriptor::FileDescriptor(int fd) : fd_(fd) {}
+FileDescriptor::~FileDescriptor() = default;
+SharedMemory share_memory(const void*, const std::string&) { unavailable(); }
+SharedEvent::SharedEvent(cudaStream_t) { unavailable(); }
+SharedEvent::~SharedEvent() = default;
+std::optional<ShareHandle> SharedEvent::handle() const { unavailable(); }
+void wait_for_shared(const ShareHandle&, cudaStream_t) { unavailable(); }
+OpenedMemory::OpenedMemory(const std::string&, const SharedMemory&, int) { unavailable(); }
+OpenedMemory::~OpenedMemory() = default;
+
 StagingBlock* take_staging_block(cudaStream_t) noexcept { return nullptr; }
 void give_staging_block(StagingBlock*) noexcept {}
 
@@ -93,6 +120,9 @@ void write_variable(Library&, const Variable&, const void*, bool, cudaStream_t) 
 void read_variable(Library&, const Variable&, void*, cudaStream_t) { unavailable(); }
 std::string architecture_name(int) { unavailable(); }
 void launch_kernel(Kernel&, const Launch&, const char*, void**, int, cudaStream_t) { unavailable(); }
+void require_tensor_maps(int, const char*, const char*) { unavailable(); }
+void check_tensor_map(const TensorMapForm&, const DLTensor&, const char*, const char*) { unavailable(); }
+TensorMap TensorMaps::of(const DLTensor&, int, const char*, const char*) { unavailable(); }
 
 MatmulPlan plan_matmul(const Gemm&, const MatmulOptions&) { unavailable(); }
 std::size_t largest_workspace(const Gemm&, const MatmulOptions&) { return 0; }

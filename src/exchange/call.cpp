@@ -85,10 +85,10 @@ Call::Call(const char* function, const InteropArgument* arguments, int count, co
   if (staged_) {
     if (has_out_ && !may_overlap_) check_overlap(operands_[argument_count_]);  // of the host arrays themselves
     if (may_overlap_) check_copies();
-    if (stream_given_ && cuda::is_capturing(stream_)) {  // the host would wait for the copies, which are not run
+    if (cuda::is_capturing(stream_)) {  // the host would wait for the copies, which are not run
       throw ValueError(
           std::string(function_) +
-          ": execution is given, and stream is being captured into a CUDA graph; accepted: a call outside " +
+          ": execution is given, and the call's stream is being captured into a CUDA graph; accepted: a call outside " +
           "the capture, or device arrays");
     }
     staging_ = std::make_unique<Staging>(device_, stream_);

@@ -338,7 +338,9 @@ def test_host_arrays_are_not_captured(lib, torch):
     x = torch.ones(N, device="cuda")
     with graphs.captured(torch) as graph:
         y = x + 1
-        with pytest.raises(ValueError, match="^libsum.sum: execution is given, and stream is being captured"):
+        with pytest.raises(
+            ValueError, match="^libsum.sum: execution is given, and the call's stream is being captured"
+        ):
             lib.sum.returning(c="a")(A, B, N, stream=torch.cuda.current_stream(), execution="cuda")
     graph.replay()
     torch.cuda.synchronize()

@@ -232,9 +232,12 @@ def test_printing(memory):
     assert repr(x).startswith("interop.Array([[ 0.,  1.,  2.,")
     assert ("memory=" + memory in repr(x)) == (memory in VISIBLE)
     big = interop.arange(1 << 22, memory=memory)
-    before = device.free_bytes()
-    assert "[      0,       1,       2, ..., 4194301, 4194302, 4194303]" in repr(big)
-    assert before - device.free_bytes() < 8 << 20
+    taken = []
+    for _ in range(5):  # other processes take memory of the card, too
+        before = device.free_bytes()
+        assert "[      0,       1,       2, ..., 4194301, 4194302, 4194303]" in repr(big)
+        taken.append(before - device.free_bytes())
+    assert min(taken) < 8 << 20
 
 
 def test_device_memory_has_no_host_view():
@@ -455,7 +458,7 @@ def test_pools_of_libraries_give_the_memory(name):
         del x, y
         gc.collect()
         synchronize()
-        assert eventually(lambda: used() == before)
+        assert eventually(lambda: used() <= before)  # less where what tests before have left is gone by now
     finally:
         interop.set_allocator(None)
 

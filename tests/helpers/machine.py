@@ -9,6 +9,7 @@ import importlib.util
 import types
 import warnings
 
+import numpy
 import pytest
 
 REQUIREMENTS = {  # name -> module
@@ -90,6 +91,8 @@ def need(name: str) -> types.ModuleType:
         skip(name, f"does not import: {error}")
     if name == "jax" and driver():
         _start_jax(found)
+    if name == "numba":
+        vars(numpy).setdefault("row_stack", numpy.vstack)  # numba-cuda 0.30 compiles with it; NumPy 2.5 has it no more
     return found
 
 
@@ -116,3 +119,22 @@ def need_gpu(count: int = 1) -> None:
         skip("cuda", "no GPU, or no driver that starts")
     if gpu_count() < count:
         pytest.skip(f"this machine has {gpu_count()} GPU, and the test needs {count}")
+
+
+def need_capability(least: int) -> None:
+    """Skip unless the first GPU has this compute capability, such as 90 for 9.0, or a later one."""
+    need_gpu()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    for value, name in ((major, 75), (minor, 76)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        assert driver().cuDeviceGetAttribute(ctypes.byref(value), name, 0) == 0
+    if 10 * major.value + minor.value < least:
+        pytest.skip(f"needs compute capability {least / 10}: the GPU has {major.value}.{minor.value}")
+
+
+def need_libcu() -> None:
+    """Skip unless the headers of libcu++ are installed."""
+    need("cuda_core")
+    from cuda import pathfinder
+
+    if not pathfinder.find_nvidia_header_directory("cccl"):
+        pytest.skip("needs the headers of libcu++: no CUDA toolkit, and no wheel of them, is found")

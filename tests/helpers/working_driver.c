@@ -229,7 +229,8 @@ int cuDeviceGet(int* device, int ordinal) {
 }
 int cuDeviceGetAttribute(int* value, int name, int device) {
   (void)device;
-  *value = name == 75 ? 9 : name == 76 ? 0 : 1;
+  const char* major = getenv("STAND_IN_CAPABILITY"); /* of the device: 9.0, unless a test says another one */
+  *value = name == 75 ? (major ? atoi(major) : 9) : name == 76 ? 0 : 1;
   return 0;
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
@@ -277,10 +278,31 @@ int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
   const int i = find((void*)pointer);
   const int is_managed = i >= 0 && blocks[i].kind == MANAGED;
   const int type = i >= 0 && blocks[i].kind == PINNED ? 1 : 2; /* the host's, or a device's */
+  const int is_shareable = i >= 0 && blocks[i].kind == DEVICE;
   pthread_mutex_unlock(&lock);
   if (i < 0) return INVALID_VALUE;
-  *(int*)value = name == 8 ? is_managed : name == 2 ? type : 0;
+  *(int*)value = name == 8 ? is_managed : name == 2 ? type : name == 10 ? is_shareable : 0;
   return 0;
+}
+/* Memory that other processes are given: as of cuMemAlloc, whatever it is of. */
+int cuDeviceGetUuid_v2(void* uuid, int device) {
+  memset(uuid, 'u' + device, 16);
+  return 0;
+}
+int cuMemGetAddressRange_v2(Pointer* base, size_t* bytes, Pointer pointer) {
+  pthread_mutex_lock(&lock);
+  const int i = find((void*)pointer);
+  if (i >= 0) *base = (Pointer)blocks[i].start, *bytes = blocks[i].bytes;
+  pthread_mutex_unlock(&lock);
+  return i < 0 ? INVALID_VALUE : 0;
+}
+int cuIpcGetMemHandle(void* handle, Pointer pointer) {
+  memcpy(handle, &pointer, sizeof pointer);
+  return status_of("cuIpcGetMemHandle");
+}
+int cuIpcGetEventHandle(void* handle, void* event) {
+  memcpy(handle, &event, sizeof event);
+  return status_of("cuIpcGetEventHandle");
 }
 int cuStreamCreate(void** stream, unsigned flags) {
   (void)flags;

@@ -336,18 +336,20 @@ def test_a_kernel_on_the_cpu_is_an_error():
 @pytest.mark.parametrize(
     ("options", "call", "launch"),
     [
-        ({"threads": "a"}, {}, [4, 1, 1, 256, 1, 1, 0, 0, 0, 0, 0]),
-        ({"grid": 7, "block": (32, 2), "shared": 128}, {}, [7, 1, 1, 32, 2, 1, 0, 0, 0, 128, 0]),
-        ({"threads": lambda a, b, n: a.shape}, {"block": 100}, [10, 1, 1, 100, 1, 1, 0, 0, 0, 0, 0]),
-        ({"threads": "a", "cluster": 3, "cooperative": True}, {}, [6, 1, 1, 256, 1, 1, 3, 1, 1, 0, 1]),
-        ({"grid": lambda a, b, n: (n, 2)}, {}, [1000, 2, 1, 256, 1, 1, 0, 0, 0, 0, 0]),
-        ({}, {"threads": "c"}, [4, 1, 1, 256, 1, 1, 0, 0, 0, 0, 0]),
+        ({"threads": "a"}, {}, [4, 1, 1, 256, 1, 1, 0, 0, 0, 0, 0, 0]),
+        ({"grid": 7, "block": (32, 2), "shared": 128}, {}, [7, 1, 1, 32, 2, 1, 0, 0, 0, 128, 0, 0]),
+        ({"threads": lambda a, b, n: a.shape}, {"block": 100}, [10, 1, 1, 100, 1, 1, 0, 0, 0, 0, 0, 0]),
+        ({"threads": "a", "cluster": 3, "cooperative": True}, {}, [6, 1, 1, 256, 1, 1, 3, 1, 1, 0, 1, 0]),
+        ({"grid": lambda a, b, n: (n, 2)}, {}, [1000, 2, 1, 256, 1, 1, 0, 0, 0, 0, 0, 0]),
+        ({}, {"threads": "c"}, [4, 1, 1, 256, 1, 1, 0, 0, 0, 0, 0, 0]),
+        ({"grid": 1, "dependent_launch": True}, {}, [1, 1, 1, 256, 1, 1, 0, 0, 0, 0, 0, 1]),
+        ({"grid": 1}, {"dependent_launch": True}, [1, 1, 1, 256, 1, 1, 0, 0, 0, 0, 0, 1]),
     ],
 )
 def test_the_launch_is_that_of_the_shapes(options, call, launch):
     add = interop.kernel(ADD, "add", **options).returning(c="a")
     text = lowered(lambda a, b: add(a, b, 1000, **call), (1000,), (1000,))
-    assert f"launch = dense<{launch}> : tensor<11xi64>" in text
+    assert f"launch = dense<{launch}> : tensor<12xi64>" in text
     assert "callback" not in text
 
 

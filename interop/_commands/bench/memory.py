@@ -1,4 +1,4 @@
-"""`interop bench memory`: allocation, copies and managed memory, beside CUDA's own calls, CuPy and NumCu.
+"""`interop bench memory`: allocation, copies, managed memory and other processes' arrays, beside CUDA and libraries.
 
 All figures of one table are taken in turn with each other, in one process.
 """
@@ -21,6 +21,7 @@ from interop._commands.bench import measure
 from interop._commands.bench.compiled import compiled
 from interop._commands.bench.driver_copies import DriverCopies
 from interop._commands.bench.measure import Candidates, Row, block, try_import, warm_up
+from interop._commands.bench.processes import openings
 
 __all__ = ["run"]
 
@@ -102,7 +103,7 @@ Samplers = dict[str, Callable[[], float]]
 
 
 def run(torch: Any) -> Iterable[Row]:
-    """Time allocation, `copyto`, and sums in managed memory: the ratio is to the first row of each table."""
+    """Time allocation, `copyto`, managed sums, arrays of other processes: each ratio is to its table's first row."""
     warm_up(torch)
     gc.disable()
     yield from _allocations(torch)
@@ -111,6 +112,8 @@ def run(torch: Any) -> Iterable[Row]:
     yield from _device_copies(torch, copies)
     yield from _host_copies(torch, copies)
     yield from _managed_sums(torch)
+    for title, values in openings(torch):
+        yield from _table(title, "us", values)
 
 
 def _in_turn(samplers: Samplers, pick: Callable[[list[float]], float]) -> dict[str, float]:

@@ -21,6 +21,14 @@
 #include "exchange/python.h"
 #include "exchange/routes/torch_notes.h"
 
+namespace interop {
+
+struct CallInC {
+  static const InteropCall& of(const Call& call) { return *call.call_; }
+};
+
+}  // namespace interop
+
 namespace interop::bindings {
 namespace {
 
@@ -85,7 +93,7 @@ class AdoptedCall {
       const int k = next < array_count_ && places_[next] == i ? next++ : -1;  // of a result that is made
       if (!tensors_[i] || is_own(i)) continue;
       const nb::handle owner = values_[i].is_valid() ? values_[i] : results;
-      const bool read_only = k >= 0 && exchange::is_read_only(call_->in_c(), k);
+      const bool read_only = k >= 0 && exchange::is_read_only(CallInC::of(*call_), k);
       views.push_back(exchange::view_within_call(*tensors_[i], gpu, read_only, owner));
       values_[i] = views.back();
     }
@@ -210,7 +218,7 @@ class AdoptedCall {
       if (is_same(array, *tensors_[places_[k]])) return nb::borrow(arrays_[k].object);
     }
     for (int k = 0; k < array_count_; ++k) {
-      if (!exchange::is_read_only(call_->in_c(), k)) continue;
+      if (!exchange::is_read_only(CallInC::of(*call_), k)) continue;
       if (exchange::share_memory(array.tensor(), *tensors_[places_[k]])) array.read_only = true;
     }
     return returned;

@@ -20,8 +20,11 @@
 #include "bindings/frame.h"
 #include "bindings/functions/checked_indexes.h"
 #include "bindings/functions/checked_reads.h"
+#include "bindings/functions/kernel_compiled.h"
 #include "bindings/functions/kernel_declaration.h"
 #include "bindings/functions/kernel_launch.h"
+#include "bindings/functions/kernel_of_xla.h"
+#include "bindings/functions/kernel_values.h"
 #include "bindings/functions/loaded_kernel.h"
 #include "bindings/functions/results.h"
 #include "bindings/functions/xla_function.h"
@@ -50,128 +53,46 @@ struct Kernel : KernelDeclaration {
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  struct Compiled {
-    int device;
-    cuda::Kernel* kernel;
-  };
   nb::object load;           // of an architecture's name: a LoadedKernel
   std::vector<int> checked;  // places of the parameters that `reads=` names, where INTEROP_CHECKED=1
   LaunchPlan plan;
-  std::vector<Compiled> compiled;
+  std::vector<CompiledKernel> compiled;
   InteropFunction function = nullptr;  // of a compiled module
 };
 
 // ---- the call ----
 
-cuda::Kernel* known_compiled(const Kernel& kernel, int device) {
-  for (const Kernel::Compiled& compiled : kernel.compiled) {
-    if (compiled.device == device) return compiled.kernel;
+std::optional<CompiledKernel> known_compiled(const Kernel& kernel, int device) {
+  for (const CompiledKernel& compiled : kernel.compiled) {
+    if (compiled.device == device) return compiled;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
-/// Throws ValueError unless the parameters are those that the kernel was compiled with, as far as the driver says. The
-/// driver may compile PTX here. Without the GIL.
-void check_compiled(const KernelDeclaration& kernel, cuda::Kernel& compiled) {
-  const auto bytes = cuda::parameter_bytes(compiled);
-  if (!bytes) return;
-  const std::string accepted = "; accepted: signature= with the parameters of the kernel itself";
-  if (bytes->size() != kernel.parameters.size()) {
-    throw ValueError(std::string(kernel.label) + ": " + std::to_string(kernel.parameters.size()) +
-                     " parameters are declared, and the compiled kernel has " + std::to_string(bytes->size()) +
-                     accepted);
-  }
-  for (size_t i = 0; i < bytes->size(); ++i) {
-    const KernelParameter& parameter = kernel.parameters[i];
-    if (parameter.bytes() == (*bytes)[i]) continue;
-    throw ValueError(std::string(kernel.label) + ": " + parameter.name + " is declared with " +
-                     std::to_string(parameter.bytes()) + " bytes, and is " + std::to_string((*bytes)[i]) +
-                     " bytes in the compiled kernel" + accepted);
-  }
-}
-
-cuda::Kernel& find_compiled(Kernel& kernel, int device) {
-  if (cuda::Kernel* known = known_compiled(kernel, device)) return *known;
+CompiledKernel find_compiled(Kernel& kernel, int device) {
+  if (const auto known = known_compiled(kernel, device)) return *known;
   const nb::object loaded = kernel.load(cuda::architecture_name(device));
-  cuda::Kernel* const found = nb::cast<const LoadedKernel&>(loaded).kernel;
+  const auto& [found, mdspans] = nb::cast<const LoadedKernel&>(loaded);
+  const CompiledKernel compiled{device, found, mdspans};
   {
     const nb::gil_scoped_release no_gil;
-    check_compiled(kernel, *found);  // on the device of the call, which is current
+    check_compiled(kernel, compiled);  // on the device of the call, which is current
   }
   // Python let other threads in, which may have loaded it too.
-  if (!known_compiled(kernel, device)) kernel.compiled.push_back({device, found});
-  return *found;
+  if (!known_compiled(kernel, device)) kernel.compiled.push_back(compiled);
+  return compiled;
 }
-
-/// The values of the parameters in one launch, where the driver reads them.
-class Values {
- public:
-  /// `fault` is where a view that is checked notes a fault; null: it checks nothing.
-  void put(const KernelParameter& parameter, const DLTensor& tensor, IndexFault* fault) {
-    const int place = count_;
-    unsigned char* const at = next(parameter);
-    std::memcpy(at, &tensor.data, sizeof tensor.data);
-    if (parameter.kind == Kind::pointer) return;
-    const size_t bytes = sizeof(int64_t) * static_cast<size_t>(parameter.ndim);
-    std::memcpy(at + sizeof tensor.data, tensor.shape, bytes);
-    std::memcpy(at + sizeof tensor.data + bytes, tensor.strides, bytes);
-    if (!parameter.checked) return;
-    std::memcpy(at + sizeof tensor.data + 2 * bytes, &fault, sizeof fault);
-    std::memcpy(at + sizeof tensor.data + 2 * bytes + sizeof fault, &place, sizeof place);
-  }
-  void put(const KernelParameter& parameter, const ScalarValue& value) {
-    std::memcpy(next(parameter), value.bytes, parameter.bytes());
-  }
-  void** pointers() { return pointers_; }
-
- private:
-  unsigned char* next(const KernelParameter& parameter) {
-    unsigned char* const at = bytes_ + parameter.offset;
-    pointers_[count_++] = at;
-    return at;
-  }
-
-  alignas(16) unsigned char bytes_[kMostParameterBytes];
-  void* pointers_[kMostParameters];
-  int count_ = 0;
-};
 
 /// Is argument `k` of the call what the parameter takes?
 void check_array(const Kernel& kernel, const KernelParameter& parameter, const Call& call, int k) {
-  const bool is_view = parameter.kind == Kind::view;
+  const bool is_mdspan = parameter.kind == Kind::mdspan, is_pointer = parameter.kind == Kind::pointer;
+  const char layout = parameter.mdspan.layout;
   if (!kernel.function) require_gpu(kernel.label, parameter.name.c_str(), call, k, parameter.dtype);
   const int device = kernel.function ? 0 : kDLCUDA;
-  call.check(k, {nullptr, parameter.dtype, is_view ? parameter.ndim : -1, device, is_view ? '\0' : 'C',
+  const char order = is_pointer ? 'C' : is_mdspan && layout != 'S' ? layout : '\0';
+  call.check(k, {is_mdspan ? parameter.mdspan.extents.data() : nullptr, parameter.dtype,
+                 is_pointer && parameter.ndim == 0 ? -1 : parameter.ndim, device, order,
                  static_cast<uint8_t>(parameter.written)});
-}
-
-/// The view of a result that is made: it has as many sizes as its type says, and the kernel reads them all.
-void check_dimensions(const Kernel& kernel, const KernelParameter& parameter, const Shape& shape) {
-  if (parameter.kind != Kind::view || shape.ndim == parameter.ndim) return;
-  throw ValueError(std::string(kernel.label) + ": the shape of " + parameter.name + " is " + shape_text(shape) +
-                   "; accepted: " + std::to_string(parameter.ndim) + " dimensions, as it is a view of so many");
-}
-
-/// Runs a function of a compiled module, and throws what it reports.
-void run_module_function(InteropFunction function, const char* label, const XlaCall& call, int count) {
-  Room<const void*> numbers(count);
-  for (int i = 0; i < count; ++i) numbers.data()[i] = call.tensors[i] ? nullptr : call.numbers[i].bytes;
-  const InteropRun run{call.tensors, numbers.data(), call.stream, call.device};
-  char message[1024] = "";
-  const int32_t status = function(&run, message, sizeof message);
-  if (status == 0) return;
-  const std::string what =
-      std::strncmp(message, label, std::strlen(label)) == 0 ? message : std::string(label) + ": " + message;
-  switch (status - 1) {
-    case INTEROP_TYPE_ERROR:
-      throw TypeError(what);
-    case INTEROP_BUFFER_ERROR:
-      throw BufferError(what);
-    case INTEROP_CUDA_ERROR:
-      throw CudaError(what);
-    default:
-      throw ValueError(what);
-  }
 }
 
 /// What a call of a kernel is: all that is decided before it is launched. `run` does it, `explain` says it.
@@ -192,6 +113,10 @@ class Decision {
     import_arrays(options, only_looks);
     if (given && nb::len(*given) > 0) check_given(*given);
     make_results(shapes);
+    if (kernel.first_map >= 0) {
+      cuda::require_tensor_maps(call_->device(), kernel.label, parameter(kernel.first_map).name.c_str());
+    }
+    if (only_looks && !call_->staged() && !kernel.function) check_values();
     if (!kernel.function) {
       LaunchPlan plan = kernel.plan;
       apply(kernel, plan, options);
@@ -204,15 +129,15 @@ class Decision {
   }
 
   nb::object run() {
-    cuda::Kernel* const compiled = kernel_.function ? nullptr : &find_compiled(kernel_, call_->device());
+    const CompiledKernel compiled = kernel_.function ? CompiledKernel{} : find_compiled(kernel_, call_->device());
     if (checked_) checked_->copy();
     IndexFault* const fault = indexes_ ? indexes_->prepare() : nullptr;
     on_own_frame([&] {
       if (kernel_.function) return run_function();
-      Values values;
-      set(values, fault);
+      KernelValues values(kernel_, compiled.mdspans,
+                          {tensors_.data(), scalars_.data(), call_->device(), fault, launch_.is_empty()});
       call_->launch([&](cudaStream_t s) {
-        cuda::launch_kernel(*compiled, launch_, kernel_.label, values.pointers(), call_->device(), s);
+        cuda::launch_kernel(*compiled.kernel, launch_, kernel_.label, values.pointers(), call_->device(), s);
       });
     });
     if (indexes_) indexes_->read();
@@ -239,9 +164,10 @@ class Decision {
     for (int i = 0; i < count_; ++i) {
       tensors_[i] = nullptr;
       if (makes && shapes.contains(nb::int_(i))) continue;
+      if (parameter(i).takes_nothing()) continue;
       const nb::handle argument = arguments[next++];
       const char* const name = parameter(i).name.c_str();
-      if (!parameter(i).is_array()) {
+      if (parameter(i).kind == Kind::scalar) {
         scalars_[i] = c_argument(kernel_.label, name, argument, parameter(i).dtype);
         continue;
       }
@@ -280,8 +206,19 @@ class Decision {
       if (tensors_[i] || !parameter(i).is_array()) continue;
       const char* const name = parameter(i).name.c_str();
       const Shape shape = result_shape(kernel_.label, name, shapes[nb::int_(i)], tensors_.data());
-      check_dimensions(kernel_, parameter(i), shape);
+      check_compact(kernel_.label, parameter(i), shape);
       tensors_[i] = &call_->output(shape, parameter(i).dtype);
+    }
+  }
+
+  /// What a call that only looks makes no values of, and so says here.
+  void check_values() const {
+    for (int i = 0; i < count_; ++i) {
+      const KernelParameter& p = parameter(i);
+      if (p.kind == Kind::mdspan) check_mdspan_indices(p.mdspan, *tensors_[i], kernel_.label, p.name.c_str());
+      if (p.kind != Kind::map) continue;
+      const char* const name = parameter(p.map_of).name.c_str();
+      cuda::check_tensor_map(p.maps->form(), *tensors_[p.map_of], kernel_.label, name);
     }
   }
 
@@ -290,16 +227,6 @@ class Decision {
       run_module_function(kernel_.function, kernel_.label,
                           {tensors_.data(), scalars_.data(), nullptr, call_->device(), s}, count_);
     });
-  }
-
-  void set(Values& values, IndexFault* fault) const {
-    for (int i = 0; i < count_; ++i) {
-      if (parameter(i).is_array()) {
-        values.put(parameter(i), *tensors_[i], fault);
-      } else {
-        values.put(parameter(i), scalars_[i]);
-      }
-    }
   }
 
   Kernel& kernel_;
@@ -342,110 +269,6 @@ nb::object call_with(Kernel& kernel, const nb::tuple& arguments, const nb::dict&
   return call_by_name(kernel, arguments, shapes, &given, options, only_looks);
 }
 
-// ---- calls by XLA ----
-
-std::vector<XlaParameter> xla_parameters(const KernelDeclaration& kernel) {
-  std::vector<XlaParameter> all;
-  for (const KernelParameter& p : kernel.parameters) {
-    all.push_back({p.is_array() ? XlaParameter::Kind::array : XlaParameter::Kind::number, p.name, p.dtype, p.written,
-                   p.kind == Kind::view ? p.ndim : -1});
-  }
-  return all;
-}
-
-class ModuleFunctionOfXla final : public XlaFunction {
- public:
-  explicit ModuleFunctionOfXla(const Kernel& kernel)
-      : XlaFunction(kernel.label, false), label_(kernel.label), function_(kernel.function) {
-    parameters = xla_parameters(kernel);
-  }
-
-  void run(const XlaCall& call) const override {
-    run_module_function(function_, label_, call, static_cast<int>(parameters.size()));
-  }
-
- private:
-  const char* label_;
-  InteropFunction function_;
-};
-
-/// A kernel without Python but for its compiling.
-class KernelOfXla final : public XlaFunction {
- public:
-  explicit KernelOfXla(const Kernel& kernel)
-      : XlaFunction(kernel.label, true), declaration_(kernel), load_(kernel.load) {
-    parameters = xla_parameters(kernel);
-  }
-
-  void prepare() override {
-    for (int device = 0; device < cuda::device_count(); ++device) {
-      const std::string architecture = cuda::architecture_name(device);
-      if (loaded(device, architecture)) continue;
-      cuda::Kernel* made = load(architecture);
-      const bool is_of_one_context = cuda::is_of_one_context(*made);
-      if (is_of_one_context) {  // of the device that was current
-        const cuda::DeviceGuard guard(device);
-        made = load(architecture);
-      }
-      const std::lock_guard lock(mutex_);
-      if (is_of_one_context) {
-        of_one_device_[device] = made;
-      } else {
-        by_architecture_[architecture] = made;
-      }
-    }
-  }
-
-  void run(const XlaCall& call) const override {
-    cuda::Kernel& compiled = on(call.device);
-    Values values;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      if (call.tensors[i]) {
-        values.put(declaration_.parameters[i], *call.tensors[i], nullptr);
-      } else {
-        values.put(declaration_.parameters[i], call.numbers[i]);
-      }
-    }
-    cuda::launch_kernel(compiled, *call.launch, declaration_.label, values.pointers(), call.device, call.stream);
-  }
-
- private:
-  cuda::Kernel* load(const std::string& architecture) const {
-    const nb::object made = load_(architecture);  // lets other threads in
-    return nb::cast<const LoadedKernel&>(made).kernel;
-  }
-
-  cuda::Kernel* loaded(int device, const std::string& architecture) const {
-    const std::lock_guard lock(mutex_);
-    if (const auto own = of_one_device_.find(device); own != of_one_device_.end()) return own->second;
-    const auto found = by_architecture_.find(architecture);
-    return found == by_architecture_.end() ? nullptr : found->second;
-  }
-
-  /// The kernel on a device, which is current.
-  cuda::Kernel& on(int device) const {
-    {
-      const std::lock_guard lock(mutex_);
-      for (const Kernel::Compiled& compiled : by_device_) {
-        if (compiled.device == device) return *compiled.kernel;
-      }
-    }
-    cuda::Kernel* const found = loaded(device, cuda::architecture_name(device));
-    if (!found) throw ValueError(label + ": the program was not prepared for device " + std::to_string(device));
-    check_compiled(declaration_, *found);
-    const std::lock_guard lock(mutex_);
-    by_device_.push_back({device, found});
-    return *found;
-  }
-
-  const KernelDeclaration declaration_;
-  const nb::object load_;
-  mutable std::mutex mutex_;
-  std::map<std::string, cuda::Kernel*> by_architecture_;
-  std::map<int, cuda::Kernel*> of_one_device_;  // that another library has loaded there
-  mutable std::vector<Kernel::Compiled> by_device_;
-};
-
 /// The launch for arrays of these shapes, one for each parameter, of which those of numbers are not looked at.
 nb::tuple launch_for(const Kernel& kernel, const nb::tuple& shapes, nb::handle options) {
   std::vector<Shape> sizes(kernel.parameters.size());
@@ -463,7 +286,7 @@ nb::tuple launch_for(const Kernel& kernel, const nb::tuple& shapes, nb::handle o
   const cuda::Launch launch = launch_of(kernel, plan, tensors.data());
   const auto& [g, b, c] = std::tie(launch.grid, launch.block, launch.cluster);
   return nb::make_tuple(g[0], g[1], g[2], b[0], b[1], b[2], c[0], c[1], c[2], launch.shared_bytes,
-                        static_cast<unsigned>(launch.cooperative));
+                        static_cast<unsigned>(launch.cooperative), static_cast<unsigned>(launch.dependent));
 }
 
 }  // namespace
@@ -472,11 +295,12 @@ void bind_kernel(nb::module_& m) {
   nb::class_<Kernel>(m, "Kernel", "A kernel that a user wrote, its declaration, and what was compiled of it.")
       .def(nb::init<const std::string&, const std::vector<KernelParameter::Declared>&, nb::object, nb::tuple,
                     std::vector<int>, bool>(),
-           nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], "
+           nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int, list[int]]], "
                    "load: typing.Callable[[str], LoadedKernel], options: tuple[typing.Any, ...], checked: list[int], "
                    "checks_indexes: bool, /) -> None"))
       .def(nb::init<const std::string&, const std::vector<KernelParameter::Declared>&, uintptr_t, std::vector<int>>(),
-           nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int]], address: int, "
+           nb::sig("def __init__(self, label: str, parameters: list[tuple[str, str, str, bool, int, list[int]]], "
+                   "address: int, "
                    "checked: list[int], /) -> None"))
       .def("call", &call, nb::arg(), nb::arg(), nb::arg(),
            nb::sig("def call(self, arguments: tuple[typing.Any, ...], shapes: dict[int, int | tuple[int, ...]], "
@@ -490,16 +314,17 @@ void bind_kernel(nb::module_& m) {
                    "typing.Any, execution: str | None, "
                    "only_looks: bool, /) -> typing.Any"),
            "Launch it: with an argument for each parameter but the results that are made, and grid, threads, block, "
-           "shared, cluster, cooperative where they are not those of the construction.")
+           "shared, cluster, cooperative, dependent_launch where they are not those of the construction.")
       .def("launch_for", &launch_for, nb::arg(), nb::arg().none(),
            nb::sig("def launch_for(self, shapes: tuple[tuple[int, ...], ...], options: tuple[typing.Any, ...] | None, "
                    "/) -> tuple[int, ...]"),
-           "Grid, block, cluster (three sizes each), bytes of shared memory, and whether it is cooperative.")
+           "Grid, block, cluster (three sizes each), bytes of shared memory, and whether it is cooperative, and "
+           "dependent.")
       .def(
           "keep_for_xla",
           [](const Kernel& kernel, const std::string& key) {
-            if (kernel.function) return keep_for_xla(key, std::make_unique<ModuleFunctionOfXla>(kernel));
-            keep_for_xla(key, std::make_unique<KernelOfXla>(kernel));
+            if (kernel.function) return keep_for_xla(key, module_function_of_xla(kernel, kernel.function));
+            keep_for_xla(key, kernel_of_xla(kernel, kernel.load));
           },
           nb::arg(), nb::sig("def keep_for_xla(self, key: str, /) -> None"),
           "Keep it as long as the process runs: XLA's programs call it by this key.");

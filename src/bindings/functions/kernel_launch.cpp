@@ -17,10 +17,15 @@ namespace {
 using exchange::Name;
 
 const Keyword<LaunchOptions> kOptions[] = {
-    {Name("grid"), &LaunchOptions::grid},           {Name("block"), &LaunchOptions::block},
-    {Name("threads"), &LaunchOptions::threads},     {Name("stream"), &LaunchOptions::stream},
-    {Name("execution"), &LaunchOptions::execution}, {Name("shared"), &LaunchOptions::shared},
-    {Name("cluster"), &LaunchOptions::cluster},     {Name("cooperative"), &LaunchOptions::cooperative},
+    {Name("grid"), &LaunchOptions::grid},
+    {Name("block"), &LaunchOptions::block},
+    {Name("threads"), &LaunchOptions::threads},
+    {Name("stream"), &LaunchOptions::stream},
+    {Name("execution"), &LaunchOptions::execution},
+    {Name("shared"), &LaunchOptions::shared},
+    {Name("cluster"), &LaunchOptions::cluster},
+    {Name("cooperative"), &LaunchOptions::cooperative},
+    {Name("dependent_launch"), &LaunchOptions::dependent},
 };
 
 /// As Python shows it; of a tuple each part, since one may be an integer of too many digits to be shown.
@@ -64,6 +69,13 @@ void to_sizes(const KernelDeclaration& kernel, const char* option, nb::handle va
            "an int of at least " + std::to_string(least) +
                " (below 2**31), or a tuple of one to three of them, along x, y, z");
   }
+}
+
+/// True or False; nothing where it is left out.
+void to_flag(const KernelDeclaration& kernel, const char* option, nb::handle value, bool& flag) {
+  if (value.is_none()) return;
+  if (!PyBool_Check(value.ptr())) refuse(kernel, option, value, "True or False");
+  flag = value.ptr() == Py_True;
 }
 
 int place_of_array(const KernelDeclaration& kernel, nb::handle name) {
@@ -115,17 +127,15 @@ void apply(const KernelDeclaration& kernel, LaunchPlan& plan, const LaunchOption
     if (!bytes) refuse(kernel, "shared", options.shared, "an int, the bytes of dynamic shared memory");
     launch.shared_bytes = *bytes;
   }
-  if (!options.cooperative.is_none()) {
-    if (!PyBool_Check(options.cooperative.ptr())) refuse(kernel, "cooperative", options.cooperative, "True or False");
-    launch.cooperative = options.cooperative.ptr() == Py_True;
-  }
+  to_flag(kernel, "cooperative", options.cooperative, launch.cooperative);
+  to_flag(kernel, "dependent_launch", options.dependent, launch.dependent);
 }
 
 LaunchOptions options_of(nb::handle tuple) {
   PyObject* const t = tuple.ptr();
-  if (!PyTuple_Check(t) || PyTuple_GET_SIZE(t) != 6) throw TypeError("interop.kernel: the launch has six options");
-  return {PyTuple_GET_ITEM(t, 0), PyTuple_GET_ITEM(t, 1), PyTuple_GET_ITEM(t, 2),
-          PyTuple_GET_ITEM(t, 3), PyTuple_GET_ITEM(t, 4), PyTuple_GET_ITEM(t, 5)};
+  if (!PyTuple_Check(t) || PyTuple_GET_SIZE(t) != 7) throw TypeError("interop.kernel: the launch has seven options");
+  return {PyTuple_GET_ITEM(t, 0), PyTuple_GET_ITEM(t, 1), PyTuple_GET_ITEM(t, 2), PyTuple_GET_ITEM(t, 3),
+          PyTuple_GET_ITEM(t, 4), PyTuple_GET_ITEM(t, 5), PyTuple_GET_ITEM(t, 6)};
 }
 
 std::optional<LaunchOptions> options_of(const nb::dict& keywords) {
@@ -174,6 +184,7 @@ std::string launch_text(const cuda::Launch& launch) {
     text += ", " + std::to_string(launch.shared_bytes) + " bytes of dynamic shared memory";
   }
   if (launch.cooperative) text += ", cooperative";
+  if (launch.dependent) text += ", dependent";
   return text;
 }
 

@@ -15,10 +15,10 @@ namespace interop::bindings {
 /// The launch options that the caller gave, at construction or in the call; None for those left out.
 struct LaunchOptions {
   nanobind::handle grid = Py_None, threads = Py_None, block = Py_None, shared = Py_None, cluster = Py_None,
-                   cooperative = Py_None;
+                   cooperative = Py_None, dependent = Py_None;
   nanobind::handle stream = Py_None, execution = Py_None;  // of a call alone
 };
-/// In a tuple: grid, threads, block, shared, cluster, cooperative.
+/// In a tuple: grid, threads, block, shared, cluster, cooperative, dependent_launch.
 LaunchOptions options_of(nanobind::handle tuple);
 /// The options of a call, by their names; none if there is another name, or an option is a function of the arguments.
 std::optional<LaunchOptions> options_of(const nanobind::dict& keywords);

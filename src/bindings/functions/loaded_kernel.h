@@ -3,10 +3,13 @@
 
 #include <interop/cuda/kernel.h>
 
+#include "bindings/functions/mdspan.h"
+
 namespace interop::bindings {
 
 struct LoadedKernel {
-  cuda::Kernel* kernel;  // of the process
+  cuda::Kernel* kernel;          // of the process
+  const MdspanLayouts* mdspans;  // of its parameters, where it has some; of the process, too
 };
 
 struct LoadedLibrary {

@@ -21,7 +21,7 @@ struct XlaCall {
 };
 
 struct XlaParameter {
-  enum class Kind { array, number, stream };
+  enum class Kind { array, number, stream, none };  // none: what is made of another parameter's array
 
   Kind kind;
   std::string name;

@@ -90,9 +90,9 @@ Shape read_shape(const char* function, nb::handle given, DLDataType dtype) {
 }
 
 exchange::Array make_array(const char* function, const Shape& shape, DLDataType dtype, DLDevice device,
-                           cudaStream_t stream) {
+                           cudaStream_t stream, bool shared) {
   try {
-    return exchange::new_array(shape, dtype, device, stream);
+    return exchange::new_array(shape, dtype, device, stream, shared);
   } catch (const std::bad_alloc&) {
     PyErr_Format(PyExc_MemoryError, "%s: the host has no memory for shape %s of %s", function,
                  shape_text(shape).c_str(), dtype_name(dtype).c_str());

@@ -1,5 +1,6 @@
 /// `interop.copyto`: the elements of one array into another, of any libraries, wherever the two lie.
 #include <interop/call.h>
+#include <interop/cuda/graph.h>
 #include <interop/cuda/memory.h>
 #include <interop/profile.h>
 
@@ -254,6 +255,10 @@ void copy_into(const CopyNames& names, nb::handle dst, nb::handle src) { copy(na
 nb::object host_values(nb::handle array) {
   const exchange::Array& x = nb::cast<const exchange::Array&>(array);
   if (x.host_readable()) return exchange::numpy_array(array);
+  if (cuda::own_stream_is_captured()) {  // the copy would be a part of the graph
+    const cuda::DeviceGuard guard(x.gpu);
+    exchange::refuse_host_wait(cuda::own_stream());
+  }
   const nb::object copied = host_array(x.tensor(), x.dtype);
   copy_into({}, copied, array);
   return exchange::numpy_array(copied);

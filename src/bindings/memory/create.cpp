@@ -109,20 +109,29 @@ DLDeviceType existing_memory(const char* function, nb::handle memory, nb::handle
   return kDLCPU;
 }
 
+/// Throws ValueError for memory that no other process can map.
+void refuse_unshared(const char* function, nb::handle memory) {
+  const DLDeviceType type = read_memory(function, memory);
+  if (type == kDLCUDA || type == kDLCPU) return;
+  throw ValueError(std::string(function) + ": memory is " + exchange::shown(memory) +
+                   ", and shared is True; accepted: 'device' or 'host'");
+}
+
 nb::object empty(nb::handle given_shape, nb::handle given_dtype, nb::handle memory, nb::handle given_device,
-                 nb::handle given_stream, const char* function) {
+                 nb::handle given_stream, const char* function, bool shared = false) {
   const DLDataType dtype = read_dtype(function, given_dtype);
   const Shape shape = read_shape(function, given_shape, dtype);
+  if (shared) refuse_unshared(function, memory);
   const DLDeviceType type = existing_memory(function, memory, given_device, given_stream);
-  if (type == kDLCPU) return nb::cast(make_array(function, shape, dtype, {kDLCPU, 0}, nullptr));
+  if (type == kDLCPU) return nb::cast(make_array(function, shape, dtype, {kDLCPU, 0}, nullptr, shared));
   exchange::enter_foreign(function, "CUDA");
   const int device = read_device(function, given_device);
   const cuda::DeviceGuard guard(device);
   if (given_stream.is_none()) {
-    return nb::cast(make_array(function, shape, dtype, {type, device}, cuda::own_stream()));
+    return nb::cast(make_array(function, shape, dtype, {type, device}, cuda::own_stream(), shared));
   }
   const cudaStream_t stream = exchange::stream_argument(given_stream, function);
-  Array array = make_array(function, shape, dtype, {type, device}, stream);
+  Array array = make_array(function, shape, dtype, {type, device}, stream, shared);
   if (type == kDLCUDA) array.used_on(stream, 0);  // who uses it next waits for the allocation
   return nb::cast(std::move(array));
 }
@@ -205,6 +214,7 @@ void on_device(const Pool& pool, Body&& body) {
 void bind_memory(nb::module_& m) {
   bind_arange(m);
   bind_copyto(m);
+  bind_share(m);
   m.def(
       "empty",
       [](nb::handle shape, nb::handle dtype, nb::handle memory, nb::handle device, nb::handle stream,
@@ -218,6 +228,19 @@ void bind_memory(nb::module_& m) {
       nb::sig("def empty(shape: typing.Any, dtype: typing.Any, memory: str, device: typing.Any, stream: typing.Any, "
               "function: str) -> Array"),
       "A new Array whose elements have any values.");
+  m.def(
+      "empty_shared",
+      [](nb::handle shape, nb::handle dtype, nb::handle memory, nb::handle device, nb::handle stream,
+         const char* function) {
+        const exchange::CallGuard guard;
+        return exchange::as_call(function, false,
+                                 [&] { return empty(shape, dtype, memory, device, stream, function, true); });
+      },
+      nb::arg("shape").none(), nb::arg("dtype").none(), nb::arg("memory").none(), nb::arg("device").none(),
+      nb::arg("stream").none(), nb::arg("function"),
+      nb::sig("def empty_shared(shape: typing.Any, dtype: typing.Any, memory: str, device: typing.Any, stream: "
+              "typing.Any, function: str) -> Array"),
+      "The same in memory that other processes can be given.");
   m.def(
       "has_gpu", [] { return cuda::has_gpu(); }, "Is there a driver with a GPU? CudaError for one that does not work.");
   m.def("set_allocator", &exchange::plug_allocator, nb::arg("allocator").none(),

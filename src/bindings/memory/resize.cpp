@@ -8,6 +8,7 @@
 #include "bindings/bindings.h"
 #include "bindings/memory/arguments.h"
 #include "exchange/array/array.h"
+#include "exchange/array/shared.h"
 #include "exchange/closing.h"
 
 namespace interop::bindings {
@@ -35,6 +36,8 @@ void check_alone(const Array& array) {
                      "; accepted: an array of interop's own, whose memory nobody else has");
   };
   if (array.is_view) refuse("the memory is another library's");
+  if (array.on_host() && exchange::host_pages(byte_range(array.tensor())))
+    refuse("the memory is shared with other processes, or may be");
   if (array.memory.use_count() > 1 || array.buffers > 0) {
     refuse(
         "the memory is in use by a view, a buffer (such as that of a NumPy view), an export to another library, or a "

@@ -30,7 +30,13 @@ struct DriverApi {
   X(cuModuleLoadDataEx) X(cuModuleUnload)                                                                        \
   X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuLaunchKernelEx)       \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuOccupancyMaxActiveClusters)                                 \
-  X(cuTensorMapEncodeTiled)
+  X(cuTensorMapEncodeTiled)                                                                                      \
+  X(cuDeviceGetUuid) X(cuMemGetAddressRange)                                                                     \
+  X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle) \
+  X(cuMemPoolDestroy) X(cuMemPoolExportToShareableHandle)                                  \
+  X(cuMemPoolImportFromShareableHandle) X(cuMemPoolExportPointer) X(cuMemPoolImportPointer)                      \
+  X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)               \
+  X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemRelease)
 // clang-format on
 #define X(name) decltype(&::name) name;
   INTEROP_DRIVER_FUNCTIONS(X)

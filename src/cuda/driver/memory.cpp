@@ -2,6 +2,7 @@
 ///
 /// A cache, leaked on purpose so that no CUDA call runs while the process ends:
 ///   memory pools          one per device
+#include <interop/cuda/graph.h>
 #include <interop/cuda/memory.h>
 #include <interop/error.h>
 
@@ -81,7 +82,7 @@ void* allocate(std::size_t bytes, cudaStream_t stream) {
   RelaxedCapture relaxed(api);
   // Memory allocated inside a capture would exist only while the graph runs, so it is allocated on our own stream.
   const bool capturing = is_capturing(stream);
-  if (capturing) stream = own_stream();
+  if (capturing) stream = lasting_stream();
   CUdeviceptr pointer = 0;
   const CUresult status = api.cuMemAllocFromPoolAsync(&pointer, bytes, pool, stream);
   if (status == CUDA_ERROR_OUT_OF_MEMORY) {

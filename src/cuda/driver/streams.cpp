@@ -2,11 +2,11 @@
 ///
 /// Caches, all leaked on purpose so that no CUDA call runs while the process ends:
 ///   primary contexts      one per device, retained once and kept
-///   own streams, events   one per thread and context; a thread that ends hands its own to the next one
+///   own streams, events   one per thread and context, and one to capture; a thread that ends hands its own to the next
 ///   spare events          those of `Event`s that are gone, for the next one of the same context
 #include "cuda/driver/streams.h"
 
-#include <interop/cuda/driver.h>
+#include <interop/cuda/graph.h>
 #include <interop/error.h>
 #include <pthread.h>
 
@@ -102,6 +102,14 @@ Capture capture_of(const DriverApi& api, CUstream stream) {
 }  // namespace
 
 std::uint64_t capture_id(CUstream stream) { return capture_of(driver(), stream).id; }
+
+CaptureState capture_state(cudaStream_t stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  check(driver().cuStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, nullptr, nullptr),
+        "asking a stream for its capture");
+  if (status == CU_STREAM_CAPTURE_STATUS_NONE) return CaptureState::none;
+  return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CaptureState::active : CaptureState::failed;
+}
 
 namespace {
 
@@ -220,7 +228,42 @@ bool give_to_graph(cudaStream_t stream, void* data, void (*destroy)(void*)) {
   return true;
 }
 
+namespace {
+
+/// What this thread captures in place of its own stream.
+struct OwnCapture {
+  CUstream stream = nullptr;  // null: nothing
+  std::uint64_t context_id = 0;
+};
+thread_local OwnCapture own_capture;
+
+}  // namespace
+
+void capture_own_stream(cudaStream_t stream) {
+  own_capture = {stream, stream ? current_context_id("capturing a stream") : 0};
+}
+
+bool own_stream_is_captured() { return own_capture.stream != nullptr; }
+
 cudaStream_t own_stream() {
+  if (own_capture.stream && own_capture.context_id == current_context_id("finding our own stream")) {
+    return own_capture.stream;
+  }
+  return lasting_stream();
+}
+
+cudaStream_t stream_to_capture() {
+  const DriverApi& api = driver();
+  thread_local PerThread<CUstream> streams;
+  return streams.get(current_context_id("making a stream to capture"), [&] {
+    RelaxedCapture relaxed(api);
+    CUstream stream = nullptr;
+    check(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "creating a stream");
+    return stream;
+  });
+}
+
+cudaStream_t lasting_stream() {
   const DriverApi& api = driver();
   thread_local PerThread<CUstream> streams;
   const std::uint64_t context = current_context_id("finding our own stream");

@@ -12,10 +12,6 @@ namespace interop::cuda {
 /// The primary context of a device, retained on first use.
 CUcontext primary_context(const DriverApi& api, int device);
 
-/// The id of the capture of a stream of the current context; 0 if it is not being captured. Throws ValueError for a
-/// capture that has failed, and for the legacy stream while a capture forbids it.
-std::uint64_t capture_id(CUstream stream);
-
 /// An event of the current context, without timing.
 CUevent new_event(const DriverApi& api);
 

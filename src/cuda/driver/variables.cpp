@@ -2,6 +2,7 @@
 #include "cuda/driver/variables.h"
 
 #include <interop/cuda/driver.h>
+#include <interop/cuda/graph.h>
 #include <interop/error.h>
 
 #include <algorithm>

@@ -30,11 +30,11 @@ class Attempt {
     const unsigned (&g)[3] = launch_.grid;
     const unsigned (&b)[3] = launch_.block;
     const bool clusters = launch_.cluster[0] != 0;
-    if (!clusters && !launch_.cooperative) {
+    if (!clusters && !launch_.cooperative && !launch_.dependent) {
       return driver().cuLaunchKernel(function, g[0], g[1], g[2], b[0], b[1], b[2], launch_.shared_bytes, stream,
                                      parameters, nullptr);
     }
-    CUlaunchAttribute attributes[2] = {};
+    CUlaunchAttribute attributes[3] = {};
     unsigned count = 0;
     if (clusters) {
       CUlaunchAttribute& attribute = attributes[count++];
@@ -48,12 +48,19 @@ class Attempt {
       attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
       attribute.value.cooperative = 1;
     }
+    if (launch_.dependent) {
+      CUlaunchAttribute& attribute = attributes[count++];
+      attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      attribute.value.programmaticStreamSerializationAllowed = 1;
+    }
     const CUlaunchConfig config{g[0], g[1], g[2], b[0], b[1], b[2], launch_.shared_bytes, stream, attributes, count};
     return driver().cuLaunchKernelEx(&config, function, parameters, nullptr);
   }
 
   /// Does the launch use only features that every device and kernel allows?
-  bool is_plain() const { return shared_bytes() <= kAlwaysAllowed && launch_.cluster[0] == 0 && !launch_.cooperative; }
+  bool is_plain() const {
+    return shared_bytes() <= kAlwaysAllowed && launch_.cluster[0] == 0 && !launch_.cooperative && !launch_.dependent;
+  }
 
   /// Allows the kernel all the shared memory that the device has for it, and large clusters. It never allows less, as
   /// another thread may be about to launch the kernel with more.
@@ -72,6 +79,9 @@ class Attempt {
     }
     if (launch_.cooperative && !of_device(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)) {
       refuse("cooperative is True", "False, as this device cannot launch cooperatively");
+    }
+    if (launch_.dependent && compute_capability(device_) < 90) {
+      refuse("dependent_launch is True", "False, as this device has no compute capability of 9.0 or later");
     }
     const auto most = static_cast<std::uint64_t>(most_shared_bytes());
     if (shared_bytes() > most) {
@@ -128,8 +138,10 @@ class Attempt {
   }
 
   CUfunction function() const {
+    const CUkernel handle = kernel_.handle.load(std::memory_order_relaxed);
+    if (kernel_.is_function) return reinterpret_cast<CUfunction>(handle);
     CUfunction function = nullptr;
-    check(driver().cuKernelGetFunction(&function, kernel_.handle.load(std::memory_order_relaxed)), doing().c_str());
+    check(driver().cuKernelGetFunction(&function, handle), doing().c_str());
     return function;
   }
 
@@ -171,7 +183,7 @@ class Attempt {
 
 void launch_kernel(Kernel& kernel, const Launch& launch, const char* name, void** parameters, int device,
                    cudaStream_t stream) {
-  if (product(launch.grid) == 0) return;
+  if (launch.is_empty()) return;
   const Attempt attempt(kernel, launch, name, device);
   const CUfunction function = ready(kernel, "launching a kernel", "loading a kernel that was compiled at run time");
   if (!attempt.is_plain()) {

@@ -8,6 +8,7 @@
 
 #include "exchange/array/array.h"
 #include "exchange/array/plugged.h"
+#include "exchange/array/shared.h"
 #include "exchange/reaper.h"
 
 namespace interop::exchange {
@@ -72,12 +73,12 @@ Array compact_array(const Shape& shape, DLDataType dtype, DLDevice device) {
   return array;
 }
 
-Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream) {
+Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool shared) {
   Array array = compact_array(shape, dtype, device);
   const size_t bytes = byte_count(array);
   array.capacity = bytes;
   if (array.on_host()) {
-    if (bytes > 0) array.memory = host_memory(bytes);
+    if (bytes > 0) array.memory = shared ? shared_host_memory(bytes) : host_memory(bytes);
     array.data = array.memory.get();
     return array;
   }
@@ -87,7 +88,7 @@ Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStrea
   if (device.device_type != kDLCUDA) array.device.device_id = 0;  // what DLPack says of managed and pinned memory
   if (bytes == 0) return array;
   if (device.device_type == kDLCUDA) {
-    if (const std::optional<Array> plugged = plugged_memory(bytes, array.gpu, stream)) {
+    if (const auto plugged = shared ? std::nullopt : plugged_memory(bytes, array.gpu, stream)) {
       array.memory = plugged->memory;
       array.work = plugged->work;
       array.data = plugged->data;
@@ -97,7 +98,9 @@ Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStrea
       return array;
     }
     array.memory = device_memory(bytes, array.gpu, stream, array.work);
-    array.work->is_fresh = array.work->is_of_one_stream = stream == cuda::own_stream();
+    // In a capture the memory is there already, and the stream need not outlive it.
+    const bool is_ours = !cuda::own_stream_is_captured() && stream == cuda::own_stream();
+    array.work->is_fresh = array.work->is_of_one_stream = is_ours;
   } else {
     const auto kind = device.device_type == kDLCUDAManaged ? cuda::MemoryKind::managed : cuda::MemoryKind::pinned;
     array.memory = block_memory(kind, bytes, array.gpu, stream, array.work);

@@ -60,7 +60,20 @@ void note_allocation(Work& work) {
   if (!cuda::is_capturing(work.stream)) work.last_use = std::make_shared<const cuda::Event>(work.stream);
 }
 
+[[noreturn]] void throw_still_in_use() {
+  throw ValueError(
+      "interop: an interop.Array is still in use by work that was queued before the capture into a CUDA "
+      "graph; synchronise before the capture");
+}
+
 }  // namespace
+
+void refuse_host_wait(cudaStream_t stream) {
+  if (!cuda::is_capturing(stream)) return;
+  throw ValueError(
+      "interop: the host cannot wait for an interop.Array whose stream is being captured into a CUDA "
+      "graph; read it after the capture");
+}
 
 DLTensor Array::tensor() const {
   return {data,
@@ -110,15 +123,17 @@ void Array::make_wait_for_uses(cudaStream_t waiter) const {
   if (work->is_fresh && waiter == work->stream) return;  // one of ours: no other stream ever has its handle
   const cuda::DeviceGuard guard(gpu);
   note_allocation(*work);
+  const bool is_used = work->last_use || !work->graphs.empty() || !work->lent.empty();
+  const std::uint64_t capture = is_used ? cuda::capture_id(waiter) : 0;
+  if (capture && Replays::of_capture(capture)) return;  // each replay waits, for all that comes before it
   for (cudaStream_t theirs : work->lent) cuda::wait_stream(waiter, theirs);
+  for (const std::shared_ptr<Replays>& graph : work->graphs) graph->make_wait(waiter);
   const std::shared_ptr<const cuda::Event>& use = work->last_use;
   if (!use) return;
-  if (cuda::is_capturing(waiter)) {
+  if (capture) {
     // What was queued outside the capture cannot become part of it; on its own stream it comes before every replay.
     if (waiter == work->stream || use->done()) return;
-    throw ValueError(
-        "interop: an interop.Array is still in use by work that was queued before the capture into a CUDA "
-        "graph; synchronise before the capture");
+    throw_still_in_use();
   }
   // Also where `waiter` has the handle of `stream`: a destroyed stream's handle may be a new stream's.
   use->make_wait(waiter);
@@ -133,17 +148,16 @@ void Array::make_host_wait() const {
   const cudaStream_t producers = producer_stream();
   std::vector<cudaStream_t> streams = work->lent;
   if (producers) streams.push_back(producers);
-  for (cudaStream_t theirs : streams) {
-    if (cuda::is_capturing(theirs)) {
-      throw ValueError(
-          "interop: the host cannot wait for an interop.Array whose stream is being captured into a CUDA "
-          "graph; read it after the capture");
-    }
+  for (cudaStream_t theirs : streams) refuse_host_wait(theirs);
+  std::vector<std::shared_ptr<const cuda::Event>> uses;  // another thread may note later ones meanwhile
+  if (work->last_use) uses.push_back(work->last_use);
+  for (const std::shared_ptr<Replays>& graph : work->graphs) {
+    if (const cudaStream_t captured = graph->captured()) refuse_host_wait(captured);
+    if (graph->last()) uses.push_back(graph->last());
   }
-  const std::shared_ptr<const cuda::Event> use = work->last_use;  // another thread may note a later one meanwhile
   const nb::gil_scoped_release no_gil;
   for (cudaStream_t theirs : streams) cuda::synchronize(theirs);
-  if (use) use->synchronize();
+  for (const std::shared_ptr<const cuda::Event>& use : uses) use->synchronize();
 }
 
 void Array::used_on(cudaStream_t used, unsigned waited_for) {
@@ -151,9 +165,16 @@ void Array::used_on(cudaStream_t used, unsigned waited_for) {
   if (!work) return;
   Work& w = *work;
   const bool is_behind_all = w.uses++ == waited_for;
-  const bool captures = cuda::is_capturing(used);
+  const std::uint64_t capture = cuda::capture_id(used);
+  if (const std::shared_ptr<Replays> graph = capture ? Replays::of_capture(capture) : nullptr) {
+    w.is_of_one_stream = w.is_fresh = false;
+    graph->note(work);
+    return;  // nothing runs yet, and what was queued before is still to be waited for
+  }
+  const bool captures = capture != 0;
   if (!is_behind_all && captures && w.last_use) return;  // the other thread's use, of which no capture can become part
   if (!is_behind_all && w.last_use && w.stream != used) w.last_use->make_wait(used);
+  Replays::forget_done(w);
   w.is_of_one_stream = w.is_of_one_stream && used == w.stream && !captures;
   w.is_fresh = false;
   w.stream = used;
@@ -167,6 +188,7 @@ void Array::lend() {
   const cuda::DeviceGuard guard(gpu);
   const cudaStream_t own = cuda::own_stream();
   make_wait(own);
+  if (cuda::own_stream_is_captured()) return used_on(own, work->uses);
   std::vector<cudaStream_t>& lent = work->lent;
   if (std::find(lent.begin(), lent.end(), own) == lent.end()) lent.push_back(own);
   work->is_of_one_stream = false;

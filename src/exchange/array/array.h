@@ -8,6 +8,7 @@
 
 #include "exchange/array/loan.h"
 #include "exchange/array/readers.h"
+#include "exchange/array/replays.h"
 #include "exchange/python.h"
 #include "exchange/route.h"
 
@@ -20,6 +21,8 @@ struct Work {
   /// The event that is passed when that use, and all before it, are done; null if there was none. It is shared, as a
   /// thread that waits for it without the GIL keeps it.
   std::shared_ptr<const cuda::Event> last_use;
+  /// The graphs of `interop.graph` that use it: what the last replay of each has done comes before all later work, too.
+  std::vector<std::shared_ptr<Replays>> graphs;
   unsigned uses = 0;               ///< how many have been noted
   std::vector<cudaStream_t> lent;  ///< of interop's own, one for each thread that asked; they live for ever
   /// It was allocated on `stream`, one of interop's own, and nothing has used it.
@@ -77,7 +80,9 @@ struct Array {
   bool host_readable() const;
 
   /// Is there work, or an allocation, that is to be waited for?
-  bool is_worked_on() const { return work && (work->last_use || work->is_fresh || !work->lent.empty()); }
+  bool is_worked_on() const {
+    return work && (work->last_use || work->is_fresh || !work->lent.empty() || !work->graphs.empty());
+  }
 
   /// The stream on which the producer of a view works now; null if it names none. Holds the GIL.
   cudaStream_t producer_stream() const;
@@ -98,12 +103,16 @@ struct Array {
   void shown_to(cudaStream_t reader) const;
 };
 
+/// Throws ValueError if `stream` is being captured, so that the host cannot wait for what is queued on it.
+void refuse_host_wait(cudaStream_t stream);
+
 /// The layout of a new array: compact and row-major, with no memory yet.
 Array compact_array(const Shape& shape, DLDataType dtype, DLDevice device);
 /// A new array: 64-byte aligned host memory, or memory of the current device ordered on `stream`: its own (kDLCUDA),
 /// managed or pinned. Written by the caller before anybody else sees it. May wait, where new managed or pinned memory
-/// is made; the GIL is released meanwhile.
-Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream);
+/// is made; the GIL is released meanwhile. With `shared`, other processes can be given it: host memory that they can
+/// map, device memory of interop's own pool, whatever the allocator.
+Array new_array(const Shape& shape, DLDataType dtype, DLDevice device, cudaStream_t stream, bool shared = false);
 /// `bytes` > 0 of host memory, 64-byte aligned, so that JAX takes it without a copy.
 std::shared_ptr<void> host_memory(size_t bytes);
 /// `bytes` > 0 of memory of the current device, which is `gpu`, ordered on `stream`; freed behind the streams that

@@ -182,6 +182,7 @@ Array copy_for(const Array& array, DLDevice device, nb::handle stream) {
     }
     const cuda::DeviceGuard guard(array.gpu);
     const cudaStream_t own = cuda::own_stream();
+    refuse_host_wait(own);
     array.make_wait(own);
     const nb::gil_scoped_release no_gil;
     cuda::copy_to_host(copy.memory.get(), source, bytes, own);

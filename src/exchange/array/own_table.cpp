@@ -138,6 +138,8 @@ int managed_to_py(DLManagedTensorVersioned* managed, void** out) {
       const cuda::DeviceGuard guard(array.gpu);
       if (const WorkingStream* const working = working_on(array.gpu)) {
         array.used_on(working->stream(), 0);
+      } else if (cuda::own_stream_is_captured()) {
+        array.used_on(cuda::own_stream(), 0);
       } else {
         array.work->stream = cuda::own_stream();
         array.work->lent = {array.work->stream};

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <interop/api.h>
+#include <interop/mdspan.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -69,6 +70,17 @@ class array {
   T* begin() const { return data(); }
   T* end() const { return data() + size(); }
   T& operator[](std::size_t i) const { return state_->values[i]; }
+  /// The memory as an mdspan, see <interop/mdspan.h>: until the next `resize`.
+  template <class Mdspan>
+  Mdspan mdspan() const {
+    DLTensor tensor{};
+    tensor.data = data();
+    tensor.ndim = static_cast<int32_t>(shape().size());
+    tensor.shape = state_->shape.data();
+    constexpr auto dtype = nanobind::dtype<T>();
+    tensor.dtype = {dtype.code, dtype.bits, dtype.lanes};
+    return as_mdspan<Mdspan>(tensor, "interop::array::mdspan: the array");
+  }
   /// What owns the memory.
   vector<T, kMemory>& values() const { return state_->values; }
 

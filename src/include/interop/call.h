@@ -3,13 +3,16 @@
 #pragma once
 
 #include <interop/api.h>
+#include <interop/mdspan.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <chrono>
 #include <cstring>
 #include <initializer_list>
+#include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 typedef struct CUstream_st* cudaStream_t;
@@ -95,9 +98,6 @@ class Call {
   /// Are the values of argument `i`, which has `Access::takes_conjugated`, the conjugates of what lies in memory?
   bool conjugated(int i) const { return api().is_conjugated(call_, i) != 0; }
 
-  /// The call as C has it.
-  const InteropCall& in_c() const { return *call_; }
-
   /// Argument `i` as an `nb::ndarray`, valid until the call ends. Throws TypeError or ValueError if it has not the
   /// dtype, shape, order and device of the template. `nb::device::cuda` is any memory that the GPU of this call can
   /// use, managed and pinned memory included. An argument that is viewed with elements that are not `const` must have
@@ -106,6 +106,16 @@ class Call {
   Array view(int i) const {
     check<Array>(i);
     return as_ndarray<Array>(tensor(i));
+  }
+  /// Argument `i` as an mdspan, see <interop/mdspan.h>, valid until the call ends. Throws TypeError for another dtype
+  /// or memory that the call's GPU cannot use, and ValueError for another form. One with elements that are not `const`
+  /// needs `Access::write` or `Access::update`.
+  template <class Mdspan>
+  Mdspan mdspan(int i) const {
+    using Element = typename Mdspan::element_type;
+    check(i, {nullptr, dlpack_dtype<std::remove_const_t<Element>>(), static_cast<int32_t>(Mdspan::rank()), 0, 0,
+              !std::is_const_v<Element>});
+    return as_mdspan<Mdspan>(tensor(i), std::string(function_) + ": argument " + std::to_string(i));
   }
   /// The same check, of a constraint that is known only at run time.
   void check(int i, const InteropConstraint& constraint) const {
@@ -171,6 +181,8 @@ class Call {
   nanobind::object hand_over() { return nanobind::steal(required(api().hand_over(call_))); }
 
  private:
+  friend struct CallInC;  // of interop itself
+
   static constexpr int kMaxNdim = 64;
 
   /// Once the interpreter is gone, Python before 3.14 does not give the GIL back but ends the thread, by unwinding its

@@ -17,11 +17,13 @@
 #pragma once
 
 #include <interop/api.h>
+#include <interop/mdspan.h>
 #include <interop/view.cuh>
 
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <string>
 
 typedef struct CUstream_st* cudaStream_t;
 
@@ -60,6 +62,12 @@ class Run {
       view.strides[d] = x.strides[d];
     }
     return view;
+  }
+  /// An array that is declared as an mdspan, or as a view: see <interop/mdspan.h>. Throws ValueError for another one
+  /// than the declaration says.
+  template <class Mdspan>
+  Mdspan mdspan(int i) const {
+    return as_mdspan<Mdspan>(tensor(i), "parameter " + std::to_string(i));
   }
   /// A number, of the type that is declared.
   template <class Number>

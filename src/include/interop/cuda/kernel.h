@@ -60,12 +60,16 @@ struct Launch {
   unsigned cluster[3] = {0, 0, 0};  ///< of thread blocks; 0: what the kernel itself says
   unsigned shared_bytes = 0;        ///< of dynamic shared memory; more than 48 KB is allowed to the kernel where needed
   bool cooperative = false;         ///< all blocks run at once, and may wait for each other
+  bool dependent = false;           ///< may begin before the work that is ahead of it on the stream is done
+
+  bool is_empty() const { return grid[0] == 0 || grid[1] == 0 || grid[2] == 0; }
 };
 
 /// Queues a launch on `stream`, which is one of `device`, the current one. `parameters` point to the values, each of
 /// its parameter's size. A grid of no blocks launches nothing. Throws ValueError for threads, grid, shared memory,
-/// cluster or cooperative launch beyond what the device or the kernel allows; the message has the limit. `name` is the
-/// kernel's name in messages. It lives as long as the process: a later asynchronous error names the last kernel.
+/// cluster, cooperative or dependent launch beyond what the device or the kernel allows; the message has the limit.
+/// `name` is the kernel's name in messages. It lives as long as the process: a later asynchronous error names the last
+/// kernel.
 void launch_kernel(Kernel& kernel, const Launch& launch, const char* name, void** parameters, int device,
                    cudaStream_t stream);
 

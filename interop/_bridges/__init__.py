@@ -1,0 +1,1 @@
+"""Functions of one library in the other: torch and JAX, for `interop.bridge`."""

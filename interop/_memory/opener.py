@@ -1,0 +1,186 @@
+"""What other processes share: connections to them, one for each, and what is asked of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
+from typing import Any
+
+from interop import _core
+from interop._core import Array
+from interop._memory.board import Board
+from interop._memory.owner import FAILED, GIVE_BACK, GREETING, LEASE, OPEN, TAKE, TIMEOUT, started_at, user_of
+
+__all__ = ["take"]
+
+_FUNCTION = "interop.open"
+_MOST = 1 << 16  # bytes of an answer
+
+
+class _Connection:
+    """To one owner."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        try:
+            self._socket.settimeout(TIMEOUT)
+            self._socket.connect("\0" + address)
+            if user_of(self._socket) != os.geteuid():
+                raise PermissionError(f"{_FUNCTION}: the array is another user's; accepted: the same user's")
+            greeting, files, *_ = socket.recv_fds(self._socket, _MOST, 1, socket.MSG_CMSG_CLOEXEC)
+            if greeting != GREETING or not files:
+                raise EOFError
+            self._board = Board(files[0])
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def ask(self, token: bytes) -> tuple[bytes, int]:
+        """Return the answer, and a file descriptor that came with it, or -1; EOFError where the owner is gone."""
+        with self._lock:
+            self._socket.send(OPEN + token)
+            answer, files, *_ = socket.recv_fds(self._socket, _MOST, 1, socket.MSG_CMSG_CLOEXEC)
+        if not answer:
+            raise EOFError
+        return answer, files[0] if files else -1
+
+    def look(self, slot: int, token: bytes) -> bytes | None:
+        """Return the answer as the board has it, without waiting; None where it has none."""
+        found = self._board.announce(slot, token)
+        if found is None:
+            return None
+        self._socket.send(LEASE + token)
+        answer, has_passed = found
+        return answer[:1] + b"\0" + answer[2 + answer[1] :] if has_passed else answer
+
+    def tell(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # the owner has ended, or this is a forked child
+            self._socket.send(message)
+
+    def is_over(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, 0)  # for the other side's end alone
+        return bool(poll.poll(0))
+
+    def __del__(self) -> None:  # with the last lease
+        self._socket.close()
+        if hasattr(self, "_board"):
+            os.close(self._board.fd)
+
+    def forget(self) -> None:
+        """Leave it to the process that this one was forked from."""
+        os.close(self._socket.detach())
+
+
+class _Lease:
+    """The owner keeps an array as long as this lives."""
+
+    def __init__(self, connection: _Connection, token: bytes) -> None:
+        self._connection = connection
+        self._message = GIVE_BACK + token
+
+    def __del__(self) -> None:
+        self._connection.tell(self._message)
+
+
+_connections: dict[str, _Connection] = {}
+_lock = threading.Lock()
+
+
+def _connect(address: str) -> _Connection:
+    """Return the connection; a new one, if need be, and then without those whose owners have ended."""
+    with _lock:
+        if (known := _connections.get(address)) is not None:
+            return known
+        for each in [each for each, connection in _connections.items() if connection.is_over()]:
+            del _connections[each]
+        connection = _connections[address] = _Connection(address)
+        return connection
+
+
+def _take(connection: _Connection, address: str, slot: int, token: bytes) -> Array | bytes:
+    """Return the array, or what the owner says instead."""
+    answer, fd = connection.look(slot, token), -1
+    if answer is not None and (array := _opened(connection, address, token, answer, fd)) is not None:
+        return array
+    answer, fd = connection.ask(token)
+    if answer[:1] != TAKE:
+        return answer
+    array = _opened(connection, address, token, answer, fd)
+    if array is None:
+        raise EOFError  # no file came, without which there is no memory
+    return array
+
+
+def _opened(connection: _Connection, address: str, token: bytes, answer: bytes, fd: int) -> Array | None:
+    """Return the array of an answer. None: the allocation is yet to be mapped, and the file descriptor is wanting."""
+    event = answer[2 : 2 + answer[1]]
+    facts: dict[str, Any] = json.loads(answer[2 + len(event) :])
+    return _core.open_shared(
+        address,
+        facts["by"],
+        facts["base"],
+        facts["bytes"],
+        facts["pool"],
+        bytes.fromhex(facts["handle"]),
+        fd,
+        bytes.fromhex(facts["uuid"]),
+        facts["dtype"],
+        facts["shape"],
+        facts["strides"],
+        facts["offset"],
+        facts["read_only"],
+        event or None,
+        None if facts["by"] in ("host", "empty") else _Lease(connection, token),
+    )
+
+
+def take(address: str, slot: int, token: bytes, pid: int, started: str | None) -> Array:
+    """Open an array of another process."""
+    who = f"the process that shared the array (pid {pid})"
+    try:
+        connection = _connect(address)
+        try:
+            taken = _take(connection, address, slot, token)
+        except (OSError, EOFError, KeyboardInterrupt):  # it may answer later: it is used no more, but for what is open
+            with _lock:
+                if _connections.get(address) is connection:
+                    del _connections[address]
+            raise
+    except PermissionError:
+        raise
+    except TimeoutError:
+        raise TimeoutError(f"{_FUNCTION}: {who} has not answered in {TIMEOUT} s; accepted: one that runs") from None
+    except (OSError, EOFError) as error:
+        if isinstance(error, ConnectionRefusedError) and started is not None and started_at(pid) == started:
+            raise ConnectionError(
+                f"{_FUNCTION}: {who} runs, and cannot be reached from here; accepted: a process of the same network "
+                "namespace, so of the same container or one that shares its network"
+            ) from None
+        raise ConnectionError(
+            f"{_FUNCTION}: {who} has ended, and its memory with it; accepted: a handle of a process that runs"
+        ) from None
+    if isinstance(taken, Array):
+        return taken
+    if taken[:1] == FAILED:
+        raise _core.CudaError(f"{_FUNCTION}: {who}: {taken[1:].decode()}")
+    raise ValueError(
+        f"{_FUNCTION}: {who} does not share it any more: the handle was closed, or nobody had kept it; accepted: a "
+        "handle that the process keeps until this one has opened it"
+    )
+
+
+def _forked() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for connection in _connections.values():
+        connection.forget()
+    _connections.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

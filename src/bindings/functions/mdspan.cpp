@@ -1,0 +1,92 @@
+/// Parameters of kernels that are mdspans of libcu++: the checks, and the bytes of a value.
+#include "bindings/functions/mdspan.h"
+
+#include <interop/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace interop::bindings {
+namespace {
+
+int64_t most_index(const MdspanForm& form) {
+  const int bits = 8 * form.index_bytes - (form.index_signed ? 1 : 0);
+  return bits >= 63 ? std::numeric_limits<int64_t>::max() : (int64_t{1} << bits) - 1;
+}
+
+int64_t least_index(const MdspanForm& form) { return form.index_signed ? -most_index(form) - 1 : 0; }
+
+/// The stride along a dimension of at most one element is never used: where it does not fit, another will do.
+int64_t stride_of(const MdspanForm& form, const DLTensor& tensor, int d) {
+  const int64_t stride = tensor.strides[d];
+  if (tensor.shape[d] > 1) return stride;
+  return stride > most_index(form) || stride < least_index(form) ? 1 : stride;
+}
+
+void put_index(int64_t value, int bytes, unsigned char* at) {
+  std::memcpy(at, &value, static_cast<size_t>(bytes));  // little-endian, as CUDA's machines are
+}
+
+}  // namespace
+
+MdspanForm MdspanForm::of(const std::vector<int64_t>& numbers) {
+  MdspanForm form;
+  form.layout = static_cast<char>(numbers.at(0));
+  form.index_bytes = static_cast<int>(numbers.at(1));
+  form.index_signed = numbers.at(2) != 0;
+  form.extents.assign(numbers.begin() + 3, numbers.end());
+  return form;
+}
+
+void check_mdspan_form(const MdspanForm& form, const DLTensor& tensor, const char* function, const char* name) {
+  const auto ndim = static_cast<int>(form.extents.size());
+  bool fits = tensor.ndim == ndim;
+  for (int d = 0; fits && d < ndim; ++d) fits = form.extents[d] < 0 || form.extents[d] == tensor.shape[d];
+  if (!fits) {
+    std::string accepted;
+    for (const int64_t extent : form.extents) {
+      accepted += (accepted.empty() ? "" : ", ") + (extent < 0 ? std::string("*") : std::to_string(extent));
+    }
+    throw ValueError(std::string(function) + ": " + name + " has shape " + shape_text(tensor) + "; accepted: (" +
+                     accepted + (ndim == 1 ? ",)" : ")") + ", the extents of its mdspan");
+  }
+  if (form.layout == 'S' || (form.layout == 'C' ? is_compact(tensor) : is_compact_backwards(tensor))) return;
+  const bool is_right = form.layout == 'C';
+  throw ValueError(std::string(function) + ": " + name + " has shape " + shape_text(tensor) + " and strides " +
+                   shape_text(tensor.strides, tensor.ndim) + "; accepted: a " +
+                   (is_right ? "C-contiguous array, as its mdspan has layout_right"
+                             : "Fortran-contiguous array, as its mdspan has layout_left") +
+                   "; layout_stride takes any");
+}
+
+void check_mdspan_indices(const MdspanForm& form, const DLTensor& tensor, const char* function, const char* name) {
+  const int64_t most = most_index(form), least = least_index(form);
+  int64_t last = 0;  // no overflow: an array has fewer bytes than an int64_t counts
+  bool fits = true, is_empty = false;
+  for (int d = 0; d < tensor.ndim; ++d) {
+    const int64_t size = tensor.shape[d];
+    const int64_t stride = form.layout == 'S' ? stride_of(form, tensor, d) : 0;
+    fits = fits && size <= most && stride <= most && stride >= least;
+    is_empty |= size == 0;
+    last += (size > 1 ? size - 1 : 0) * std::max<int64_t>(tensor.strides[d], 0);
+  }
+  if (fits && (is_empty || last < most || form.index_bytes == 8)) return;
+  throw ValueError(std::string(function) + ": " + name + " has shape " + shape_text(tensor) + " and strides " +
+                   shape_text(tensor.strides, tensor.ndim) + ", which its mdspan counts in " +
+                   (form.index_signed ? "signed" : "unsigned") + " integers of " +
+                   std::to_string(8 * form.index_bytes) + " bits; accepted: sizes, strides and indices from " +
+                   std::to_string(least) + " to " + std::to_string(most));
+}
+
+void put_mdspan(const MdspanForm& form, const MdspanLayout& layout, const DLTensor& tensor, unsigned char* at) {
+  std::memcpy(at, layout.bytes.data(), layout.bytes.size());
+  std::memcpy(at + layout.data, &tensor.data, sizeof tensor.data);
+  for (int d = 0; d < tensor.ndim; ++d) {
+    const auto i = static_cast<size_t>(d);
+    if (layout.extents[i] >= 0) put_index(tensor.shape[d], form.index_bytes, at + layout.extents[i]);
+    if (layout.strides[i] >= 0) put_index(stride_of(form, tensor, d), form.index_bytes, at + layout.strides[i]);
+  }
+}
+
+}  // namespace interop::bindings

@@ -1,0 +1,95 @@
+"""What `interop.share` asks a driver for, which is played: tests/helpers/working_driver.c.
+
+That another process gets the memory, and in time, is in tests/gpu/test_share.py.
+"""
+
+from __future__ import annotations
+
+
+def test_the_host_waits_for_nothing(play):
+    said = play("""
+x = device_ones(1 << 16)
+queue(x)
+log()
+ask_early()
+h = interop.share(x[10:])
+print(log())
+from interop._memory import owner
+entry, = owner.owner()._entries.values()
+shared = entry.shared
+print(shared.by, shared.size, shared.offset, shared.uuid, len(shared.event()))
+ask_early(False)
+print(shared.event())
+h.close()
+""")
+    calls, facts, event = said.splitlines()
+    assert eval(calls)[-2:] == ["cuEventRecord", "cuEventQuery"]
+    assert not {"cuStreamSynchronize", "cuEventSynchronize"} & set(eval(calls))
+    assert facts == f"ipc {4 << 16} 40 {b'u' * 16} 64"
+    assert event == "None"
+
+
+def test_the_host_waits_where_processes_have_no_events(play):
+    said = play("""
+x = device_ones(1 << 16)
+queue(x)
+log()
+fail("cuIpcGetEventHandle", 801)
+h = interop.share(x)
+print("cuStreamSynchronize" in log())
+from interop._memory import owner
+entry, = owner.owner()._entries.values()
+print(entry.shared.event())
+h.close()
+""")
+    assert said == "True\nNone\n"
+
+
+def test_a_system_that_gives_out_no_memory(play):
+    said = play("""
+x = device_ones(4)
+fail("cuIpcGetMemHandle", 801)
+try:
+    interop.share(x)
+except BufferError as error:
+    print(error)
+print(interop.open(interop.share(x)) is x)
+""")
+    error, is_same = said.splitlines()
+    assert error == (
+        "interop.share: x is memory of cuMemAlloc, of which this system gives other processes no handle "
+        "(cuIpcGetMemHandle: PLAYED; in a container, its own IPC namespace may be why); accepted: device memory of "
+        "interop.empty, or copy=True, which shares a copy"
+    )
+    assert is_same == "True"
+
+
+def test_pinned_and_managed_memory(play):
+    said = play("""
+for memory in ("pinned", "managed"):
+    try:
+        interop.share(interop.empty(4, "float32", memory=memory))
+    except BufferError as error:
+        print(error)
+""")
+    pinned, managed = said.splitlines()
+    assert pinned.startswith("interop.share: x is pinned memory, which its own process alone can map; accepted: ")
+    assert managed.startswith("interop.share: x is managed memory, which its own process alone can map; accepted: ")
+    assert pinned.endswith("copy=True, which shares a copy")
+    assert managed.endswith("copy=True, which shares a copy")
+
+
+def test_a_forked_child_leaves_the_parents_arrays_alone(play):
+    said = play("""
+import os, warnings
+warnings.simplefilter("ignore")
+x = device_ones(4)
+h = interop.share(x)
+child = os.fork()
+if child == 0:
+    h.close()
+    del h
+    os._exit(0)
+print(os.waitpid(child, 0)[1], interop.open(h) is x)
+""")
+    assert said == "0 True\n"

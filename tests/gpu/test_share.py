@@ -1,0 +1,458 @@
+"""Device memory between two processes on one card: `interop.share` and `interop.open`."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import device, machine
+from helpers.device import DELAY_MS, delay, eventually, is_busy, synchronize
+from helpers.libraries import on_gpu
+from helpers.processes import Other, OtherError
+
+import interop
+from interop._memory import owner as owners
+
+LIBRARIES = ["torch", "cupy", "jax", "numba", "interop"]
+START = """
+import ctypes, gc, os
+import numpy as np
+import interop
+from helpers import device, machine
+from helpers.device import delay, eventually, is_busy, synchronize
+
+def values_of(x):
+    return np.asarray(interop.copy(x, memory="host")).tolist()
+
+def count(folder):
+    return len(os.listdir(folder))
+
+def address_of(x):
+    return interop.asarray(x).__cuda_array_interface__["data"][0]
+
+def is_mapped(address):
+    ordinal = ctypes.c_int()
+    with device.primary_context():
+        return machine.driver().cuPointerGetAttribute(ctypes.byref(ordinal), 9, ctypes.c_uint64(address)) == 0
+
+delay(device.LEGACY, 0)
+"""
+VALUES = np.arange(24, dtype="float32").reshape(4, 6)
+
+
+@pytest.fixture(scope="module")
+def _process(cuda_device):
+    with Other() as process:
+        process.run(START)
+        yield process
+
+
+@pytest.fixture
+def other(_process):
+    """Another process on this card. After each test nothing of this one's is open there, or kept here for it."""
+    yield _process
+    _process.run("x = y = z = h = None; gc.collect(); synchronize()")
+    gc.collect()
+    owner = owners.owner()
+    assert owner is None or eventually(lambda: owner.counts() == (0, 0)), owner.counts()
+
+
+def make(name, values=VALUES):
+    """An array of a library with these values, ready."""
+    if name == "interop":
+        x = interop.empty(values.shape, values.dtype)
+        interop.copyto(x, values)
+    else:
+        x = on_gpu(name).make(values)
+    synchronize()
+    return x
+
+
+def values_of(x):
+    return np.asarray(interop.copy(x, memory="host"))
+
+
+def address_of(x):
+    return interop.asarray(x).__cuda_array_interface__["data"][0]
+
+
+# ---- the same memory ----
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_both_processes_have_the_memory(other, name):
+    x = make(name)
+    with interop.share(x) as h:
+        there = other.run("y = interop.open(h); result = y.shape, y.strides, y.dtype, y.device, values_of(y)", h=h)
+    assert there == (VALUES.shape, (6, 1), "float32", "cuda:0", VALUES.tolist())
+    synchronize()
+    device.fill(address_of(x), 9, VALUES.size, device.LEGACY)
+    synchronize()
+    assert other.run("result = values_of(y)") == np.full(VALUES.shape, 9).tolist()
+    if name != "jax":  # whose memory is immutable
+        other.run("y[0, 0] = -1; y.synchronize()")
+        assert values_of(x)[0, 0] == -1
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_it_is_opened_in_any_library(other, name):
+    on_gpu("torch" if name == "interop" else name)
+    x = make("torch")
+    with interop.share(x) as h:
+        other.run(f"y = interop.open(h, {name!r}); result = values_of(y)", h=h)
+        assert other.run("result = type(y).__module__.partition('.')[0]") in (name, "jaxlib")
+        assert other.run("result = values_of(y)") == VALUES.tolist()
+
+
+def test_layouts_and_offsets_are_kept(other, torch):
+    base = make("torch", np.arange(1000, dtype="float32"))
+    square = base.view(10, 100)
+    for x in (base[7:], square[2:9:3, 5:50:4], square.T, base[3], base[:0], base[5:6].expand(4)):
+        with interop.share(x) as h:
+            there = other.run("y = interop.open(h); result = y.shape, y.strides, values_of(y)", h=h)
+        assert there == (tuple(x.shape), tuple(x.stride()), x.cpu().tolist())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool", "complex64", "int8", "float8_e5m2"])
+def test_dtypes_are_kept(other, dtype):
+    with interop.share(interop.ones(5, dtype)) as h:
+        assert other.run("y = interop.open(h); result = y.dtype, values_of(y)", h=h) == (dtype, [1] * 5)
+
+
+def test_an_allocation_is_mapped_once(other, torch):
+    whole = torch.zeros(1 << 20, device="cuda")
+    parts = [whole[:1000], whole[5000:6000]]
+    handles = [interop.share(x) for x in parts]
+    code = "y = [interop.open(h, 'torch') for h in handles]; result = [t.data_ptr() for t in y]"
+    first, second = other.run(code, handles=handles)
+    assert other.run("result = is_mapped(y[0].data_ptr())")
+    assert second - first == parts[1].data_ptr() - parts[0].data_ptr()
+    assert other.run("y.append(interop.open(handles[0], 'torch')); result = y[2].data_ptr()") == first
+    other.run("del y[0]; gc.collect(); y[0] += 1; torch = None; synchronize()")  # the first goes, and the mapping stays
+    assert whole[5000:6000].sum().item() == 1000
+    other.run("y = handles = None")
+
+
+def test_jax_arrays_are_read_only_there(other, jax):
+    with interop.share(make("jax")) as h, pytest.raises(OtherError, match="read-only"):
+        other.run("y = interop.open(h); y[0, 0] = 1", h=h)
+
+
+def test_the_same_process_gets_the_array_itself(torch):
+    x = torch.ones(3, device="cuda")
+    with interop.share(x) as h:
+        assert interop.open(h, "torch") is x
+        assert address_of(interop.open(h)) == x.data_ptr()
+
+
+def test_memory_of_interops_own_whatever_the_allocator(other, torch):
+    interop.set_allocator("torch")
+    try:
+        before = interop.memory_pool().used_bytes
+        x = interop.empty(1 << 24, "float32", shared=True)
+        assert interop.memory_pool().used_bytes >= before + (60 << 20)  # others may have come back meanwhile
+    finally:
+        interop.set_allocator(None)
+    x[...] = 3
+    with interop.share(x) as h:
+        assert other.run("result = values_of(interop.open(h)[:2])", h=h) == [3, 3]
+
+
+# ---- the GPU ----
+
+
+def uuid():
+    name = (ctypes.c_ubyte * 16)()
+    assert machine.driver().cuDeviceGetUuid_v2(name, 0) == 0
+    text = bytes(name).hex()
+    return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def test_the_gpu_is_found_by_its_uuid(torch):
+    x = torch.ones(3, device="cuda")
+    with interop.share(x) as h, Other(CUDA_VISIBLE_DEVICES=uuid()) as process:
+        assert process.run(START + "result = values_of(interop.open(h))", h=h) == [1, 1, 1]
+        process.run("import gc; gc.collect()")
+
+
+def test_a_gpu_of_another_index(torch):
+    machine.need_gpu(2)
+    x = torch.ones(3, device="cuda:1")
+    with interop.share(x) as h, Other(CUDA_VISIBLE_DEVICES="1") as process:
+        assert process.run(START + "y = interop.open(h); result = y.device, values_of(y)", h=h) == ("cuda:0", [1, 1, 1])
+    with (
+        interop.share(x) as h,
+        Other(CUDA_VISIBLE_DEVICES="0") as process,
+        pytest.raises(OtherError, match="on a GPU that this process does not see; accepted: a process whose CUDA_VIS"),
+    ):
+        process.run(START + "interop.open(h)", h=h)
+
+
+def test_a_process_without_a_gpu(torch):
+    with interop.share(torch.ones(3, device="cuda")) as h, Other(CUDA_VISIBLE_DEVICES="") as process:
+        with pytest.raises(OtherError, match="no CUDA device") as caught:
+            process.run("import interop; interop.open(h)", h=h)
+        assert caught.value.kind == "CudaError"
+
+
+# ---- order ----
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy"])
+def test_the_opener_waits_for_what_was_queued_and_no_host_does(other, name):
+    """On the current stream of the library there, as that of the array here."""
+    side = device.Side(on_gpu(name))
+    x = side.make(VALUES)
+    with interop.share(x) as h:  # maps the memory there, ahead of the race
+        code = """
+from helpers.libraries import on_gpu
+y = interop.open(h, name)
+side, taken = device.Side(on_gpu(name)), device.Snapshot((4, 6))
+taken.take(address_of(y), side.handle)
+synchronize()
+"""
+        other.run(code, h=h, name=name)
+        with side.current():
+            delay(side.handle, 4 * DELAY_MS)
+            device.fill(address_of(x), 5, VALUES.size, side.handle)
+            h = interop.share(x)
+        code = """
+with side.current():
+    z = interop.open(h, name)
+taken.take(address_of(z), side.handle)
+result = is_busy(side.handle)
+"""
+        assert other.run(code, h=h)
+        assert is_busy(side.handle)  # neither host has waited
+        assert other.run("result = taken.values().tolist()") == np.full((4, 6), 5).tolist()
+
+
+def test_a_given_stream_waits(other, torch):
+    stream = device.new_stream()
+    x = make("interop")
+    pointer = address_of(x)
+    with interop.share(x) as h:
+        other.run("y = interop.open(h); stream, taken = device.new_stream(), device.Snapshot((4, 6))", h=h)
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            tensor = torch.from_dlpack(x)
+            delay(stream, 4 * DELAY_MS)
+            device.fill(pointer, 6, VALUES.size, stream)
+            again = interop.share(tensor)
+        assert other.run(
+            """
+z = interop.open(h, stream=stream)
+taken.take(address_of(z), stream)
+result = is_busy(stream)
+""",
+            h=again,
+        )
+        assert is_busy(stream)
+        assert other.run("result = taken.values().tolist()") == np.full((4, 6), 6).tolist()
+        again.close()
+
+
+def test_what_is_shared_while_a_stream_is_captured(torch):
+    """The array's stream is part of the capture: another process could wait for its replays alone."""
+    stream = torch.cuda.Stream()
+    x = torch.ones(3, device="cuda")
+    synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
+        x += 1
+        with pytest.raises(ValueError, match="captur"):
+            interop.share(x)
+    graph.replay()
+    synchronize()
+    assert x.tolist() == [2, 2, 2]
+
+
+# ---- for how long ----
+
+
+def test_the_owner_keeps_what_the_openers_work_still_reads(other, torch):
+    x = torch.full((1 << 20,), 7.0, device="cuda")
+    synchronize()
+    h = interop.share(x)
+    other.run("y = interop.open(h)", h=h)
+    h.close()
+    del x, h
+    assert owners.owner().counts() == (1, 1)
+    assert other.run("""
+delay(device.LEGACY, 1000)
+y = None  # while the legacy stream, on which it may be used, is busy
+result = is_busy(device.LEGACY)
+""")
+    assert owners.owner().counts() == (1, 1)
+    junk = torch.zeros(1 << 20, device="cuda")  # would have got the memory
+    other.run("synchronize()")
+    assert eventually(lambda: owners.owner().counts() == (0, 0))
+    del junk
+
+
+@pytest.mark.parametrize("name", ["torch", "interop"])
+def test_an_openers_end_leaves_the_owner_and_gives_back(name):
+    x = make(name)
+    h = interop.share(x)
+    with Other() as process:
+        process.run(START + "y = interop.open(h); y[0, 0] = 5; y.synchronize(); delay(device.LEGACY, 5000)", h=h)
+        h.close()
+        assert owners.owner().counts() == (1, 1)
+        process.kill()
+    assert eventually(lambda: owners.owner().counts() == (0, 0))
+    assert values_of(x)[0, 0] == 5
+    assert values_of(interop.add(x, x))[0, 0] == 10
+
+
+@pytest.mark.parametrize("name", ["torch", "interop"])
+def test_an_owners_end_leaves_the_opener(other, name):
+    made = "torch.full((1000,), 4.0, device='cuda')" if name == "torch" else "interop.full(1000, 4.0, 'float32')"
+    with Other() as process:
+        h = process.run(START + f"import torch\nx = {made}; synchronize(); h = interop.share(x); result = h")
+        other.run("y = interop.open(h); y += 1; result = values_of(y[:2])", h=h)
+        process.kill()
+        with pytest.raises(OtherError, match="has ended, and its memory with it") as caught:
+            other.run("interop.open(h)", h=h)
+        assert caught.value.kind == "ConnectionError"
+    assert other.run("result = values_of(y) == [5.0] * 1000") is True
+    assert other.run("z = interop.full(1000, 2.0, 'float32'); z += y; result = values_of(z[:2])") == [7, 7]
+
+
+def test_nothing_is_left_of_a_thousand_openings(other, torch):
+    arrays = [torch.ones(1000, device="cuda"), make("interop", np.ones(1000, "float32"))]
+    handles = [interop.share(x) for x in arrays]
+    code = """
+addresses = set()
+for _ in range({0}):
+    for h in handles:
+        x = interop.open(h)
+        addresses.add(address_of(x))
+x = None
+gc.collect(); synchronize()
+assert eventually(lambda: interop._core.held_count() == 0)
+result = count("/proc/self/fd"), [is_mapped(each) for each in addresses]
+"""
+    other.run(code.format(5), handles=handles)
+    own = len(list(Path("/proc/self/fd").iterdir()))
+    files, *_ = other.run(code.format(5))
+    after, mapped = other.run(code.format(500))
+    other.run("handles = None")
+    assert after == files
+    assert not any(mapped)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= own
+    assert eventually(lambda: owners.owner().counts()[1] == 0)
+    for h in handles:
+        h.close()
+
+
+# ---- what cannot be shared ----
+
+
+def refuses(x, match):
+    with pytest.raises(BufferError, match=match + ".*; accepted: .*copy=True"):
+        interop.share(x)
+
+
+def test_pinned_and_managed_memory(other):
+    refuses(
+        interop.ones(3, "float32", memory="pinned"), "^interop.share: x is pinned memory, which its own process alone"
+    )
+    x = interop.ones(3, "float32", memory="managed")
+    refuses(x, "^interop.share: x is managed memory, which its own process alone can map")
+    for memory, there in (("managed", "device"), ("pinned", "host")):
+        with interop.share(interop.ones(3, "float32", memory=memory), copy=True) as h:
+            assert other.run("y = interop.open(h); result = y.memory, values_of(y)", h=h) == (there, [1, 1, 1])
+
+
+def test_memory_of_cuda_malloc_async(other):
+    cupy = on_gpu("cupy").module
+    with cupy.cuda.using_allocator(cupy.cuda.MemoryAsyncPool().malloc):
+        x = cupy.ones(3, "float32")
+    refuses(x, r"^interop.share: x is memory of a pool that was not made to be shared \(cudaMallocAsync")
+    with interop.share(x, copy=True) as h:
+        assert other.run("result = values_of(interop.open(h))", h=h) == [1, 1, 1]
+
+
+def test_torchs_expandable_segments(other):
+    on_gpu("torch")
+    environment = dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), "expandable_segments:True")
+    with Other(**environment) as process:
+        process.run(START + "import torch; x = torch.ones(3, device='cuda')")
+        match = r"^interop.share: x is memory of addresses that .* expandable segments.*; accepted: .*copy=True"
+        with pytest.raises(OtherError, match=match):
+            process.run("interop.share(x)")
+        h = process.run("h = interop.share(x, copy=True); result = h")
+        assert other.run("result = values_of(interop.open(h))", h=h) == [1, 1, 1]
+
+
+def test_another_processs_memory(other, torch):
+    x = torch.ones(3, device="cuda")
+    with interop.share(x) as h:
+        with pytest.raises(OtherError, match=r"^interop.share: x is .*; accepted: "):
+            other.run("y = interop.open(h); interop.share(y)", h=h)
+        again = other.run("again = interop.share(y, copy=True); result = again")
+        assert values_of(interop.open(again)).tolist() == [1, 1, 1]
+        other.run("again = None")
+
+
+# ---- memory of cuMemCreate ----
+
+
+class Pages:
+    """Two mebibytes of it, or more: `count` allocations in a row. Never given back."""
+
+    def __init__(self, count=1, is_shareable=True):
+        class Property(ctypes.Structure):
+            _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int * 2),
+                        ("meta", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]  # fmt: skip
+
+        call, size = device._call, ctypes.c_size_t
+        self.bytes = 2 << 20
+        pointer, zero = ctypes.c_uint64(), ctypes.c_uint64(0)
+        pinned, on_device, read_write = 1, 1, 3
+        wanted = Property(pinned, int(is_shareable), (ctypes.c_int * 2)(on_device, 0))
+        access = (ctypes.c_int * 3)(on_device, 0, read_write)
+        with device.primary_context():
+            call("cuMemAddressReserve", ctypes.byref(pointer), size(count * self.bytes), size(0), zero, zero)
+            for i in range(count):
+                handle = ctypes.c_uint64()
+                call("cuMemCreate", ctypes.byref(handle), size(self.bytes), ctypes.byref(wanted), zero)
+                place = ctypes.c_uint64(pointer.value + i * self.bytes)
+                call("cuMemMap", place, size(self.bytes), size(0), handle, zero)
+            call("cuMemSetAccess", pointer, size(count * self.bytes), access, size(1))
+        self.pointer = pointer.value
+
+    def array(self, start, stop):
+        """Show the float32 elements of a slice of it."""
+        device.fill(self.pointer, 6, stop, device.LEGACY)
+        synchronize()
+
+        interface = {
+            "version": 3,
+            "shape": (stop - start,),
+            "typestr": "<f4",
+            "data": (self.pointer + 4 * start, False),
+        }
+        return types.SimpleNamespace(__cuda_array_interface__=interface)
+
+
+def test_pages_that_were_made_to_be_shared(other):
+    x = Pages().array(100, 200)
+    with interop.share(x) as h:
+        assert other.run("y = interop.open(h); y += 1; y.synchronize(); result = values_of(y)", h=h) == [7] * 100
+        assert other.run("z = interop.open(h); result = values_of(z[:1])", h=h) == [7]
+    assert values_of(x).tolist() == [7] * 100
+
+
+def test_pages_that_were_not():
+    x = Pages(is_shareable=False).array(0, 10)
+    refuses(x, "^interop.share: x is memory of cuMemCreate that was not made to be shared")
+
+
+def test_addresses_of_several_allocations(other):
+    pages = Pages(count=2)
+    middle = pages.bytes // 4
+    refuses(pages.array(middle, middle + 5), "^interop.share: x is memory of addresses that allocations of cuMemCreate")
