@@ -21,7 +21,7 @@ __global__ void add_one(const float* x, float* y, int n) {
   if (i < n) y[i] = x[i] + 1;
 }
 """
-add_one = interop.kernel(ADD_ONE, "add_one", threads="n").returning(y="x")
+add_one = interop.kernel(ADD_ONE, "add_one", threads="x").returning(y="x")
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_random_numbers_of_torch_go_on(torch):
 
 def test_first_calls_are_captured(torch, cupy):
     """A kernel is compiled and loaded, a plan made, and memory allocated, in the block."""
-    fresh = interop.kernel(ADD_ONE.replace("+ 1", "+ 5"), "add_one", threads="n").returning(y="x")
+    fresh = interop.kernel(ADD_ONE.replace("+ 1", "+ 5"), "add_one", threads="x").returning(y="x")
     expression = interop.elementwise("x * 3 + 2.25")
     x = torch.ones(1000, device="cuda")
     with interop.graph() as g:
@@ -419,7 +419,7 @@ def test_without_torch(cupy, tmp_path):
         mine = interop.ones((64, 64), "float32")
         add_one = interop.kernel(
             "__global__ void add_one(const float* x, float* y, int n) { const int i = blockIdx.x * blockDim.x + "
-            "threadIdx.x; if (i < n) y[i] = x[i] + 1; }", "add_one", threads="n").returning(y="x")
+            "threadIdx.x; if (i < n) y[i] = x[i] + 1; }", "add_one", threads="x").returning(y="x")
         before = cupy.cuda.get_current_stream()
         with interop.graph() as g:
             assert cupy.cuda.get_current_stream().ptr == int(g.stream) != before.ptr
