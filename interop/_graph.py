@@ -44,6 +44,14 @@ class GraphPool:
     def __init__(self, device: int) -> None:
         self.device = f"cuda:{device}"
         self._of: dict[str, Any] = {}  # by library
+        self._graphs = 0  # that use it
+
+    def _given_back(self) -> dict[str, Any]:
+        """Return what a graph that uses it no more has had of it; with the last one, the pool has it no more."""
+        self._graphs -= 1
+        had = self._of
+        self._of = {} if self._graphs == 0 else had.copy()
+        return had
 
     def __repr__(self) -> str:
         return f"<interop.GraphPool, {self.device}>"
@@ -98,6 +106,11 @@ class _NoCollection:
             kind._threads -= 1
             if kind._threads == 0 and kind._was_on:
                 gc.enable()
+
+
+def _refuse_nested() -> None:
+    if getattr(_here, "graph", None) is not None:
+        raise ValueError(f"{_FUNCTION}: this thread is in the block of another interop.graph; accepted: one at a time")
 
 
 @dataclass(frozen=True)
@@ -160,10 +173,7 @@ class Graph:
     def __enter__(self) -> Self:
         if self._is_used:
             raise ValueError(f"{_FUNCTION}: this graph was captured before; accepted: a new one for each with block")
-        if getattr(_here, "graph", None) is not None:
-            raise ValueError(
-                f"{_FUNCTION}: this thread is in the block of another interop.graph; accepted: one at a time"
-            )
+        _refuse_nested()
         self._within, self._outside = contextlib.ExitStack(), contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             undo.callback(self._outside.close)
@@ -175,6 +185,11 @@ class Graph:
         from interop._libraries.base import Capturing
 
         capture = self._capture
+        if capture.state() != "none":
+            raise ValueError(
+                f"{_FUNCTION}: stream is being captured into a CUDA graph already; accepted: one that is not, or None "
+                "for one of interop's own"
+            )
         self._absent = _not_loaded()
         self._currents = []
         for library in libraries:
@@ -196,7 +211,9 @@ class Graph:
                 recording = library.captures.recording(library.module, capturing)
         recording.begin()
         self._is_used = True
+        self.pool._graphs += 1
         with contextlib.ExitStack() as undo:
+            undo.callback(self.pool._given_back)
             undo.callback(recording.drop)
             undo.callback(self._within.close)
             self._within.callback(capture.leave)
@@ -212,21 +229,27 @@ class Graph:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        recording = self._began
-        with self._outside:
-            state = self._capture.state()
-            with contextlib.ExitStack() as ending:
-                ending.callback(recording.drop)
-                self._within.__exit__(kind, error, traceback)
+        recording, state = self._began, "failed"
+        del self._began
+        with self._outside, contextlib.ExitStack() as ending:
+            ending.callback(self.pool._given_back)
+            with contextlib.ExitStack() as dropping:
+                dropping.callback(recording.drop)
+                try:
+                    state = self._capture.state()
+                finally:
+                    self._within.__exit__(kind, error, traceback)
                 if error is None:
                     self._refuse_ended(state)
-                    ending.pop_all()
+                    dropping.pop_all()
                     recording.end()
-        del self._began
-        if error is None:
-            self._recording, self._is_captured = recording, True
-        elif state == "failed":
+            if error is None:
+                ending.pop_all()
+                self._recording, self._is_captured = recording, True
+        if error is not None and state == "failed":
             error.add_note(f"{_FUNCTION}: the capture failed with this call, and there is no graph. {_CAUSES}.")
+        elif error is not None and "captur" in str(error):  # as CuPy refuses it, before the capture fails
+            error.add_note(f"{_FUNCTION}: the call is not captured, and there is no graph. {_CAUSES}.")
 
     def _refuse_ended(self, state: str) -> None:
         """Raise the error of a block that has raised none."""
@@ -293,7 +316,7 @@ class Graph:
         recording, self._recording = self._recording, None
         if recording is None:
             return
-        held = [recording, self._kept, self.pool._of.copy(), self.stream]
+        held = [recording, self._kept, self.pool._given_back(), self.stream]
         self._kept, capture = [], self._capture
         del self._capture  # with which the graph goes
         capture.hold(held)
@@ -362,6 +385,7 @@ def graph(*, stream: StreamLike | None = None, device: Device = None, pool: Grap
     """
     if pool is not None and not isinstance(pool, GraphPool):
         raise TypeError(f"{_FUNCTION}: pool is {type_name(pool)}; accepted: the pool of another interop.Graph, or None")
+    _refuse_nested()
     if stream is not None:
         stream_handle = _core.stream_handle(stream, _FUNCTION)
     index = _core.Pool("device", pool.device if pool is not None and device is None else device, _FUNCTION).device

@@ -59,6 +59,9 @@ int cuStreamEndCapture(u64 stream, void** graph) {
   *graph = (void*)1;
   return TELL("end the capture of %llu", stream);
 }
+int cuGraphRetainUserObject(void* graph, void* object, unsigned count, unsigned flags) {
+  return TELL("the graph keeps");
+}
 int cuGraphInstantiateWithFlags(void** exec, void* graph, u64 flags) { *exec = (void*)2; return 0; }
 int cuGraphDestroy(void* graph) { return 0; }
 int cuGraphLaunch(void* exec, u64 stream) { return TELL("launch the graph on %llu", stream); }
@@ -87,6 +90,7 @@ def play(tmp_path):
         pytest.skip("a build for host arrays only")
     text = (Path(__file__).parent / "helpers/order_driver.c").read_text()
     text = re.sub(r"int cuStreamGetCaptureInfo_v2\(.*?\n}\n", "", text, flags=re.DOTALL)
+    text = re.sub(r"int cuGraphRetainUserObject\(.*?}\n", "", text)
     drivers.build(tmp_path, count=1, written=text + CAPTURES)
 
     def run(code):
@@ -135,6 +139,66 @@ say("end")
     assert not any(line.startswith("9 waits for ") for line in again[: again.index("launch the graph on 9")])
 
 
+def test_work_that_another_thread_queues_as_a_replay_is_launched_is_waited_for(play):
+    lines = play("""
+with interop.graph(stream=77) as g:
+    interop._core.note_foreign_use(x, 77, False, True)
+g._capture.before(9)
+interop._core.note_foreign_use(x, 5, True, True)
+g._capture.after(9)
+say("use")
+interop.convert(x, "interop", stream=13)
+""")
+    *_, last_use = (line.split()[1] for line in lines if re.fullmatch(r"record \d+ on 5", line))
+    assert f"13 waits for {last_use}" in after(lines, "use")
+
+
+def test_an_array_that_is_given_to_another_library_in_the_block_is_ordered_and_kept(play):
+    lines = play("""
+say("before")
+with interop.graph(stream=77) as g:
+    x.__dlpack__(stream=77)
+say("after")
+interop._core.note_foreign_use(x, 5, True, True)
+say("replay")
+g.replay(stream=9)
+say("use")
+interop.convert(x, "interop", stream=13)
+""")
+    assert "the graph keeps" in lines[lines.index("before") : lines.index("after")]
+    *_, last_use = (line.split()[1] for line in lines if re.fullmatch(r"record \d+ on 5", line))
+    replay = after(lines, "replay")
+    assert replay.index(f"9 waits for {last_use}") < replay.index("launch the graph on 9")
+    recorded = re.match(r"record (\d+) on 9$", after(replay, "launch the graph on 9")[0])[1]
+    assert f"13 waits for {recorded}" in after(lines, "use")
+
+
+def test_the_graph_keeps_an_array_of_interop_that_a_call_uses(play):
+    lines = play("""
+say("before")
+with interop.graph(stream=77) as g:
+    interop._core.note_foreign_use(x, 77, False, False)
+    interop._core.note_foreign_use(x, 77, False, False)
+say("after")
+""")
+    assert "the graph keeps" in lines[lines.index("before") : lines.index("after")]
+
+
+def test_a_stream_that_is_captured_later_is_refused(play):
+    play("""
+import ctypes
+g = interop.graph(stream=77)
+ctypes.CDLL("libcuda.so.1").cuStreamBeginCapture_v2(ctypes.c_uint64(77), 2)
+try:
+    with g:
+        pass
+except ValueError as error:
+    assert "stream is being captured into a CUDA graph already" in str(error)
+else:
+    raise AssertionError
+""")
+
+
 def test_a_replay_on_another_stream_waits_for_the_one_before(play):
     lines = play("""
 with interop.graph(stream=77) as g:
@@ -167,10 +231,7 @@ import gc
 with interop.graph(stream=77) as g:
     assert not gc.isenabled()
     with pytest.raises(ValueError, match="this thread is in the block of another interop.graph"):
-        with interop.graph(stream=78):
-            pass
-    with pytest.raises(ValueError, match="stream is being captured into a CUDA graph already"):
-        interop.graph(stream=77)
+        interop.graph(stream=78)
     with pytest.raises(ValueError, match="interop.Graph.replay: nothing was captured"):
         g.replay()
 assert gc.isenabled()
@@ -242,12 +303,23 @@ class MemoryPool:
     def __init__(self, allocate):
         self.malloc = allocate
 
-plans = [(None, types.SimpleNamespace(plan=object()))]
+class Plans(list):
+    sizes = {"size": 16, "memsize": 1 << 20}
+    get_size, get_memsize = (lambda self: self.sizes["size"]), (lambda self: self.sizes["memsize"])
+
+    def set_size(self, size):
+        self.sizes["size"] = size
+
+    def set_memsize(self, size):
+        self.sizes["memsize"] = size
+
+plans = Plans([(None, types.SimpleNamespace(plan=object()))])
 cupy.fft = types.SimpleNamespace(config=types.SimpleNamespace(get_plan_cache=lambda: plans))
 cupy.cuda = types.SimpleNamespace(
     Device=lambda index: contextlib.nullcontext(), is_available=lambda: True, using_allocator=using_allocator,
     Stream=types.SimpleNamespace(from_external=from_external), get_current_stream=lambda device: state["cupy"],
-    MemoryPool=MemoryPool, Memory=lambda size: size, MemoryPointer=lambda memory, offset: (memory, offset),
+    runtime=types.SimpleNamespace(getDevice=lambda: 0), MemoryPool=MemoryPool, Memory=lambda size: size,
+    MemoryPointer=lambda memory, offset: (memory, offset),
 )
 sys.modules.update(warp=warp, cupy=cupy)
 before = dict(state)
@@ -264,12 +336,18 @@ def test_libraries_work_on_the_stream_that_is_captured(play_libraries):
 with interop.graph(stream=77) as g:
     assert warp.get_stream("cuda:0").cuda_stream == cupy.cuda.get_current_stream(0).ptr == 77
     assert state["allocator"](8) == (8, 0)
+    assert plans.sizes == {"size": -1, "memsize": -1}  # none is dropped
     say("block")
 assert state == before
 with interop.graph(stream=77, pool=g.pool) as h:
     state["allocator"](16)
 assert g.pool._of["cupy"][1] == [8, 16]  # what the pool has had of CUDA, it keeps
 assert plans[0][1].plan in g._kept and plans[0][1].plan in h._kept
+assert plans.sizes == {"size": 16, "memsize": 1 << 20}
+g.reset()
+assert g.pool._of["cupy"][1] == [8, 16]  # of the other graph, too
+h.reset()
+assert not h.pool._of
 """)
     order = ["capture 77 in mode 2", "warp begins on 77, external True", "block", "warp ends on 77"]
     places = [lines.index(line) for line in [*order, "end the capture of 77"]]

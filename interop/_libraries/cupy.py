@@ -105,11 +105,26 @@ def _captured(cupy: Any, capturing: Capturing) -> Iterator[None]:
         capturing.pool["cupy"] = (_pool_of(cupy, memory), memory)
     pool, _ = capturing.pool["cupy"]
     capture = capturing.capture
-    with _on(cupy, capture.device, capture.stream, capturing.stream), cupy.cuda.using_allocator(pool.malloc):
-        try:
-            yield
-        finally:  # the plans of FFTs, with memory of their own, that the cache may drop
-            capturing.kept.extend(node.plan for _, node in cupy.fft.config.get_plan_cache())
+    with (
+        _on(cupy, capture.device, capture.stream, capturing.stream),
+        cupy.cuda.using_allocator(pool.malloc),
+        _kept_plans(cupy.fft.config.get_plan_cache(), capturing.kept),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _kept_plans(cache: Any, kept: list[Any]) -> Iterator[None]:
+    """Keep the plans of FFTs, which have memory of their own: the cache drops none of them meanwhile."""
+    size, bytes_ = cache.get_size(), cache.get_memsize()
+    cache.set_size(-1)
+    cache.set_memsize(-1)
+    try:
+        yield
+    finally:
+        kept.extend(node.plan for _, node in cache)
+        cache.set_size(size)
+        cache.set_memsize(bytes_)
 
 
 LIBRARY = Library(

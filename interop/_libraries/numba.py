@@ -71,6 +71,9 @@ class _Allocate:
         return memory
 
 
+_lock = threading.Lock()  # of who stands before `memalloc`
+
+
 def _stream(cuda: Any, device: int, stream: Any) -> Any:
     with cuda.gpus[device]:
         own = cuda.external_stream(stream.ptr)
@@ -87,16 +90,18 @@ def _captured(cuda: Any, capturing: Capturing) -> Iterator[None]:
     capturing.kept.append(memory)
     with cuda.gpus[capturing.capture.device], cuda.defer_cleanup():
         manager = cuda.current_context().memory_manager
-        allocate = vars(manager).get("memalloc")
-        if not isinstance(allocate, _Allocate):
-            allocate = manager.memalloc = _Allocate(manager.memalloc)
-        allocate.kept[thread] = memory.kept
+        with _lock:
+            allocate = vars(manager).get("memalloc")
+            if not isinstance(allocate, _Allocate):
+                allocate = manager.memalloc = _Allocate(manager.memalloc)
+            allocate.kept[thread] = memory.kept
         try:
             yield
         finally:
-            del allocate.kept[thread]
-            if not allocate.kept:
-                del manager.memalloc
+            with _lock:
+                del allocate.kept[thread]
+                if not allocate.kept:
+                    del manager.memalloc
 
 
 LIBRARY = Library(

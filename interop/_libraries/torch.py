@@ -95,23 +95,27 @@ class _Recording:
 
     def end(self) -> None:
         try:
-            self._graph.capture_end()
+            self._end()
         except RuntimeError as error:
             self.drop()
             raise _core.CudaError(f"interop.graph: torch ends the capture: {str(error).strip()}") from error
+
+    def _end(self) -> None:
+        capture = self._capture
+        with _on(self._torch, capture.device, capture.stream, None):  # which the block may have changed
+            self._graph.capture_end()
 
     def drop(self) -> None:
         # torch's allocator serves a capture until torch has ended it, and it can only end one that is whole: so it is
         # given another, which is empty.
         self._capture.drop()
         self._capture.begin()
-        with (
-            warnings.catch_warnings(),
-            contextlib.suppress(RuntimeError),
-        ):  # of what torch has ended, and not instantiated
-            warnings.simplefilter("ignore")  # that it is empty
-            self._graph.capture_end()
-        self._capture.drop()
+        try:
+            with warnings.catch_warnings(), contextlib.suppress(RuntimeError):  # torch has ended it, and made no graph
+                warnings.simplefilter("ignore")  # that it is empty
+                self._end()
+        finally:
+            self._capture.drop()
         self._graph.reset()
 
     def replay(self, stream: int, is_current: bool) -> None:

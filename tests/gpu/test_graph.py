@@ -21,7 +21,7 @@ __global__ void add_one(const float* x, float* y, int n) {
   if (i < n) y[i] = x[i] + 1;
 }
 """
-add_one = interop.kernel(ADD_ONE, "add_one").returning(y="x")
+add_one = interop.kernel(ADD_ONE, "add_one", threads="x").returning(y="x")
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_random_numbers_of_torch_go_on(torch):
 
 def test_first_calls_are_captured(torch, cupy):
     """A kernel is compiled and loaded, a plan made, and memory allocated, in the block."""
-    fresh = interop.kernel(ADD_ONE.replace("+ 1", "+ 5"), "add_one").returning(y="x")
+    fresh = interop.kernel(ADD_ONE.replace("+ 1", "+ 5"), "add_one", threads="x").returning(y="x")
     expression = interop.elementwise("x * 3 + 2.25")
     x = torch.ones(1000, device="cuda")
     with interop.graph() as g:
@@ -241,10 +241,14 @@ def test_calls_that_interops_arrays_lead_are_captured(torch):
         assert (torch.from_dlpack(z) == 4 * value).all()
 
 
-def test_a_replay_waits_for_work_on_interops_arrays_and_they_for_it(torch):
-    x = interop.zeros((N, N), "float32")
+@pytest.mark.parametrize("how", ["a call", "a conversion"])
+def test_a_replay_waits_for_work_on_interops_arrays_and_they_for_it(torch, how):
+    x, y = interop.zeros((N, N), "float32"), interop.zeros((N, N), "float32")
     with interop.graph() as g:
-        y = interop.add(x, 1)
+        if how == "a call":
+            interop.add(x, 1, out=y)
+        else:
+            torch.add(interop.convert(x, "torch"), 1, out=interop.convert(y, "torch"))
     g.replay()
     other, home = torch.cuda.Stream(), torch.cuda.Stream()
     snapshot = Snapshot((N, N))
@@ -262,6 +266,22 @@ def test_a_replay_waits_for_work_on_interops_arrays_and_they_for_it(torch):
     interop.copyto(x, 7.0)
     g.replay(stream=home)
     assert y[3, 3].item() == 8  # the host waits for the replay
+
+
+def test_an_array_of_interop_that_was_made_before_is_kept(torch):
+    x, w = interop.full((N, N), 3.0, "float32"), interop.full((N, N), 4.0, "float32")
+    with interop.graph() as g:
+        y = interop.add(x, x)
+        z = interop.convert(w, "torch") + 1
+    del x, w
+    gc.collect()
+    synchronize()
+    junk = [interop.full((N, N), 7.0, "float32") for _ in range(64)]
+    synchronize()
+    g.replay()
+    assert (torch.from_dlpack(y) == 6).all()
+    assert (z == 5).all()
+    del junk
 
 
 def test_what_waits_for_interops_arrays_is_refused_by_name():
@@ -399,7 +419,7 @@ def test_without_torch(cupy, tmp_path):
         mine = interop.ones((64, 64), "float32")
         add_one = interop.kernel(
             "__global__ void add_one(const float* x, float* y, int n) { const int i = blockIdx.x * blockDim.x + "
-            "threadIdx.x; if (i < n) y[i] = x[i] + 1; }", "add_one").returning(y="x")
+            "threadIdx.x; if (i < n) y[i] = x[i] + 1; }", "add_one", threads="x").returning(y="x")
         before = cupy.cuda.get_current_stream()
         with interop.graph() as g:
             assert cupy.cuda.get_current_stream().ptr == int(g.stream) != before.ptr

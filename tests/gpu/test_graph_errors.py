@@ -37,7 +37,7 @@ def untouched(torch, cupy):
     junk = torch.ones(1 << 24, device="cuda")
     del junk
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_allocated() == held
+    assert torch.cuda.memory_allocated() <= held
     assert torch.cuda.memory_reserved() < held + (1 << 24) * 4  # torch gives memory back again
 
 
@@ -56,8 +56,10 @@ def test_a_call_that_cannot_be_captured(untouched, torch, library):
     with pytest.raises(Exception, match=r"(?i)captur") as caught, interop.graph() as g:  # noqa: PT012
         interop.add(x, x)
         waits(library)(x)
-    if library == "torch":  # CuPy refuses it before the capture has failed
-        assert "interop.graph: the capture failed with this call" in caught.value.__notes__[0]
+    said = (
+        "the capture failed with this call" if library == "torch" else "the call is not captured"
+    )  # as CuPy refuses it
+    assert f"interop.graph: {said}, and there is no graph. What waits for the GPU" in caught.value.__notes__[0]
     with pytest.raises(ValueError, match="nothing was captured"):
         g.replay()
     with pytest.raises(ValueError, match="this graph was captured before"), g:
@@ -111,8 +113,8 @@ def test_work_that_does_not_join(untouched, torch):
 def test_one_at_a_time(untouched, torch):
     x = torch.ones(N, device="cuda")
     with interop.graph() as g:
-        with pytest.raises(ValueError, match="this thread is in the block of another interop.graph"), interop.graph():
-            pass
+        with pytest.raises(ValueError, match="this thread is in the block of another interop.graph"):
+            interop.graph()
         y = x + 1
     g.replay()
     assert (y == 2).all()
@@ -183,10 +185,13 @@ def test_jax_takes_no_part(untouched, torch, jax):
             ValueError, match=r"interop.add: the arrays are JAX's, which takes no part in interop.graph"
         ):
             interop.add(x, x)
-        with pytest.raises(ValueError, match=r"b is a JAX array.*CUDA graph"):
+        with pytest.raises(
+            ValueError, match=r"interop.matmul: b is a JAX array, and JAX takes no part in interop.graph"
+        ):
             interop.matmul(y, x)
-        with pytest.raises(ValueError, match="JAX"):
-            interop.matmul(x, y)
+        for call in (lambda: interop.matmul(x, y), lambda: interop.convert(x, "torch"), lambda: interop.asarray(x)):
+            with pytest.raises(ValueError, match="is a JAX array, and JAX takes no part in interop.graph"):
+                call()
         z = y + 1
     g.replay()
     assert (z == 2).all()

@@ -16,15 +16,6 @@ namespace {
 
 constexpr size_t kHostAlignment = 64;
 
-/// If `stream` is being captured, its graph keeps the memory: replays write to it, whatever becomes of the array.
-void keep_for_graph(const std::shared_ptr<void>& memory, int gpu, cudaStream_t stream) {
-  if (!cuda::is_capturing(stream)) return;
-  std::vector<Held> held(1);
-  held[0].release = Release(new std::shared_ptr<void>(memory),
-                            [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
-  hold_for(stream, gpu, std::move(held));
-}
-
 /// Managed or pinned memory, which is kept for another array behind the streams that `work` knows.
 std::shared_ptr<void> block_memory(cuda::MemoryKind kind, size_t bytes, int gpu, cudaStream_t stream,
                                    std::shared_ptr<Work> work) {
@@ -43,6 +34,14 @@ std::shared_ptr<void> block_memory(cuda::MemoryKind kind, size_t bytes, int gpu,
 }
 
 }  // namespace
+
+void keep_for_graph(const std::shared_ptr<void>& memory, int gpu, cudaStream_t stream) {
+  if (!cuda::is_capturing(stream)) return;
+  std::vector<Held> held(1);
+  held[0].release = Release(new std::shared_ptr<void>(memory),
+                            [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); });
+  hold_for(stream, gpu, std::move(held));
+}
 
 std::shared_ptr<void> host_memory(size_t bytes) {
   const profile::Stopwatch watch;

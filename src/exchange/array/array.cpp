@@ -168,7 +168,7 @@ void Array::used_on(cudaStream_t used, unsigned waited_for) {
   const std::uint64_t capture = cuda::capture_id(used);
   if (const std::shared_ptr<Replays> graph = capture ? Replays::of_capture(capture) : nullptr) {
     w.is_of_one_stream = w.is_fresh = false;
-    graph->note(work);
+    if (graph->note(work)) keep_for_graph(memory, gpu, used);
     return;  // nothing runs yet, and what was queued before is still to be waited for
   }
   const bool captures = capture != 0;
@@ -197,6 +197,9 @@ void Array::lend() {
 void Array::shown_to(cudaStream_t reader) const {
   if (loan) loan->shown_to(reader);
   if (!work) return;
+  if (const std::shared_ptr<Replays> graph = Replays::of_stream(reader)) {
+    if (graph->note(work)) keep_for_graph(memory, gpu, reader);
+  }
   work->is_of_one_stream = false;
   work->readers.note(reader, gpu);
 }

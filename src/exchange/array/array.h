@@ -103,6 +103,8 @@ struct Array {
   void shown_to(cudaStream_t reader) const;
 };
 
+/// If `stream` is being captured, its graph keeps the memory: replays use it, whatever becomes of the array.
+void keep_for_graph(const std::shared_ptr<void>& memory, int gpu, cudaStream_t stream);
 /// Throws ValueError if `stream` is being captured, so that the host cannot wait for what is queued on it.
 void refuse_host_wait(cudaStream_t stream);
 

@@ -23,6 +23,10 @@ std::shared_ptr<Replays> Replays::of_capture(std::uint64_t id) {
   return found == captures().end() ? nullptr : found->second->shared_from_this();
 }
 
+std::shared_ptr<Replays> Replays::of_stream(cudaStream_t stream) {
+  return captures().empty() ? nullptr : of_capture(cuda::capture_id(stream));
+}
+
 Replays::~Replays() { end(); }
 
 void Replays::forget_done(Work& work) {
@@ -44,21 +48,23 @@ void Replays::end() {
   captured_ = nullptr;
 }
 
-void Replays::note(const std::shared_ptr<Work>& work) {
+bool Replays::note(const std::shared_ptr<Work>& work) {
   std::vector<std::shared_ptr<Replays>>& graphs = work->graphs;
-  if (std::any_of(graphs.begin(), graphs.end(), [&](const auto& graph) { return graph.get() == this; })) return;
+  if (std::any_of(graphs.begin(), graphs.end(), [&](const auto& graph) { return graph.get() == this; })) return false;
   forget_done(*work);
   graphs.push_back(shared_from_this());
-  works_.push_back(work);
+  works_.push_back({work, nullptr});
+  return true;
 }
 
 void Replays::before(cudaStream_t stream) {
   if (stream != stream_) make_wait(stream);
   std::vector<const Replays*> waited{this};
-  const auto waits = [&](const std::weak_ptr<Work>& weak) {
-    const std::shared_ptr<Work> work = weak.lock();
+  const auto waits = [&](Used& used) {
+    const std::shared_ptr<Work> work = used.work.lock();
     if (!work) return false;
-    if (work->last_use) work->last_use->make_wait(stream);
+    used.waited = work->last_use;
+    if (used.waited) used.waited->make_wait(stream);
     for (cudaStream_t theirs : work->lent) cuda::wait_stream(stream, theirs);
     for (const std::shared_ptr<Replays>& graph : work->graphs) {
       if (std::find(waited.begin(), waited.end(), graph.get()) != waited.end()) continue;
@@ -67,15 +73,17 @@ void Replays::before(cudaStream_t stream) {
     }
     return true;
   };
-  works_.erase(std::remove_if(works_.begin(), works_.end(), [&](const auto& weak) { return !waits(weak); }),
-               works_.end());
+  works_.erase(std::remove_if(works_.begin(), works_.end(), [&](Used& used) { return !waits(used); }), works_.end());
 }
 
 void Replays::after(cudaStream_t stream) {
   last_ = std::make_shared<const cuda::Event>(stream);
   stream_ = stream;
-  for (const std::weak_ptr<Work>& weak : works_) {
-    if (const std::shared_ptr<Work> work = weak.lock()) work->last_use = nullptr;  // the replay has waited for it
+  for (Used& used : works_) {
+    const std::shared_ptr<Work> work = used.work.lock();
+    // Another thread may have noted a later use meanwhile.
+    if (work && used.waited && work->last_use == used.waited) work->last_use = nullptr;
+    used.waited = nullptr;
   }
 }
 

@@ -18,6 +18,8 @@ class Replays : public std::enable_shared_from_this<Replays> {
  public:
   /// That of a capture, by its id; null for a capture of others.
   static std::shared_ptr<Replays> of_capture(std::uint64_t id);
+  /// That into which a stream is captured; null for none, and for a capture of others.
+  static std::shared_ptr<Replays> of_stream(cudaStream_t stream);
 
   ~Replays();
   /// `work` no longer knows the graphs that are gone, and whose last replay is done.
@@ -27,8 +29,8 @@ class Replays : public std::enable_shared_from_this<Replays> {
   void end();
   /// The stream that is captured; null before and after.
   cudaStream_t captured() const { return captured_; }
-  /// Notes that a captured call uses memory.
-  void note(const std::shared_ptr<Work>& work);
+  /// Notes that a captured call uses memory; false if that was known.
+  bool note(const std::shared_ptr<Work>& work);
 
   /// `stream` waits for all that uses the memory. A replay is to be queued there.
   void before(cudaStream_t stream);
@@ -45,7 +47,12 @@ class Replays : public std::enable_shared_from_this<Replays> {
   std::uint64_t id_ = 0;
   cudaStream_t captured_ = nullptr;
   bool is_gone_ = false;
-  std::vector<std::weak_ptr<Work>> works_;
+  /// Memory that the graph uses, and which of its uses the replay that is being queued has waited for.
+  struct Used {
+    std::weak_ptr<Work> work;
+    std::shared_ptr<const cuda::Event> waited;
+  };
+  std::vector<Used> works_;
   std::shared_ptr<const cuda::Event> last_;
   cudaStream_t stream_ = nullptr;  // of the last replay
 };

@@ -1,7 +1,7 @@
 /// JAX arrays in calls with other libraries, by DLPack. (Calls of JAX arrays alone go to `interop.jax`.)
 #include "exchange/routes/jax.h"
 
-#include <interop/cuda/driver.h>
+#include <interop/cuda/graph.h>
 
 #include <stdexcept>
 
@@ -30,6 +30,10 @@ class JaxArrayRoute : public Route {
     }
     operand.read_only = true;
     operand.tensor.device = dlpack_device(operand);
+    if (!operand.on_host() && cuda::own_stream_is_captured()) {
+      throw ValueError(operand.label() + " is a JAX array, and JAX takes no part in interop.graph; accepted: a call " +
+                       "outside the block, or an array of another library");
+    }
     // XLA knows nothing of our stream, and reuses a buffer once its last reference is gone.
     operand.hold = !operand.on_host();
   }
