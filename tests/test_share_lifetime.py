@@ -191,6 +191,37 @@ def test_an_opener_that_ends_between_announcing_and_telling(monkeypatch):
     assert eventually(lambda: owner.counts() == (0, 0))
 
 
+def test_a_forked_child_gives_nothing_back_for_its_parent(tmp_path):
+    """Not even by a connection that is asked no more."""
+    code = """
+    import os, warnings
+    from interop._memory import opener, owner as owners
+    from helpers.device import eventually
+    warnings.simplefilter("ignore")
+
+    class Played:
+        by, base, size, pool, offset, handle, fd, uuid, read_only = "ipc", 0, 8, 0, 0, b"", -1, b"gpu", False
+        def event(self):
+            return None
+
+    owners._core.Shared = lambda array: Played()
+    owner = owners.started_owner()
+    token, slot = owner.add("x", interop.zeros(1, "int64", memory="host"))
+    connection = opener._Connection(owner.address)
+    connection.look(slot, token)
+    lease = opener._Lease(connection, token)
+    assert eventually(lambda: owner.counts() == (1, 1))
+    child = os.fork()
+    if child == 0:
+        del lease, connection
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    connection.ask(token)  # the owner has come to all that was sent before
+    print(owner.counts())
+    """
+    assert alone.run(code, tmp_path, silent=True) == "(1, 2)\n"
+
+
 def test_a_full_board_is_done_without(monkeypatch):
     board = Board()
     try:

@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import threading
+import weakref
 from typing import Any
 
 from interop import _core
@@ -27,6 +28,7 @@ class _Connection:
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
+        _all.add(self)
         try:
             self._socket.settimeout(TIMEOUT)
             self._socket.connect("\0" + address)
@@ -88,7 +90,8 @@ class _Lease:
         self._connection.tell(self._message)
 
 
-_connections: dict[str, _Connection] = {}
+_connections: dict[str, _Connection] = {}  # by address; those that are asked
+_all: weakref.WeakSet[_Connection] = weakref.WeakSet()  # with those that only have leases
 _lock = threading.Lock()
 
 
@@ -168,7 +171,7 @@ def take(address: str, slot: int, token: bytes, pid: int, started: str | None) -
     if isinstance(taken, Array):
         return taken
     if taken[:1] == FAILED:
-        raise _core.CudaError(f"{_FUNCTION}: {who}: {taken[1:].decode()}")
+        raise BufferError(f"{_FUNCTION}: {who} cannot give it: {taken[1:].decode()}")
     raise ValueError(
         f"{_FUNCTION}: {who} does not share it any more: the handle was closed, or nobody had kept it; accepted: a "
         "handle that the process keeps until this one has opened it"
@@ -178,7 +181,7 @@ def take(address: str, slot: int, token: bytes, pid: int, started: str | None) -
 def _forked() -> None:
     global _lock
     _lock = threading.Lock()
-    for connection in _connections.values():
+    for connection in [*_all]:
         connection.forget()
     _connections.clear()
 

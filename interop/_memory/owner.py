@@ -236,7 +236,7 @@ class Owner:
                 self._leases[connection][token] += 1
         try:
             answer = entry.answer()
-        except _core.CudaError as error:
+        except (_core.CudaError, BufferError) as error:  # CUDA fails, or the memory is no more
             self._give_back(connection, token)
             connection.send(FAILED + str(error).encode())
             return
@@ -251,7 +251,7 @@ class Owner:
             entry.leases += 1
             self._leases[connection][token] += 1
             self._board.settle(entry.slot)
-            with contextlib.suppress(_core.CudaError):
+            with contextlib.suppress(_core.CudaError, BufferError):
                 if entry.shared.event() is None:
                     self._board.note_passed(entry.slot)
 

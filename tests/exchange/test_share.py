@@ -93,3 +93,22 @@ if child == 0:
 print(os.waitpid(child, 0)[1], interop.open(h) is x)
 """)
     assert said == "0 True\n"
+
+
+def test_what_is_shared_stays_where_it_is(play):
+    said = play("""
+x = interop.empty(4, "float32")
+h = interop.share(x)
+log()
+try:
+    x.resize(1 << 20)
+except ValueError as error:
+    print(error)
+print([call for call in log() if "Free" in call])
+h.close()
+x.resize(1 << 20)
+print(x.shape)
+""")
+    error, frees, shape = said.splitlines()
+    assert error.startswith("interop.Array.resize: the memory is in use by a view, ")
+    assert (frees, shape) == ("[]", f"({1 << 20},)")

@@ -255,6 +255,44 @@ result = is_busy(stream)
         again.close()
 
 
+@pytest.mark.parametrize("is_used", [False, True])
+def test_the_opener_waits_for_interops_own_stream(other, is_used):
+    """Also of memory that nothing has used yet but what is queued there."""
+    stream = interop.ones(1, "int8").stream
+    warm = make("interop")
+    with interop.share(warm) as h:
+        other.run(
+            "y = interop.open(h); stream, taken = device.new_stream(), device.Snapshot((4, 6)); synchronize()", h=h
+        )
+    x = interop.empty(VALUES.shape, "float32")
+    delay(stream, 4 * DELAY_MS)
+    if is_used:
+        x[...] = 8
+    else:
+        device.fill(x.__cuda_array_interface__["data"][0], 8, VALUES.size, stream)
+    with interop.share(x) as h:
+        code = "z = interop.open(h, stream=stream); taken.take(address_of(z), stream); result = is_busy(stream)"
+        assert other.run(code, h=h)
+        assert is_busy(stream)
+        assert other.run("result = taken.values().tolist()") == np.full((4, 6), 8).tolist()
+
+
+def test_in_a_block_of_a_graph(other):
+    x, out = make("interop"), interop.zeros(VALUES.shape, "float32")
+    theirs = other.run("x = interop.full(3, 2.0, 'float32'); x.synchronize(); h = interop.share(x); result = h")
+    interop.add(x, x, out=out)
+    synchronize()
+    with interop.graph() as g:
+        interop.add(x, x, out=out)
+        with pytest.raises(ValueError, match="^interop.share: x is of work that is being captured into a CUDA graph"):
+            interop.share(x)
+        y = interop.open(theirs)
+    g.replay()
+    synchronize()
+    assert values_of(out)[1, 1] == 14
+    assert values_of(y).tolist() == [2, 2, 2]
+
+
 def test_what_is_shared_while_a_stream_is_captured(torch):
     """The array's stream is part of the capture: another process could wait for its replays alone."""
     stream = torch.cuda.Stream()
@@ -291,6 +329,15 @@ result = is_busy(device.LEGACY)
     other.run("synchronize()")
     assert eventually(lambda: owners.owner().counts() == (0, 0))
     del junk
+
+
+def test_a_tensor_whose_storage_is_gone(other, torch):
+    x = torch.ones(3, device="cuda")
+    with interop.share(x) as h:
+        x.untyped_storage().resize_(0)
+        with pytest.raises(OtherError, match="cannot give it: interop") as caught:
+            other.run("h._slot = -1; interop.open(h)", h=h)  # by the owner's answer
+        assert caught.value.kind == "BufferError"
 
 
 @pytest.mark.parametrize("name", ["torch", "interop"])

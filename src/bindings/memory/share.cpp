@@ -1,4 +1,5 @@
 /// Arrays that other processes are given, and those that others have given.
+#include <interop/cuda/graph.h>
 #include <interop/cuda/share.h>
 #include <nanobind/stl/vector.h>
 
@@ -24,7 +25,7 @@ constexpr const char* kLabel = "interop.share: x";
 
 nb::bytes bytes_of(const cuda::ShareHandle& handle) { return nb::bytes(handle.data(), handle.size()); }
 
-/// How other processes find an array's memory, and the point at which it is ready. The array is to be kept beside it.
+/// How other processes find an array's memory, and the point at which it is ready. It keeps the memory.
 class Shared {
  public:
   explicit Shared(const Array& array);
@@ -37,45 +38,48 @@ class Shared {
   int fd() const { return memory_.fd ? memory_.fd->get() : pages_fd_; }
   nb::bytes handle() const { return bytes_of(memory_.handle); }
   nb::bytes uuid() const { return nb::bytes(uuid_.data(), uuid_.size()); }
-  bool read_only() const { return read_only_; }
+  bool read_only() const { return array_.read_only; }
 
-  /// What the opener's stream waits for; None once that is past.
+  /// What the opener's stream waits for; None once that is past. Throws BufferError where the memory is no more.
   nb::object event() const {
+    const exchange::CallGuard call;
+    array_.check_address();
     const auto handle = event_ ? event_->handle() : std::nullopt;
     return handle ? nb::object(bytes_of(*handle)) : nb::none();
   }
 
  private:
-  void share_host(const Array& array);
-  void share_device(const Array& array);
+  void share_host();
+  void share_device();
 
+  Array array_;
   const char* by_ = "empty";
   cuda::SharedMemory memory_;
   int pages_fd_ = -1;  // of the array's
   int64_t offset_ = 0;
   std::string uuid_;
-  bool read_only_;
   std::optional<cuda::SharedEvent> event_;
 };
 
-Shared::Shared(const Array& array) : read_only_(array.read_only) {
-  array.check_address();
-  if (array.on_host()) {
-    share_host(array);
+Shared::Shared(const Array& array) : array_(array) {
+  array_.buffers = 0;  // of the array itself
+  array_.check_address();
+  if (array_.on_host()) {
+    share_host();
     return;
   }
-  if (array.device.device_type == kDLCUDAHost) {
+  if (array_.device.device_type == kDLCUDAHost) {
     throw BufferError(std::string(kLabel) +
                       " is pinned memory, which its own process alone can map; accepted: device memory, or copy=True, "
                       "which shares a copy");
   }
   exchange::enter_foreign("interop.share", "CUDA");
-  const cuda::DeviceGuard guard(array.gpu);
-  share_device(array);
+  const cuda::DeviceGuard guard(array_.gpu);
+  share_device();
 }
 
-void Shared::share_host(const Array& array) {
-  const ByteRange range = byte_range(array.tensor());
+void Shared::share_host() {
+  const ByteRange range = byte_range(array_.tensor());
   if (range.begin == range.end) return;
   const auto pages = exchange::host_pages(range);
   if (!pages) {
@@ -87,19 +91,25 @@ void Shared::share_host(const Array& array) {
   memory_.base = pages->begin;
   memory_.bytes = pages->bytes;
   pages_fd_ = pages->fd;
-  offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array.data) - memory_.base);
+  offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array_.data) - memory_.base);
 }
 
-void Shared::share_device(const Array& array) {
-  uuid_ = cuda::device_uuid(array.gpu);
-  const ByteRange range = byte_range(array.tensor());
+void Shared::share_device() {
+  const cudaStream_t stream = cuda::own_stream();
+  if (cuda::is_capturing(stream)) {
+    throw ValueError(
+        std::string(kLabel) +
+        " is of work that is being captured into a CUDA graph, which has computed nothing yet; accepted: an "
+        "array after the capture");
+  }
+  uuid_ = cuda::device_uuid(array_.gpu);
+  const ByteRange range = byte_range(array_.tensor());
   if (range.begin == range.end) return;
   const char* const names[] = {"ipc", "pool", "pages"};
   memory_ = cuda::share_memory(reinterpret_cast<const void*>(range.begin), kLabel);
   by_ = names[static_cast<int>(memory_.by)];
-  offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array.data) - memory_.base);
-  const cudaStream_t stream = cuda::own_stream();
-  array.make_wait(stream);
+  offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array_.data) - memory_.base);
+  array_.make_wait(stream);
   const nb::gil_scoped_release no_gil;
   event_.emplace(stream);
 }
@@ -213,7 +223,7 @@ nb::object open_device(const Layout& layout, const std::string& owner, cuda::Sha
   operand.release = exchange::Release(opened.release(), &close_opened);
   Array array = exchange::take_view(operand);
   if (!event.is_none()) {
-    const cudaStream_t stream = cuda::own_stream();
+    const cudaStream_t stream = cuda::lasting_stream();  // what is captured cannot wait for another process
     cuda::wait_for_shared(handle_of(nb::cast<nb::bytes>(event)), stream);
     array.used_on(stream, 0);
   }

@@ -182,7 +182,7 @@ SharedMemory share_memory(const void* data, const std::string& label) {
 
 // ---- events ----
 
-SharedEvent::SharedEvent(cudaStream_t stream) {
+SharedEvent::SharedEvent(cudaStream_t stream) : device_(current_device("recording an event")) {
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
   CUevent event = nullptr;
@@ -204,13 +204,18 @@ SharedEvent::SharedEvent(cudaStream_t stream) {
 }
 
 SharedEvent::~SharedEvent() {
-  const DriverApi* api = driver_or_null();
-  if (api && event_) api->cuEventDestroy(static_cast<CUevent>(event_));
+  if (!event_) return;
+  try {
+    const DeviceGuard guard(device_);
+    driver().cuEventDestroy(static_cast<CUevent>(event_));
+  } catch (const CudaError&) {  // a driver that has shut down: the event goes with it
+  }
 }
 
 std::optional<ShareHandle> SharedEvent::handle() const {
   if (!event_) return std::nullopt;
   const DriverApi& api = driver();
+  const DeviceGuard guard(device_);
   RelaxedCapture relaxed(api);
   const CUresult status = api.cuEventQuery(static_cast<CUevent>(event_));
   if (status == CUDA_ERROR_NOT_READY) return handle_;

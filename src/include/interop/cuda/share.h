@@ -65,11 +65,12 @@ class SharedEvent {
   ~SharedEvent();
   SharedEvent(const SharedEvent&) = delete;
   SharedEvent& operator=(const SharedEvent&) = delete;
-  /// What another process waits for; none once the point has been passed.
+  /// What another process waits for; none once the point has been passed. Any thread, any current context.
   std::optional<ShareHandle> handle() const;
 
  private:
   void* event_ = nullptr;
+  int device_;
   ShareHandle handle_{};
 };
 
