@@ -132,7 +132,8 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     Notes
     -----
     What was queued for the array by now comes before what the other process does with it, in stream order; neither host
-    waits. (Where the system allows no events between processes, this function waits for the array.) Nothing else is
+    waits. If this process ends before that is done, the other one goes on, with what is there then. (Where the system
+    allows no flags between processes, this function waits for the array.) Nothing else is
     ordered: who writes to the array later, or in both processes, tells the other one himself.
 
     A tensor whose storage is freed or moved afterwards (``x.untyped_storage().resize_``) is to be closed first.

@@ -129,8 +129,10 @@ class _PlayedShared:
 
     by, base, size, pool, offset, handle, fd, uuid, read_only = "ipc", 0, 8, 0, 0, b"", -1, b"gpu", False
 
-    def event(self):
-        return None
+    def check(self):
+        pass
+
+    wait = check
 
 
 def test_what_others_have_open_is_kept_until_they_give_it_back_or_end(monkeypatch):
@@ -141,7 +143,7 @@ def test_what_others_have_open_is_kept_until_they_give_it_back_or_end(monkeypatc
     connections = [opener._Connection(owner.address) for _ in range(2)]
     for connection in (*connections, connections[0]):
         answer, fd = connection.ask(token)
-        assert (answer[:2], fd) == (owners.TAKE + b"\0", -1)
+        assert (answer[:1], fd) == (owners.TAKE, -1)
     assert owner.counts() == (before[0] + 1, before[1] + 3)
     owner.close(token)
     assert owner.counts() == (before[0] + 1, before[1] + 3)
@@ -166,7 +168,7 @@ def test_openers_look_at_the_board_and_do_not_wait(monkeypatch):
     assert eventually(lambda: owner.counts() == (before[0] + 1, before[1] + 2))
     assert connection.look(slot, bytes(16)) is connection.look(-1, token) is connection.look(5000, token) is None
     # What is announced is not dropped until that is told, or nobody is left who could.
-    assert connection._board.announce(slot, token) is not None
+    assert connection.board.announce(slot, token) is not None
     owner.close(token)
     assert connection.look(slot, token) is None
     for _ in range(2):
@@ -179,12 +181,45 @@ def test_openers_look_at_the_board_and_do_not_wait(monkeypatch):
     assert slot == owner.add("y", interop.zeros(1, "int64", memory="host"))[1]
 
 
+_OWNER = """
+import interop
+from interop._memory import owner as owners
+
+class Played:
+    by, base, size, pool, offset, handle, fd, uuid, read_only = "ipc", 0, 8, 0, 0, b"", -1, b"gpu", False
+    def check(self):
+        pass
+    wait = check
+
+owners._core.Shared = lambda array: Played()
+owner = owners.started_owner()
+token, slot = owner.add("x", interop.zeros(1, "int64", memory="host"))
+owner._board._memory[4 * slot] = 0  # what is queued there will never be done
+result = owner.address, token, slot
+"""
+
+
+def test_nobody_waits_for_an_owner_that_has_ended():
+    with Other() as process:
+        address, token, slot = process.run(_OWNER)
+        connection = opener._Connection(address)
+        connection.look(slot, token)
+        opener._watch(connection, slot)
+        waiting = threading.Thread(target=connection.wait, args=(slot,))
+        waiting.start()
+        assert not connection.board.has_passed(slot)
+        process.kill()
+        waiting.join()
+        assert eventually(lambda: connection.board.has_passed(slot))
+    assert eventually(lambda: not opener._is_watching)
+
+
 def test_an_opener_that_ends_between_announcing_and_telling(monkeypatch):
     owner = owners.Owner()  # to which nobody else is connected
     monkeypatch.setattr(owners._core, "Shared", lambda array: _PlayedShared())
     token, slot = owner.add("x", interop.zeros(1, "int64", memory="host"))
     connection = opener._Connection(owner.address)
-    connection._board.announce(slot, token)
+    connection.board.announce(slot, token)
     owner.close(token)
     assert owner.counts() == (1, 0)
     del connection
@@ -201,8 +236,9 @@ def test_a_forked_child_gives_nothing_back_for_its_parent(tmp_path):
 
     class Played:
         by, base, size, pool, offset, handle, fd, uuid, read_only = "ipc", 0, 8, 0, 0, b"", -1, b"gpu", False
-        def event(self):
-            return None
+        def check(self):
+            pass
+        wait = check
 
     owners._core.Shared = lambda array: Played()
     owner = owners.started_owner()
@@ -227,18 +263,23 @@ def test_a_full_board_is_done_without(monkeypatch):
     try:
         slots = [board.place(bytes([i % 256, i // 256]) * 8, b"answer") for i in range(1025)]
         assert sorted(slots) == [-1, *range(1024)]
-        assert board.announce(slots[7], bytes([7, 0]) * 8) == (b"answer", False)
+        assert board.announce(slots[7], bytes([7, 0]) * 8) == b"answer"
+        assert not board.has_passed(slots[7])
         assert board.is_announced(slots[7])
         board.settle(slots[7])
-        board.note_passed(slots[7])
-        assert board.announce(slots[7], bytes([7, 0]) * 8) == (b"answer", True)
+        board.announce(slots[7], bytes([7, 0]) * 8)
         board.settle_all(slots[7])
         board.close(slots[7])
         assert not board.is_announced(slots[7])
         board.clear(slots[7])
         assert board.announce(slots[7], bytes([7, 0]) * 8) is None
+        assert board.place(bytes(16), b"other") == -1  # before the stream has set the flag, it might set it later
+        board.note_passed(slots[7])
+        assert board.has_passed(slots[7])
         assert board.place(bytes(16), bytes(1024)) == -1
         assert board.place(bytes(16), b"other") == slots[7]
+        assert not board.has_passed(slots[7])
+        assert board.has_passed(-1)
     finally:
         os.close(board.fd)
 
@@ -293,7 +334,7 @@ def test_nonsense_ends_a_connection_and_nothing_else(other):
 
 
 def test_what_is_no_memory_of_interops_is_refused(tmp_path):
-    facts = ("uint8", [3], [1], 0, False, None, None)
+    facts = ("uint8", [3], [1], 0, False, None, 0, None)
     with (tmp_path / "file").open("w+b") as file:
         file.write(bytes(100))
         file.flush()

@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 # What comes first, with the board. A request is one of the next three and the token: to open an array, that it has been
-# opened by the board, and that it is given back. The answer to the first of them is one of the others. What follows
-# `TAKE` is the length of the event's handle, in a byte, the handle, and the description.
+# opened by the board, and that it is given back. The answer to the first of them is one of the others; the description
+# follows `TAKE`.
 GREETING = b"interop"
 OPEN, LEASE, GIVE_BACK = b"o", b"l", b"b"
 TAKE, CLOSED, FAILED = b"t", b"c", b"f"
@@ -90,9 +90,9 @@ class _Entry:
         self.slot = -1  # of the board
 
     def answer(self) -> bytes:
-        """Return what is said of it, with the event that is yet to be waited for."""
-        event = self.shared.event() or b""
-        return b"".join((TAKE, bytes([len(event)]), event, self.description))
+        """Return what is said of it; BufferError where its memory is no more."""
+        self.shared.check()
+        return TAKE + self.description
 
 
 class Owner:
@@ -125,7 +125,24 @@ class Owner:
             self._entries[token] = entry
             if entry.is_leased:  # of host memory the pages are to be sent, each time
                 entry.slot = self._board.place(token, answer)
+        try:
+            if entry.is_leased:
+                self._order(entry)
+        except BaseException:
+            self.close(token)
+            raise
         return token, entry.slot
+
+    def _order(self, entry: _Entry) -> None:
+        """Let others wait for what is queued for the array. Where that cannot be, the host waits now."""
+        flags = self._board.flags
+        if entry.slot >= 0 and flags.prepare(entry.shared.uuid):
+            with contextlib.suppress(_core.CudaError):  # no such GPU; of an earlier error the wait tells
+                entry.shared.set(flags, entry.slot)
+                return
+        entry.shared.wait()
+        if entry.slot >= 0:
+            self._board.note_passed(entry.slot)
 
     def find(self, token: bytes) -> Any:
         """Return what was shared; None if it is not open."""
@@ -251,9 +268,6 @@ class Owner:
             entry.leases += 1
             self._leases[connection][token] += 1
             self._board.settle(entry.slot)
-            with contextlib.suppress(_core.CudaError, BufferError):
-                if entry.shared.event() is None:
-                    self._board.note_passed(entry.slot)
 
     def _sweep(self) -> None:
         """Forget what was closed, and was not forgotten as somebody had announced that he would open it."""
