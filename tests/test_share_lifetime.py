@@ -168,7 +168,7 @@ def test_openers_look_at_the_board_and_do_not_wait(monkeypatch):
     assert eventually(lambda: owner.counts() == (before[0] + 1, before[1] + 2))
     assert connection.look(slot, bytes(16)) is connection.look(-1, token) is connection.look(5000, token) is None
     # What is announced is not dropped until that is told, or nobody is left who could.
-    assert connection.board.announce(slot, token) is not None
+    assert connection.board.announce(slot, token, connection._column) is not None
     owner.close(token)
     assert connection.look(slot, token) is None
     for _ in range(2):
@@ -215,15 +215,36 @@ def test_nobody_waits_for_an_owner_that_has_ended():
 
 
 def test_an_opener_that_ends_between_announcing_and_telling(monkeypatch):
-    owner = owners.Owner()  # to which nobody else is connected
+    owner = owners.Owner()
+    another = opener._Connection(owner.address)  # which stays
     monkeypatch.setattr(owners._core, "Shared", lambda array: _PlayedShared())
     token, slot = owner.add("x", interop.zeros(1, "int64", memory="host"))
     connection = opener._Connection(owner.address)
-    connection.board.announce(slot, token)
+    connection.board.announce(slot, token, connection._column)
     owner.close(token)
     assert owner.counts() == (1, 0)
     del connection
     assert eventually(lambda: owner.counts() == (0, 0))
+    assert not another.is_over()
+
+
+def test_the_board_tells_nothing_without_a_token(monkeypatch):
+    owner = owners.Owner()
+    monkeypatch.setattr(owners._core, "Shared", lambda array: _PlayedShared())
+    tokens = [owner.add("x", interop.zeros(1, "int64", memory="host")) for _ in range(3)]
+    connection = opener._Connection(owner.address)
+    shown = bytes(connection.board._memory)
+    for token, slot in tokens:
+        assert token not in shown
+        assert b"int64" not in shown
+        answer = connection.look(slot, token)
+        assert answer == connection.ask(token)[0]
+        assert b"int64" in answer
+    # Nor does anybody believe what others write there.
+    token, slot = tokens[0]
+    place = shown.index(board_text := shown[4096 + 1024 * slot + 288 : 4096 + 1024 * slot + 300])
+    connection.board._memory[place : place + 1] = bytes([board_text[0] ^ 1])
+    assert connection.look(slot, token) is None
 
 
 def test_a_forked_child_gives_nothing_back_for_its_parent(tmp_path):
@@ -263,16 +284,16 @@ def test_a_full_board_is_done_without(monkeypatch):
     try:
         slots = [board.place(bytes([i % 256, i // 256]) * 8, b"answer") for i in range(1025)]
         assert sorted(slots) == [-1, *range(1024)]
-        assert board.announce(slots[7], bytes([7, 0]) * 8) == b"answer"
+        assert board.announce(slots[7], bytes([7, 0]) * 8, 3) == b"answer"
         assert not board.has_passed(slots[7])
         assert board.is_announced(slots[7])
-        board.settle(slots[7])
-        board.announce(slots[7], bytes([7, 0]) * 8)
-        board.settle_all(slots[7])
+        board.settle(slots[7], 3)
+        board.announce(slots[7], bytes([7, 0]) * 8, 3)
+        board.clear_column(3)
         board.close(slots[7])
         assert not board.is_announced(slots[7])
         board.clear(slots[7])
-        assert board.announce(slots[7], bytes([7, 0]) * 8) is None
+        assert board.announce(slots[7], bytes([7, 0]) * 8, 3) is None
         assert board.place(bytes(16), b"other") == -1  # before the stream has set the flag, it might set it later
         board.note_passed(slots[7])
         assert board.has_passed(slots[7])
@@ -327,7 +348,7 @@ def test_nonsense_ends_a_connection_and_nothing_else(other):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
                 stranger.settimeout(20)
                 stranger.connect("\0" + h._address)
-                assert stranger.recv(100) == owners.GREETING
+                assert stranger.recv(100)[:-1] == owners.GREETING
                 stranger.send(message)
                 assert stranger.recv(100) == b""
         assert other.run("result = interop.open(h).tolist()", h=h) == [3]

@@ -37,9 +37,15 @@ class _Connection:
             if user_of(self._socket) != os.geteuid():
                 raise PermissionError(f"{_FUNCTION}: the array is another user's; accepted: the same user's")
             greeting, files, *_ = socket.recv_fds(self._socket, _MOST, 1, socket.MSG_CMSG_CLOEXEC)
-            if greeting != GREETING or not files:
-                raise EOFError
-            self.board = Board(files[0])
+            try:
+                if greeting[:-1] != GREETING:
+                    raise EOFError
+                self.board = Board(files[0])
+                self._column = greeting[-1]
+            except BaseException:
+                for fd in files:
+                    os.close(fd)
+                raise
         except BaseException:
             self._socket.close()
             raise
@@ -55,9 +61,13 @@ class _Connection:
 
     def look(self, slot: int, token: bytes) -> bytes | None:
         """Return the answer as the board has it, without waiting; None where it has none."""
-        answer = self.board.announce(slot, token)
+        answer = self.board.announce(slot, token, self._column)
         if answer is not None:
-            self._socket.send(LEASE + token)
+            try:
+                self._socket.send(LEASE + token)
+            except BaseException:
+                self.board.settle(slot, self._column)
+                raise
         return answer
 
     def tell(self, message: bytes) -> None:
