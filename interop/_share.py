@@ -116,6 +116,8 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
 
     Raises
     ------
+    ValueError
+        The array's stream, or interop's own, is being captured into a CUDA graph.
     TypeError, BufferError
         As `interop.asarray`. BufferError, too, where no other process can be given the memory: managed and pinned
         memory, other memory of the host, that of cudaMallocAsync, torch's expandable segments, what another process has
@@ -130,8 +132,11 @@ def share(x: Any, /, *, copy: bool = False) -> SharedHandle:
     Notes
     -----
     What was queued for the array by now comes before what the other process does with it, in stream order; neither host
-    waits. (Where the system allows no events between processes, this function waits for the array.) Nothing else is
+    waits. If this process ends before that is done, the other one goes on, with what is there then. (Where the system
+    allows no flags between processes, this function waits for the array.) Nothing else is
     ordered: who writes to the array later, or in both processes, tells the other one himself.
+
+    A tensor whose storage is freed or moved afterwards (``x.untyped_storage().resize_``) is to be closed first.
 
     The other process gets all of the allocation that the array lies in: of torch and CuPy, a block of their pool with
     other arrays in it. It can read and write all of that, whatever the array.
@@ -196,6 +201,8 @@ def open(  # noqa: A001 - what it does to a handle
         The process that shared the array has ended, or cannot be reached from here. TimeoutError: it does not answer.
     PermissionError
         It is another user's.
+    BufferError
+        The owner has not the memory any more, as a tensor's storage was freed or moved.
     CudaError
         CUDA fails, above all where a container has an IPC namespace of its own.
     ImportError

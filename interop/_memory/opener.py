@@ -8,6 +8,8 @@ import os
 import select
 import socket
 import threading
+import time
+import weakref
 from typing import Any
 
 from interop import _core
@@ -19,6 +21,7 @@ __all__ = ["take"]
 
 _FUNCTION = "interop.open"
 _MOST = 1 << 16  # bytes of an answer
+_WATCH = 0.01  # seconds between two looks at the owners that are waited for
 
 
 class _Connection:
@@ -27,15 +30,22 @@ class _Connection:
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
+        _all.add(self)
         try:
             self._socket.settimeout(TIMEOUT)
             self._socket.connect("\0" + address)
             if user_of(self._socket) != os.geteuid():
                 raise PermissionError(f"{_FUNCTION}: the array is another user's; accepted: the same user's")
             greeting, files, *_ = socket.recv_fds(self._socket, _MOST, 1, socket.MSG_CMSG_CLOEXEC)
-            if greeting != GREETING or not files:
-                raise EOFError
-            self._board = Board(files[0])
+            try:
+                if greeting[:-1] != GREETING:
+                    raise EOFError
+                self.board = Board(files[0])
+                self._column = greeting[-1]
+            except BaseException:
+                for fd in files:
+                    os.close(fd)
+                raise
         except BaseException:
             self._socket.close()
             raise
@@ -51,16 +61,23 @@ class _Connection:
 
     def look(self, slot: int, token: bytes) -> bytes | None:
         """Return the answer as the board has it, without waiting; None where it has none."""
-        found = self._board.announce(slot, token)
-        if found is None:
-            return None
-        self._socket.send(LEASE + token)
-        answer, has_passed = found
-        return answer[:1] + b"\0" + answer[2 + answer[1] :] if has_passed else answer
+        answer = self.board.announce(slot, token, self._column)
+        if answer is not None:
+            try:
+                self._socket.send(LEASE + token)
+            except BaseException:
+                self.board.settle(slot, self._column)
+                raise
+        return answer
 
     def tell(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the owner has ended, or this is a forked child
             self._socket.send(message)
+
+    def wait(self, slot: int) -> None:
+        """Let the host wait until what was queued for the array is done, or the owner has ended."""
+        while not self.board.has_passed(slot) and not self.is_over():
+            time.sleep(_WATCH / 100)
 
     def is_over(self) -> bool:
         poll = select.poll()
@@ -69,8 +86,8 @@ class _Connection:
 
     def __del__(self) -> None:  # with the last lease
         self._socket.close()
-        if hasattr(self, "_board"):
-            os.close(self._board.fd)
+        if hasattr(self, "board"):
+            os.close(self.board.fd)
 
     def forget(self) -> None:
         """Leave it to the process that this one was forked from."""
@@ -88,7 +105,8 @@ class _Lease:
         self._connection.tell(self._message)
 
 
-_connections: dict[str, _Connection] = {}
+_connections: dict[str, _Connection] = {}  # by address; those that are asked
+_all: weakref.WeakSet[_Connection] = weakref.WeakSet()  # with those that only have leases
 _lock = threading.Lock()
 
 
@@ -106,21 +124,30 @@ def _connect(address: str) -> _Connection:
 def _take(connection: _Connection, address: str, slot: int, token: bytes) -> Array | bytes:
     """Return the array, or what the owner says instead."""
     answer, fd = connection.look(slot, token), -1
-    if answer is not None and (array := _opened(connection, address, token, answer, fd)) is not None:
+    if answer is not None and (array := _opened(connection, address, slot, token, answer, fd)) is not None:
         return array
     answer, fd = connection.ask(token)
     if answer[:1] != TAKE:
         return answer
-    array = _opened(connection, address, token, answer, fd)
+    array = _opened(connection, address, slot, token, answer, fd)
     if array is None:
         raise EOFError  # no file came, without which there is no memory
     return array
 
 
-def _opened(connection: _Connection, address: str, token: bytes, answer: bytes, fd: int) -> Array | None:
+def _opened(connection: _Connection, address: str, slot: int, token: bytes, answer: bytes, fd: int) -> Array | None:
     """Return the array of an answer. None: the allocation is yet to be mapped, and the file descriptor is wanting."""
-    event = answer[2 : 2 + answer[1]]
-    facts: dict[str, Any] = json.loads(answer[2 + len(event) :])
+    facts: dict[str, Any] = json.loads(answer[1:])
+    uuid = bytes.fromhex(facts["uuid"])
+    is_leased = facts["by"] not in ("host", "empty")
+    lease = _Lease(connection, token) if is_leased else None
+    flags = None
+    if is_leased and not connection.board.has_passed(slot):
+        if connection.board.flags.prepare(uuid):
+            flags = connection.board.flags
+            _watch(connection, slot)
+        else:
+            connection.wait(slot)
     return _core.open_shared(
         address,
         facts["by"],
@@ -129,15 +156,50 @@ def _opened(connection: _Connection, address: str, token: bytes, answer: bytes, 
         facts["pool"],
         bytes.fromhex(facts["handle"]),
         fd,
-        bytes.fromhex(facts["uuid"]),
+        uuid,
         facts["dtype"],
         facts["shape"],
         facts["strides"],
         facts["offset"],
         facts["read_only"],
-        event or None,
-        None if facts["by"] in ("host", "empty") else _Lease(connection, token),
+        flags,
+        max(slot, 0),
+        lease,
     )
+
+
+# ---- owners that end before their work is done ----
+
+_awaited: dict[_Connection, set[int]] = {}  # the slots whose flags streams wait for
+_is_watching = False
+_watch_lock = threading.Lock()
+
+
+def _watch(connection: _Connection, slot: int) -> None:
+    """Have the flag set when the owner ends: else a stream would wait for it for ever."""
+    global _is_watching
+    with _watch_lock:
+        _awaited.setdefault(connection, set()).add(slot)
+        if not _is_watching:
+            _is_watching = True
+            threading.Thread(target=_keep_watch, name="interop.open", daemon=True).start()
+
+
+def _keep_watch() -> None:
+    global _is_watching
+    while True:
+        with _watch_lock:
+            for connection, slots in [*_awaited.items()]:
+                if connection.is_over():
+                    for slot in slots:
+                        connection.board.note_passed(slot)
+                slots -= {slot for slot in slots if connection.board.has_passed(slot)}
+                if not slots:
+                    del _awaited[connection]
+            if not _awaited:
+                _is_watching = False
+                return
+        time.sleep(_WATCH)
 
 
 def take(address: str, slot: int, token: bytes, pid: int, started: str | None) -> Array:
@@ -168,7 +230,7 @@ def take(address: str, slot: int, token: bytes, pid: int, started: str | None) -
     if isinstance(taken, Array):
         return taken
     if taken[:1] == FAILED:
-        raise _core.CudaError(f"{_FUNCTION}: {who}: {taken[1:].decode()}")
+        raise BufferError(f"{_FUNCTION}: {who} cannot give it: {taken[1:].decode()}")
     raise ValueError(
         f"{_FUNCTION}: {who} does not share it any more: the handle was closed, or nobody had kept it; accepted: a "
         "handle that the process keeps until this one has opened it"
@@ -176,9 +238,11 @@ def take(address: str, slot: int, token: bytes, pid: int, started: str | None) -
 
 
 def _forked() -> None:
-    global _lock
-    _lock = threading.Lock()
-    for connection in _connections.values():
+    global _lock, _watch_lock, _is_watching
+    _lock, _watch_lock = threading.Lock(), threading.Lock()
+    _awaited.clear()
+    _is_watching = False
+    for connection in [*_all]:
         connection.forget()
     _connections.clear()
 

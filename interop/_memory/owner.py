@@ -23,7 +23,7 @@ from typing import Any
 
 from interop import _core
 from interop._core import Array
-from interop._memory.board import Board
+from interop._memory.board import COLUMNS, Board
 
 __all__ = [
     "CLOSED",
@@ -41,9 +41,9 @@ __all__ = [
     "user_of",
 ]
 
-# What comes first, with the board. A request is one of the next three and the token: to open an array, that it has been
-# opened by the board, and that it is given back. The answer to the first of them is one of the others. What follows
-# `TAKE` is the length of the event's handle, in a byte, the handle, and the description.
+# What comes first, with the board and a column in it. A request is one of the next three and the token: to open an
+# array, that it has been opened by the board, and that it is given back. The answer to the first of them is one of the
+# others; the description follows `TAKE`.
 GREETING = b"interop"
 OPEN, LEASE, GIVE_BACK = b"o", b"l", b"b"
 TAKE, CLOSED, FAILED = b"t", b"c", b"f"
@@ -90,9 +90,9 @@ class _Entry:
         self.slot = -1  # of the board
 
     def answer(self) -> bytes:
-        """Return what is said of it, with the event that is yet to be waited for."""
-        event = self.shared.event() or b""
-        return b"".join((TAKE, bytes([len(event)]), event, self.description))
+        """Return what is said of it; BufferError where its memory is no more."""
+        self.shared.check()
+        return TAKE + self.description
 
 
 class Owner:
@@ -110,6 +110,7 @@ class Owner:
         self._listener.bind("\0" + self.address)
         self._listener.listen(128)
         self._leases: dict[socket.socket, collections.Counter[bytes]] = {}
+        self._columns: dict[socket.socket, int] = {}  # of the board; -1 where there was none left
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         threading.Thread(target=self._serve, name="interop.share", daemon=True).start()
@@ -125,7 +126,24 @@ class Owner:
             self._entries[token] = entry
             if entry.is_leased:  # of host memory the pages are to be sent, each time
                 entry.slot = self._board.place(token, answer)
+        try:
+            if entry.is_leased:
+                self._order(entry)
+        except BaseException:
+            self.close(token)
+            raise
         return token, entry.slot
+
+    def _order(self, entry: _Entry) -> None:
+        """Let others wait for what is queued for the array. Where that cannot be, the host waits now."""
+        flags = self._board.flags
+        if entry.slot >= 0 and flags.prepare(entry.shared.uuid):
+            with contextlib.suppress(_core.CudaError):  # no such GPU; of an earlier error the wait tells
+                entry.shared.set(flags, entry.slot)
+                return
+        entry.shared.wait()
+        if entry.slot >= 0:
+            self._board.note_passed(entry.slot)
 
     def find(self, token: bytes) -> Any:
         """Return what was shared; None if it is not open."""
@@ -198,13 +216,15 @@ class Owner:
         if user_of(connection) != os.geteuid():
             connection.close()
             return
-        connection.settimeout(TIMEOUT)
+        connection.setblocking(False)  # who asks has room for the answer
+        column = min(set(range(COLUMNS)) - set(self._columns.values()), default=-1)
         try:
-            socket.send_fds(connection, [GREETING], [self._board.fd])
+            socket.send_fds(connection, [GREETING, bytes([column & 255])], [self._board.fd])
         except OSError:
             connection.close()
             return
         self._leases[connection] = collections.Counter()
+        self._columns[connection] = column
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _answer(self, connection: socket.socket) -> bool:
@@ -221,6 +241,8 @@ class Owner:
             else:
                 return False
             self._sweep()
+        except BlockingIOError:  # it has room no more, as it does not read: what it has is kept
+            return True
         except OSError:
             return False
         return True
@@ -236,7 +258,7 @@ class Owner:
                 self._leases[connection][token] += 1
         try:
             answer = entry.answer()
-        except _core.CudaError as error:
+        except (_core.CudaError, BufferError) as error:  # CUDA fails, or the memory is no more
             self._give_back(connection, token)
             connection.send(FAILED + str(error).encode())
             return
@@ -245,15 +267,12 @@ class Owner:
     def _lease(self, connection: socket.socket, token: bytes) -> None:
         """Make a lease of what was announced on the board."""
         with self._lock:
-            entry = self._entries.get(token)
-            if entry is None or entry.slot < 0 or not self._board.is_announced(entry.slot):
+            entry, column = self._entries.get(token), self._columns[connection]
+            if entry is None or entry.slot < 0 or not self._board.is_announced_by(entry.slot, column):
                 return
             entry.leases += 1
             self._leases[connection][token] += 1
-            self._board.settle(entry.slot)
-            with contextlib.suppress(_core.CudaError):
-                if entry.shared.event() is None:
-                    self._board.note_passed(entry.slot)
+            self._board.settle(entry.slot, column)
 
     def _sweep(self) -> None:
         """Forget what was closed, and was not forgotten as somebody had announced that he would open it."""
@@ -275,11 +294,8 @@ class Owner:
         for token, count in self._leases[connection].items():
             self._give_back(connection, token, count)
         del self._leases[connection]
-        if not self._leases:  # nobody is left who could make a lease of it
-            with self._lock:
-                for entry in self._entries.values():
-                    if entry.slot >= 0:
-                        self._board.settle_all(entry.slot)
+        with self._lock:
+            self._board.clear_column(self._columns.pop(connection))
         self._sweep()
         self._selector.unregister(connection)
         connection.close()

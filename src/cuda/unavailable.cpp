@@ -92,10 +92,10 @@ std::optional<int> find_device(const std::string&) { unavailable(); }
 FileDescriptor::FileDescriptor(int fd) : fd_(fd) {}
 FileDescriptor::~FileDescriptor() = default;
 SharedMemory share_memory(const void*, const std::string&) { unavailable(); }
-SharedEvent::SharedEvent(cudaStream_t) { unavailable(); }
-SharedEvent::~SharedEvent() = default;
-std::optional<ShareHandle> SharedEvent::handle() const { unavailable(); }
-void wait_for_shared(const ShareHandle&, cudaStream_t) { unavailable(); }
+SharedFlags::SharedFlags(void*, std::size_t) { unavailable(); }
+SharedFlags::~SharedFlags() = default;
+void SharedFlags::set(std::size_t, cudaStream_t) const { unavailable(); }
+void SharedFlags::make_wait(std::size_t, cudaStream_t) const { unavailable(); }
 OpenedMemory::OpenedMemory(const std::string&, const SharedMemory&, int) { unavailable(); }
 OpenedMemory::~OpenedMemory() = default;
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import types
 from pathlib import Path
 
 import numpy as np
@@ -13,34 +12,12 @@ from helpers import device, machine
 from helpers.device import DELAY_MS, delay, eventually, is_busy, synchronize
 from helpers.libraries import on_gpu
 from helpers.processes import Other, OtherError
+from helpers.sharing import START, address_of, values_of
 
 import interop
 from interop._memory import owner as owners
 
 LIBRARIES = ["torch", "cupy", "jax", "numba", "interop"]
-START = """
-import ctypes, gc, os
-import numpy as np
-import interop
-from helpers import device, machine
-from helpers.device import delay, eventually, is_busy, synchronize
-
-def values_of(x):
-    return np.asarray(interop.copy(x, memory="host")).tolist()
-
-def count(folder):
-    return len(os.listdir(folder))
-
-def address_of(x):
-    return interop.asarray(x).__cuda_array_interface__["data"][0]
-
-def is_mapped(address):
-    ordinal = ctypes.c_int()
-    with device.primary_context():
-        return machine.driver().cuPointerGetAttribute(ctypes.byref(ordinal), 9, ctypes.c_uint64(address)) == 0
-
-delay(device.LEGACY, 0)
-"""
 VALUES = np.arange(24, dtype="float32").reshape(4, 6)
 
 
@@ -70,14 +47,6 @@ def make(name, values=VALUES):
         x = on_gpu(name).make(values)
     synchronize()
     return x
-
-
-def values_of(x):
-    return np.asarray(interop.copy(x, memory="host"))
-
-
-def address_of(x):
-    return interop.asarray(x).__cuda_array_interface__["data"][0]
 
 
 # ---- the same memory ----
@@ -255,6 +224,44 @@ result = is_busy(stream)
         again.close()
 
 
+@pytest.mark.parametrize("is_used", [False, True])
+def test_the_opener_waits_for_interops_own_stream(other, is_used):
+    """Also of memory that nothing has used yet but what is queued there."""
+    stream = interop.ones(1, "int8").stream
+    warm = make("interop")
+    with interop.share(warm) as h:
+        other.run(
+            "y = interop.open(h); stream, taken = device.new_stream(), device.Snapshot((4, 6)); synchronize()", h=h
+        )
+    x = interop.empty(VALUES.shape, "float32")
+    delay(stream, 4 * DELAY_MS)
+    if is_used:
+        x[...] = 8
+    else:
+        device.fill(x.__cuda_array_interface__["data"][0], 8, VALUES.size, stream)
+    with interop.share(x) as h:
+        code = "z = interop.open(h, stream=stream); taken.take(address_of(z), stream); result = is_busy(stream)"
+        assert other.run(code, h=h)
+        assert is_busy(stream)
+        assert other.run("result = taken.values().tolist()") == np.full((4, 6), 8).tolist()
+
+
+def test_in_a_block_of_a_graph(other):
+    x, out = make("interop"), interop.zeros(VALUES.shape, "float32")
+    theirs = other.run("x = interop.full(3, 2.0, 'float32'); x.synchronize(); h = interop.share(x); result = h")
+    interop.add(x, x, out=out)
+    synchronize()
+    with interop.graph() as g:
+        interop.add(x, x, out=out)
+        with pytest.raises(ValueError, match="^interop.share: x is of work that is being captured into a CUDA graph"):
+            interop.share(x)
+        y = interop.open(theirs)
+    g.replay()
+    synchronize()
+    assert values_of(out)[1, 1] == 14
+    assert values_of(y).tolist() == [2, 2, 2]
+
+
 def test_what_is_shared_while_a_stream_is_captured(torch):
     """The array's stream is part of the capture: another process could wait for its replays alone."""
     stream = torch.cuda.Stream()
@@ -293,6 +300,15 @@ result = is_busy(device.LEGACY)
     del junk
 
 
+def test_a_tensor_whose_storage_is_gone(other, torch):
+    x = torch.ones(3, device="cuda")
+    with interop.share(x) as h:
+        x.untyped_storage().resize_(0)
+        with pytest.raises(OtherError, match="cannot give it: interop") as caught:
+            other.run("h._slot = -1; interop.open(h)", h=h)  # by the owner's answer
+        assert caught.value.kind == "BufferError"
+
+
 @pytest.mark.parametrize("name", ["torch", "interop"])
 def test_an_openers_end_leaves_the_owner_and_gives_back(name):
     x = make(name)
@@ -321,6 +337,19 @@ def test_an_owners_end_leaves_the_opener(other, name):
     assert other.run("z = interop.full(1000, 2.0, 'float32'); z += y; result = values_of(z[:2])") == [7, 7]
 
 
+def test_an_owner_that_ends_before_its_work_is_done(other):
+    """Whoever waits for it goes on: with what is there."""
+    with Other() as process:
+        h = process.run(START + "x = interop.ones(1000, 'float32'); x.synchronize(); h = interop.share(x); result = h")
+        other.run("y = interop.open(h); stream = device.new_stream(); result = values_of(y)", h=h)
+        code = "delay(x.stream, 30_000); x += 1; h = interop.share(x); result = h"
+        h = process.run(code)
+        other.run("z = interop.open(h, stream=stream); assert is_busy(stream)", h=h)
+        process.kill()
+        assert other.run("result = eventually(lambda: not is_busy(stream))")
+    assert other.run("z = interop.full(1000, 2.0, 'float32'); z += 1; result = values_of(z[:2])") == [3, 3]
+
+
 def test_nothing_is_left_of_a_thousand_openings(other, torch):
     arrays = [torch.ones(1000, device="cuda"), make("interop", np.ones(1000, "float32"))]
     handles = [interop.share(x) for x in arrays]
@@ -346,113 +375,3 @@ result = count("/proc/self/fd"), [is_mapped(each) for each in addresses]
     assert eventually(lambda: owners.owner().counts()[1] == 0)
     for h in handles:
         h.close()
-
-
-# ---- what cannot be shared ----
-
-
-def refuses(x, match):
-    with pytest.raises(BufferError, match=match + ".*; accepted: .*copy=True"):
-        interop.share(x)
-
-
-def test_pinned_and_managed_memory(other):
-    refuses(
-        interop.ones(3, "float32", memory="pinned"), "^interop.share: x is pinned memory, which its own process alone"
-    )
-    x = interop.ones(3, "float32", memory="managed")
-    refuses(x, "^interop.share: x is managed memory, which its own process alone can map")
-    for memory, there in (("managed", "device"), ("pinned", "host")):
-        with interop.share(interop.ones(3, "float32", memory=memory), copy=True) as h:
-            assert other.run("y = interop.open(h); result = y.memory, values_of(y)", h=h) == (there, [1, 1, 1])
-
-
-def test_memory_of_cuda_malloc_async(other):
-    cupy = on_gpu("cupy").module
-    with cupy.cuda.using_allocator(cupy.cuda.MemoryAsyncPool().malloc):
-        x = cupy.ones(3, "float32")
-    refuses(x, r"^interop.share: x is memory of a pool that was not made to be shared \(cudaMallocAsync")
-    with interop.share(x, copy=True) as h:
-        assert other.run("result = values_of(interop.open(h))", h=h) == [1, 1, 1]
-
-
-def test_torchs_expandable_segments(other):
-    on_gpu("torch")
-    environment = dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), "expandable_segments:True")
-    with Other(**environment) as process:
-        process.run(START + "import torch; x = torch.ones(3, device='cuda')")
-        match = r"^interop.share: x is memory of addresses that .* expandable segments.*; accepted: .*copy=True"
-        with pytest.raises(OtherError, match=match):
-            process.run("interop.share(x)")
-        h = process.run("h = interop.share(x, copy=True); result = h")
-        assert other.run("result = values_of(interop.open(h))", h=h) == [1, 1, 1]
-
-
-def test_another_processs_memory(other, torch):
-    x = torch.ones(3, device="cuda")
-    with interop.share(x) as h:
-        with pytest.raises(OtherError, match=r"^interop.share: x is .*; accepted: "):
-            other.run("y = interop.open(h); interop.share(y)", h=h)
-        again = other.run("again = interop.share(y, copy=True); result = again")
-        assert values_of(interop.open(again)).tolist() == [1, 1, 1]
-        other.run("again = None")
-
-
-# ---- memory of cuMemCreate ----
-
-
-class Pages:
-    """Two mebibytes of it, or more: `count` allocations in a row. Never given back."""
-
-    def __init__(self, count=1, is_shareable=True):
-        class Property(ctypes.Structure):
-            _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int * 2),
-                        ("meta", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]  # fmt: skip
-
-        call, size = device._call, ctypes.c_size_t
-        self.bytes = 2 << 20
-        pointer, zero = ctypes.c_uint64(), ctypes.c_uint64(0)
-        pinned, on_device, read_write = 1, 1, 3
-        wanted = Property(pinned, int(is_shareable), (ctypes.c_int * 2)(on_device, 0))
-        access = (ctypes.c_int * 3)(on_device, 0, read_write)
-        with device.primary_context():
-            call("cuMemAddressReserve", ctypes.byref(pointer), size(count * self.bytes), size(0), zero, zero)
-            for i in range(count):
-                handle = ctypes.c_uint64()
-                call("cuMemCreate", ctypes.byref(handle), size(self.bytes), ctypes.byref(wanted), zero)
-                place = ctypes.c_uint64(pointer.value + i * self.bytes)
-                call("cuMemMap", place, size(self.bytes), size(0), handle, zero)
-            call("cuMemSetAccess", pointer, size(count * self.bytes), access, size(1))
-        self.pointer = pointer.value
-
-    def array(self, start, stop):
-        """Show the float32 elements of a slice of it."""
-        device.fill(self.pointer, 6, stop, device.LEGACY)
-        synchronize()
-
-        interface = {
-            "version": 3,
-            "shape": (stop - start,),
-            "typestr": "<f4",
-            "data": (self.pointer + 4 * start, False),
-        }
-        return types.SimpleNamespace(__cuda_array_interface__=interface)
-
-
-def test_pages_that_were_made_to_be_shared(other):
-    x = Pages().array(100, 200)
-    with interop.share(x) as h:
-        assert other.run("y = interop.open(h); y += 1; y.synchronize(); result = values_of(y)", h=h) == [7] * 100
-        assert other.run("z = interop.open(h); result = values_of(z[:1])", h=h) == [7]
-    assert values_of(x).tolist() == [7] * 100
-
-
-def test_pages_that_were_not():
-    x = Pages(is_shareable=False).array(0, 10)
-    refuses(x, "^interop.share: x is memory of cuMemCreate that was not made to be shared")
-
-
-def test_addresses_of_several_allocations(other):
-    pages = Pages(count=2)
-    middle = pages.bytes // 4
-    refuses(pages.array(middle, middle + 5), "^interop.share: x is memory of addresses that allocations of cuMemCreate")

@@ -64,7 +64,8 @@ def build_working(folder: Path, *, written: str = "") -> None:
 
     In a process that finds it first, `helpers.played_gpu` is for its use. `written` has more of its functions, in C.
     """
-    text = Path(__file__).with_name("working_driver.c").read_text() + written
+    parts = ("working_driver.c", "sharing_driver.c")
+    text = "".join(Path(__file__).with_name(part).read_text() for part in parts) + written
     _compile(folder, text + _failing(text), [f"-DVERSION={BUILT_FOR}"])
 
 

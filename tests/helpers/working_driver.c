@@ -284,26 +284,6 @@ int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
   *(int*)value = name == 8 ? is_managed : name == 2 ? type : name == 10 ? is_shareable : 0;
   return 0;
 }
-/* Memory that other processes are given: as of cuMemAlloc, whatever it is of. */
-int cuDeviceGetUuid_v2(void* uuid, int device) {
-  memset(uuid, 'u' + device, 16);
-  return 0;
-}
-int cuMemGetAddressRange_v2(Pointer* base, size_t* bytes, Pointer pointer) {
-  pthread_mutex_lock(&lock);
-  const int i = find((void*)pointer);
-  if (i >= 0) *base = (Pointer)blocks[i].start, *bytes = blocks[i].bytes;
-  pthread_mutex_unlock(&lock);
-  return i < 0 ? INVALID_VALUE : 0;
-}
-int cuIpcGetMemHandle(void* handle, Pointer pointer) {
-  memcpy(handle, &pointer, sizeof pointer);
-  return status_of("cuIpcGetMemHandle");
-}
-int cuIpcGetEventHandle(void* handle, void* event) {
-  memcpy(handle, &event, sizeof event);
-  return status_of("cuIpcGetEventHandle");
-}
 int cuStreamCreate(void** stream, unsigned flags) {
   (void)flags;
   struct Stream* made = calloc(1, sizeof *made);

@@ -1,4 +1,5 @@
 /// Arrays that other processes are given, and those that others have given.
+#include <interop/cuda/graph.h>
 #include <interop/cuda/share.h>
 #include <nanobind/stl/vector.h>
 
@@ -24,7 +25,54 @@ constexpr const char* kLabel = "interop.share: x";
 
 nb::bytes bytes_of(const cuda::ShareHandle& handle) { return nb::bytes(handle.data(), handle.size()); }
 
-/// How other processes find an array's memory, and the point at which it is ready. The array is to be kept beside it.
+int device_of(const nb::bytes& uuid) {
+  const auto device = cuda::find_device(std::string(uuid.c_str(), uuid.size()));
+  if (device) return *device;
+  throw ValueError(
+      "interop.open: the array is on a GPU that this process does not see; accepted: a process whose "
+      "CUDA_VISIBLE_DEVICES has it");
+}
+
+/// Flags at the beginning of a buffer of Python's, which it keeps.
+class Flags {
+ public:
+  Flags(nb::handle memory, size_t bytes) : bytes_(bytes) {
+    if (PyObject_GetBuffer(memory.ptr(), &buffer_, PyBUF_WRITABLE) != 0) nb::raise_python_error();
+  }
+  ~Flags() {
+    {
+      const nb::gil_scoped_release no_gil;
+      flags_.reset();
+    }
+    PyBuffer_Release(&buffer_);
+  }
+  Flags(const Flags&) = delete;
+  Flags& operator=(const Flags&) = delete;
+
+  /// Makes them known to CUDA, for a GPU first; false where the system does not allow that.
+  bool prepare(const nb::bytes& uuid) {
+    if (flags_) return true;
+    try {
+      const cuda::DeviceGuard guard(device_of(uuid));
+      flags_.emplace(buffer_.buf, bytes_);
+      return true;
+    } catch (const CudaError&) {
+      return false;
+    }
+  }
+  /// Throws BufferError before `prepare` was true.
+  const cuda::SharedFlags& flags() const {
+    if (!flags_) throw BufferError("interop: the flags are not known to CUDA");
+    return *flags_;
+  }
+
+ private:
+  Py_buffer buffer_{};
+  size_t bytes_;
+  std::optional<cuda::SharedFlags> flags_;
+};
+
+/// How other processes find an array's memory. It keeps the memory.
 class Shared {
  public:
   explicit Shared(const Array& array);
@@ -37,45 +85,54 @@ class Shared {
   int fd() const { return memory_.fd ? memory_.fd->get() : pages_fd_; }
   nb::bytes handle() const { return bytes_of(memory_.handle); }
   nb::bytes uuid() const { return nb::bytes(uuid_.data(), uuid_.size()); }
-  bool read_only() const { return read_only_; }
+  bool read_only() const { return array_.read_only; }
 
-  /// What the opener's stream waits for; None once that is past.
-  nb::object event() const {
-    const auto handle = event_ ? event_->handle() : std::nullopt;
-    return handle ? nb::object(bytes_of(*handle)) : nb::none();
+  /// Sets a flag once all that is queued for the array now is done.
+  void set(const Flags& flags, size_t index) const {
+    const cuda::DeviceGuard guard(array_.gpu);
+    const cudaStream_t stream = cuda::own_stream();
+    array_.make_wait(stream);
+    flags.flags().set(index, stream);
   }
+  /// Throws BufferError where the memory is no more.
+  void check() const {
+    const exchange::CallGuard call;
+    array_.check_address();
+  }
+  /// The host waits for what is queued for the array.
+  void wait() const { array_.make_host_wait(); }
 
  private:
-  void share_host(const Array& array);
-  void share_device(const Array& array);
+  void share_host();
+  void share_device();
 
+  Array array_;
   const char* by_ = "empty";
   cuda::SharedMemory memory_;
   int pages_fd_ = -1;  // of the array's
   int64_t offset_ = 0;
   std::string uuid_;
-  bool read_only_;
-  std::optional<cuda::SharedEvent> event_;
 };
 
-Shared::Shared(const Array& array) : read_only_(array.read_only) {
-  array.check_address();
-  if (array.on_host()) {
-    share_host(array);
+Shared::Shared(const Array& array) : array_(array) {
+  array_.buffers = 0;  // of the array itself
+  array_.check_address();
+  if (array_.on_host()) {
+    share_host();
     return;
   }
-  if (array.device.device_type == kDLCUDAHost) {
+  if (array_.device.device_type == kDLCUDAHost) {
     throw BufferError(std::string(kLabel) +
                       " is pinned memory, which its own process alone can map; accepted: device memory, or copy=True, "
                       "which shares a copy");
   }
   exchange::enter_foreign("interop.share", "CUDA");
-  const cuda::DeviceGuard guard(array.gpu);
-  share_device(array);
+  const cuda::DeviceGuard guard(array_.gpu);
+  share_device();
 }
 
-void Shared::share_host(const Array& array) {
-  const ByteRange range = byte_range(array.tensor());
+void Shared::share_host() {
+  const ByteRange range = byte_range(array_.tensor());
   if (range.begin == range.end) return;
   const auto pages = exchange::host_pages(range);
   if (!pages) {
@@ -87,21 +144,23 @@ void Shared::share_host(const Array& array) {
   memory_.base = pages->begin;
   memory_.bytes = pages->bytes;
   pages_fd_ = pages->fd;
-  offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array.data) - memory_.base);
+  offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array_.data) - memory_.base);
 }
 
-void Shared::share_device(const Array& array) {
-  uuid_ = cuda::device_uuid(array.gpu);
-  const ByteRange range = byte_range(array.tensor());
+void Shared::share_device() {
+  if (cuda::is_capturing(cuda::own_stream())) {
+    throw ValueError(
+        std::string(kLabel) +
+        " is of work that is being captured into a CUDA graph, which has computed nothing yet; accepted: an "
+        "array after the capture");
+  }
+  uuid_ = cuda::device_uuid(array_.gpu);
+  const ByteRange range = byte_range(array_.tensor());
   if (range.begin == range.end) return;
   const char* const names[] = {"ipc", "pool", "pages"};
   memory_ = cuda::share_memory(reinterpret_cast<const void*>(range.begin), kLabel);
   by_ = names[static_cast<int>(memory_.by)];
-  offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array.data) - memory_.base);
-  const cudaStream_t stream = cuda::own_stream();
-  array.make_wait(stream);
-  const nb::gil_scoped_release no_gil;
-  event_.emplace(stream);
+  offset_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(array_.data) - memory_.base);
 }
 
 // ---- taking ----
@@ -179,14 +238,6 @@ void close_opened(void* data) {
   opened->memory.reset();  // before the owner is told
 }
 
-int device_of(const nb::bytes& uuid) {
-  const auto device = cuda::find_device(std::string(uuid.c_str(), uuid.size()));
-  if (device) return *device;
-  throw ValueError(
-      "interop.open: the array is on a GPU that this process does not see; accepted: a process whose "
-      "CUDA_VISIBLE_DEVICES has it");
-}
-
 cuda::ShareHandle handle_of(const nb::bytes& bytes) {
   cuda::ShareHandle handle{};
   std::memcpy(handle.data(), bytes.c_str(), std::min(handle.size(), bytes.size()));
@@ -194,7 +245,7 @@ cuda::ShareHandle handle_of(const nb::bytes& bytes) {
 }
 
 nb::object open_device(const Layout& layout, const std::string& owner, cuda::SharedMemory memory, int device,
-                       nb::handle event, nb::handle lease) {
+                       const Flags* flags, size_t flag, nb::handle lease) {
   const cuda::DeviceGuard guard(device);
   auto opened = std::make_unique<Opened>();
   opened->lease = nb::borrow(lease);
@@ -212,9 +263,9 @@ nb::object open_device(const Layout& layout, const std::string& owner, cuda::Sha
   operand.tensor = layout.within(opened->memory->data(), memory.bytes, {kDLCUDA, device});
   operand.release = exchange::Release(opened.release(), &close_opened);
   Array array = exchange::take_view(operand);
-  if (!event.is_none()) {
-    const cudaStream_t stream = cuda::own_stream();
-    cuda::wait_for_shared(handle_of(nb::cast<nb::bytes>(event)), stream);
+  if (flags) {
+    const cudaStream_t stream = cuda::lasting_stream();  // what is captured cannot wait for another process
+    flags->flags().make_wait(flag, stream);
     array.used_on(stream, 0);
   }
   return nb::cast(std::move(array));
@@ -222,8 +273,8 @@ nb::object open_device(const Layout& layout, const std::string& owner, cuda::Sha
 
 /// What `open_shared` makes, of memory given away by a handle of that name.
 nb::object open_shared(const std::string& owner, const std::string& by, uintptr_t base, size_t bytes, uintptr_t pool,
-                       const nb::bytes& handle, int fd, const nb::bytes& uuid, const Layout& layout, nb::handle event,
-                       nb::handle lease) {
+                       const nb::bytes& handle, int fd, const nb::bytes& uuid, const Layout& layout, const Flags* flags,
+                       size_t flag, nb::handle lease) {
   if (by == "host") return open_host(layout, fd, bytes);
   if (uuid.size() == 0) return open_empty(layout, -1);
   cuda::SharedMemory memory;
@@ -236,7 +287,7 @@ nb::object open_shared(const std::string& owner, const std::string& by, uintptr_
   memory.bytes = bytes;
   memory.pool = pool;
   memory.handle = handle_of(handle);
-  return open_device(layout, owner, std::move(memory), device, event, lease);
+  return open_device(layout, owner, std::move(memory), device, flags, flag, lease);
 }
 
 /// Throws BufferError where the buffer has no such aligned integer.
@@ -257,6 +308,11 @@ uint32_t fetch_add(nb::handle memory, size_t offset, int64_t amount) {
 }  // namespace
 
 void bind_share(nb::module_& m) {
+  nb::class_<Flags>(m, "Flags", "Flags of 32 bits at the beginning of a buffer that processes share.")
+      .def(nb::init<nb::handle, size_t>(), nb::arg("memory"), nb::arg("bytes"),
+           nb::sig("def __init__(self, memory: typing.Any, bytes: int) -> None"))
+      .def("prepare", &Flags::prepare, nb::arg("uuid"),
+           "Makes them known to CUDA, for that GPU first; False where the system does not allow that.");
   nb::class_<Shared>(m, "Shared", "How other processes find an array's memory, and the point at which it is ready.")
       .def(
           "__init__",
@@ -274,29 +330,41 @@ void bind_share(nb::module_& m) {
       .def_prop_ro("handle", &Shared::handle, "What CUDA calls the memory.")
       .def_prop_ro("uuid", &Shared::uuid, "The GPU's; b'' for host memory.")
       .def_prop_ro("read_only", &Shared::read_only, "May the memory not be written to?")
-      .def("event", &Shared::event, nb::sig("def event(self) -> bytes | None"),
-           "What CUDA calls the event that is yet to be waited for; None if there is none, or it is past.");
+      .def(
+          "set",
+          [](const Shared& shared, const Flags& flags, size_t flag) {
+            const exchange::CallGuard guard;
+            exchange::as_call("interop.share", false, [&] { shared.set(flags, flag); });
+          },
+          nb::arg("flags"), nb::arg("flag"), "The flag is 1 once all that is queued for the array now is done.")
+      .def(
+          "wait",
+          [](const Shared& shared) {
+            const exchange::CallGuard guard;
+            exchange::as_call("interop.share", false, [&] { shared.wait(); });
+          },
+          "The host waits for that.")
+      .def("check", &Shared::check, "BufferError where the memory is no more.");
   m.def(
       "open_shared",
       [](const std::string& owner, const std::string& by, uintptr_t base, size_t bytes, uintptr_t pool,
          const nb::bytes& handle, int fd, const nb::bytes& uuid, const std::string& dtype, std::vector<int64_t> shape,
-         std::vector<int64_t> strides, int64_t offset, bool read_only, nb::handle event, nb::handle lease) {
+         std::vector<int64_t> strides, int64_t offset, bool read_only, const Flags* flags, size_t flag,
+         nb::handle lease) {
         const exchange::CallGuard guard;
         return exchange::as_call("interop.open", false, [&] {
           const Layout layout = read_layout(dtype, std::move(shape), std::move(strides), offset, read_only);
-          return open_shared(owner, by, base, bytes, pool, handle, fd, uuid, layout, event, lease);
+          return open_shared(owner, by, base, bytes, pool, handle, fd, uuid, layout, flags, flag, lease);
         });
       },
       nb::arg("owner"), nb::arg("by"), nb::arg("base"), nb::arg("bytes"), nb::arg("pool"), nb::arg("handle"),
       nb::arg("fd"), nb::arg("uuid"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("offset"),
-      nb::arg("read_only"), nb::arg("event").none(), nb::arg("lease").none(),
+      nb::arg("read_only"), nb::arg("flags").none(), nb::arg("flag"), nb::arg("lease").none(),
       nb::sig("def open_shared(owner: str, by: str, base: int, bytes: int, pool: int, handle: bytes, fd: int, uuid: "
-              "bytes, dtype: "
-              "str, shape: typing.Sequence[int], strides: typing.Sequence[int], offset: int, read_only: bool, event: "
-              "bytes | None, lease: object) -> Array | None"),
-      "An array that another process described so. Takes over `fd`; `lease` is dropped once the memory is unmapped. "
-      "None "
-      "where the memory is not mapped yet, and that takes an `fd` which was not given.");
+              "bytes, dtype: str, shape: typing.Sequence[int], strides: typing.Sequence[int], offset: int, read_only: "
+              "bool, flags: Flags | None, flag: int, lease: object) -> Array | None"),
+      "An array that another process described so, behind a flag of its. Takes over `fd`; `lease` is dropped once the "
+      "memory is unmapped. None where the memory is not mapped yet, and that takes an `fd` which was not given.");
   m.def(
       "fetch_add", [](nb::handle memory, size_t offset, int64_t amount) { return fetch_add(memory, offset, amount); },
       nb::arg("memory"), nb::arg("offset"), nb::arg("amount"),

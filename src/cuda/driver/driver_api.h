@@ -31,8 +31,8 @@ struct DriverApi {
   X(cuKernelGetFunction) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuLaunchKernelEx)       \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuOccupancyMaxActiveClusters)                                 \
   X(cuTensorMapEncodeTiled)                                                                                      \
-  X(cuDeviceGetUuid) X(cuMemGetAddressRange)                                                                     \
-  X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle) \
+  X(cuDeviceGetUuid) X(cuMemGetAddressRange) X(cuMemHostGetDevicePointer) X(cuStreamWriteValue32) X(cuStreamWaitValue32)                                                                     \
+  X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuMemHostRegister) X(cuMemHostUnregister) \
   X(cuMemPoolDestroy) X(cuMemPoolExportToShareableHandle)                                  \
   X(cuMemPoolImportFromShareableHandle) X(cuMemPoolExportPointer) X(cuMemPoolImportPointer)                      \
   X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)               \

@@ -20,7 +20,6 @@
 namespace interop::cuda {
 
 static_assert(sizeof(CUipcMemHandle) == sizeof(ShareHandle));
-static_assert(sizeof(CUipcEventHandle) == sizeof(ShareHandle));
 static_assert(sizeof(CUmemPoolPtrExportData) == sizeof(ShareHandle));
 
 namespace {
@@ -180,54 +179,43 @@ SharedMemory share_memory(const void* data, const std::string& label) {
   return memory;
 }
 
-// ---- events ----
+// ---- flags ----
 
-SharedEvent::SharedEvent(cudaStream_t stream) {
+SharedFlags::SharedFlags(void* memory, std::size_t bytes)
+    : memory_(memory), bytes_(bytes), device_(current_device("sharing flags")) {
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
-  CUevent event = nullptr;
-  CUipcEventHandle handle{};
-  CUresult status = api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS);
-  if (status == CUDA_SUCCESS) {
-    event_ = event;
-    status = api.cuIpcGetEventHandle(&handle, event);
+  check(api.cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+        "sharing flags");
+}
+
+SharedFlags::~SharedFlags() {
+  try {  // a driver that has shut down: the memory goes with it
+    const DriverApi& api = driver();
+    RelaxedCapture relaxed(api);
+    const PrimaryContext current(api, device_);
+    api.cuMemHostUnregister(memory_);
+  } catch (const CudaError&) {
   }
-  if (status == CUDA_SUCCESS) {
-    std::memcpy(handle_.data(), &handle, sizeof handle);
-    check(api.cuEventRecord(event, stream), "recording an event");
-    return;
-  }
-  if (event) api.cuEventDestroy(event);
-  event_ = nullptr;
-  if (is_earlier_error(status)) check(status, "making an event that other processes wait for");
-  check(api.cuStreamSynchronize(stream), "waiting for a stream");
 }
 
-SharedEvent::~SharedEvent() {
-  const DriverApi* api = driver_or_null();
-  if (api && event_) api->cuEventDestroy(static_cast<CUevent>(event_));
+std::uintptr_t SharedFlags::address_of(std::size_t index) const {
+  CUdeviceptr address = 0;
+  check(driver().cuMemHostGetDevicePointer(&address, memory_, 0), "sharing flags");
+  if ((index + 1) * sizeof(cuuint32_t) > bytes_) check(CUDA_ERROR_INVALID_VALUE, "sharing flags");
+  return address + index * sizeof(cuuint32_t);
 }
 
-std::optional<ShareHandle> SharedEvent::handle() const {
-  if (!event_) return std::nullopt;
+void SharedFlags::set(std::size_t index, cudaStream_t stream) const {
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
-  const CUresult status = api.cuEventQuery(static_cast<CUevent>(event_));
-  if (status == CUDA_ERROR_NOT_READY) return handle_;
-  check(status, "asking whether an event has passed");
-  return std::nullopt;
+  check(api.cuStreamWriteValue32(stream, address_of(index), 1, CU_STREAM_WRITE_VALUE_DEFAULT), "setting a flag");
 }
 
-void wait_for_shared(const ShareHandle& event, cudaStream_t stream) {
+void SharedFlags::make_wait(std::size_t index, cudaStream_t stream) const {
   const DriverApi& api = driver();
   RelaxedCapture relaxed(api);
-  CUipcEventHandle handle{};
-  std::memcpy(&handle, event.data(), sizeof handle);
-  CUevent opened = nullptr;
-  check(api.cuIpcOpenEventHandle(&opened, handle), "opening an event of another process (cuIpcOpenEventHandle)");
-  const CUresult status = api.cuStreamWaitEvent(stream, opened, CU_EVENT_WAIT_DEFAULT);
-  api.cuEventDestroy(opened);  // once the wait is over
-  check(status, "making a stream wait for an event");
+  check(api.cuStreamWaitValue32(stream, address_of(index), 1, CU_STREAM_WAIT_VALUE_GEQ), "waiting for a flag");
 }
 
 // ---- opening ----

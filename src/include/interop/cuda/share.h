@@ -15,7 +15,7 @@
 
 namespace interop::cuda {
 
-using ShareHandle = std::array<char, 64>;  ///< of memory or of an event, as CUDA writes them
+using ShareHandle = std::array<char, 64>;  ///< of memory, as CUDA writes it
 
 /// The 16 bytes by which every process knows a GPU, whatever its index there.
 std::string device_uuid(int device);
@@ -56,25 +56,28 @@ struct SharedMemory {
 /// that is, where no other process can be given it.
 SharedMemory share_memory(const void* data, const std::string& label);
 
-/// A point in a stream that other processes can wait for.
-class SharedEvent {
+/// Flags, of 32 bits each, in memory of the host that several processes map: one sets a flag in a stream, and streams
+/// of others wait for it. Unlike with an event of CUDA's, the host may set one, too, where the process has ended.
+class SharedFlags {
  public:
-  /// Records now on `stream`. Where the system allows no events between processes, the host waits for the stream: call
-  /// it without the GIL.
-  explicit SharedEvent(cudaStream_t stream);
-  ~SharedEvent();
-  SharedEvent(const SharedEvent&) = delete;
-  SharedEvent& operator=(const SharedEvent&) = delete;
-  /// What another process waits for; none once the point has been passed.
-  std::optional<ShareHandle> handle() const;
+  /// Of `bytes` from `memory` on, whole pages, which outlive it. Throws where the system allows none.
+  SharedFlags(void* memory, std::size_t bytes);
+  /// Streams must not wait for one any more. Call it without the GIL.
+  ~SharedFlags();
+  SharedFlags(const SharedFlags&) = delete;
+  SharedFlags& operator=(const SharedFlags&) = delete;
+  /// The flag is 1 once all that is queued on `stream` now is done.
+  void set(std::size_t index, cudaStream_t stream) const;
+  /// `stream` waits until the flag is 1.
+  void make_wait(std::size_t index, cudaStream_t stream) const;
 
  private:
-  void* event_ = nullptr;
-  ShareHandle handle_{};
-};
+  std::uintptr_t address_of(std::size_t index) const;  // for the current device
 
-/// Makes `stream` wait for the point of another process's event.
-void wait_for_shared(const ShareHandle& event, cudaStream_t stream);
+  void* memory_;
+  std::size_t bytes_;
+  int device_;
+};
 
 /// What mapping an allocation throws that is not mapped yet, and is not described by a handle alone.
 struct NeedsFile {};
