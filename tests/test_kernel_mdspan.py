@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import struct
 import weakref
+from pathlib import Path
 
 import pytest
 from helpers import machine
 
 import interop
 from interop import _program
-from interop._cuda import images, nvrtc
+from interop._cuda import images, nvcc, nvrtc
 from interop._functions.mdspans import measured, probe_of
 
 RIGHT, LEFT, STRIDE = map(ord, "CFS")
@@ -165,6 +167,20 @@ def test_what_is_measured(compiled, std):
 def test_the_probe_is_no_variable_of_the_kernel(compiled):
     cubin, _ = compiled("ours::f<float, 5>")
     assert images.read_cubin(cubin, ValueError).variables == {}
+
+
+def test_of_a_whole_file_by_nvcc(tmp_path):
+    machine.need_libcu()
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc: it is not on PATH")
+    path, name = tmp_path / "whole.cu", "ours::f<float, 5>"
+    path.write_text(f'#include <cstdio>{SOURCE}int main() {{ std::puts(""); }}')
+    found = interop.kernel(path, name, compiler="nvcc")._parameters
+    probe = probe_of(name, [place for place, p in enumerate(found) if p.kind == "mdspan"])
+    (cubin, _), files = nvcc.compile_file("a test", path, name, [], "sm_90", probe)
+    made = measured(cubin, found, ValueError)
+    assert [(len(value), extents, strides) for value, _, extents, strides in made] == EXPECTED
+    assert all(Path(file).is_file() for file in files)
 
 
 @pytest.mark.parametrize("header", ["cuda/std/complex", "cuda/barrier", "cuda/ptx", "cooperative_groups.h"])

@@ -121,6 +121,7 @@ def test_the_parts_of_an_mdspan_are_where_the_compiler_has_them(play):
         "interop.kernel('f'): x has shape (3, 40000) and strides (40000, 1), which its mdspan counts in signed "
         "integers of 16 bits; accepted: sizes, strides and indices from -32768 to 32767"
     )
+    backwards = beyond.replace("(3, 40000) and strides (40000, 1)", "(3, 5) and strides (-20000, 1)")
     assert play("""
     measured = [(b"\\x11" * 32, 24, [-1, 2], [4, 8]), (b"\\x22" * 8, 0, [-1, -1], [-1, -1])]
     _kernel.measured = lambda image, parameters, refuse: measured
@@ -138,7 +139,9 @@ def test_the_parts_of_an_mdspan_are_where_the_compiler_has_them(play):
     x = interop.empty((3, 40000), "float32")
     said(f, x, y, 7)
     said(lambda *args: interop.explain(f, *args), x, y, 7)
-    """) == ["True", "True", "True (7,)", beyond, beyond]
+    x = interop.empty((3, 20000), "float32")[::-1, :5]         # -2 * 20000 is beyond, and no size or stride is
+    said(f, x, y, 7)
+    """) == ["True", "True", "True (7,)", beyond, beyond, backwards]
 
 
 def test_a_tensor_map_is_made_once_for_an_array(play):

@@ -1,6 +1,8 @@
 // What an mdspan of a kernel's parameters is made of, as its compiler has it: values that differ in one part each, in
 // the image of a variable. interop.kernel appends this to the source, and reads the image of what was compiled.
+#ifdef __CUDACC_RTC__  // nvcc would look for a file of this name
 #line 1 "interop's probe of mdspans"
+#endif
 #include <cuda/std/mdspan>
 
 namespace interop_probe {

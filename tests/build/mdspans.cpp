@@ -57,6 +57,19 @@ NB_MODULE(mdspans, m) {
   m.def("few", &first_and_last<mdspan<const double, dextents<signed char, 2>, layout_stride>>);
   m.def("fixed", &first_and_last<mdspan<const double, extents<size_t, 3, 4>>>);
   m.def("write", &write_in_silence);
+  m.def("offset", [] {  // as other producers have it
+    int values[6] = {0, 1, 2, 3, 4, 5};
+    int64_t shape[] = {2, 2};
+    DLTensor tensor{values, {kDLCPU, 0}, 2, {kDLInt, 32, 1}, shape, nullptr, 2 * sizeof(int)};
+    const auto view = interop::as_mdspan<mdspan<const int, dextents<int, 2>>>(tensor);
+    return 10 * view(0, 0) + view(1, 1);
+  });
+  m.def("of_floats", [] {
+    float values[2] = {};
+    int64_t shape[] = {2};
+    DLTensor tensor{values, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, shape, nullptr, 0};
+    interop::as_mdspan<mdspan<const int, dextents<int, 1>>>(tensor);
+  });
   m.def("owned", [] {
     interop::array<float, interop::Memory::host> x({2, 3});
     const auto view = x.mdspan<mdspan<float, extents<int, 2, 3>>>();

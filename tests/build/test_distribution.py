@@ -26,6 +26,7 @@ def test_distribution_has_stub_marker_and_headers(package):
         "include/interop/array.h",
         "include/interop/call.h",
         "include/interop/function.h",
+        "include/interop/mdspan.h",
         "cmake/interopConfig.cmake",
     ):
         assert (package / name).is_file(), name

@@ -88,6 +88,8 @@ def test_functions_with_python(module, host_library):
         (module.fixed, X[:, :3].copy(), "the size 3 in dimension 1; accepted: 4, its static extent"),
         (module.few, np.zeros((12, 12)), "more elements than the mdspan's type of indices counts"),
         (module.few, np.zeros((1, 200)), "sizes or strides beyond the mdspan's type of indices"),
+        (module.few, np.zeros((2, 200))[::-1, :3], "sizes or strides beyond the mdspan's type of indices"),
+        (module.few, np.zeros((3, 100))[::-1, :3], "more elements than the mdspan's type of indices counts"),
         (module.any, X[0], "mdspans.first_and_last: x is float64 of shape"),
     ):
         with pytest.raises(ValueError, match=match):
@@ -96,6 +98,12 @@ def test_functions_with_python(module, host_library):
         module.right(X.astype("float32"))
     with pytest.raises(Exception, match="which the call was not told of"):
         module.write(np.zeros((2, 2), "float32"))
+
+
+def test_any_dltensor(module):
+    assert module.offset() == 25
+    with pytest.raises(TypeError, match="interop::as_mdspan: the array has elements of another type"):
+        module.of_floats()
 
 
 def test_memory_that_is_owned(module):

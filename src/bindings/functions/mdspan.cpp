@@ -10,22 +10,25 @@
 namespace interop::bindings {
 namespace {
 
-int64_t most_index(const MdspanForm& form) {
-  const int bits = 8 * form.index_bytes - (form.index_signed ? 1 : 0);
-  return bits >= 63 ? std::numeric_limits<int64_t>::max() : (int64_t{1} << bits) - 1;
-}
-
-int64_t least_index(const MdspanForm& form) { return form.index_signed ? -most_index(form) - 1 : 0; }
-
 /// The stride along a dimension of at most one element is never used: where it does not fit, another will do.
 int64_t stride_of(const MdspanForm& form, const DLTensor& tensor, int d) {
   const int64_t stride = tensor.strides[d];
   if (tensor.shape[d] > 1) return stride;
-  return stride > most_index(form) || stride < least_index(form) ? 1 : stride;
+  return stride > form.most_index || stride < form.least_index ? 1 : stride;
 }
 
+/// Little-endian, as CUDA's machines are.
 void put_index(int64_t value, int bytes, unsigned char* at) {
-  std::memcpy(at, &value, static_cast<size_t>(bytes));  // little-endian, as CUDA's machines are
+  switch (bytes) {  // each without a call
+    case 4:
+      std::memcpy(at, &value, 4);
+      break;
+    case 8:
+      std::memcpy(at, &value, 8);
+      break;
+    default:
+      std::memcpy(at, &value, static_cast<size_t>(bytes));
+  }
 }
 
 }  // namespace
@@ -35,6 +38,9 @@ MdspanForm MdspanForm::of(const std::vector<int64_t>& numbers) {
   form.layout = static_cast<char>(numbers.at(0));
   form.index_bytes = static_cast<int>(numbers.at(1));
   form.index_signed = numbers.at(2) != 0;
+  const int bits = 8 * form.index_bytes - (form.index_signed ? 1 : 0);
+  form.most_index = bits >= 63 ? std::numeric_limits<int64_t>::max() : (int64_t{1} << bits) - 1;
+  form.least_index = form.index_signed ? -form.most_index - 1 : 0;
   form.extents.assign(numbers.begin() + 3, numbers.end());
   return form;
 }
@@ -61,17 +67,20 @@ void check_mdspan_form(const MdspanForm& form, const DLTensor& tensor, const cha
 }
 
 void check_mdspan_indices(const MdspanForm& form, const DLTensor& tensor, const char* function, const char* name) {
-  const int64_t most = most_index(form), least = least_index(form);
-  int64_t last = 0;  // no overflow: an array has fewer bytes than an int64_t counts
+  if (form.index_bytes == 8 && form.index_signed) return;
+  const int64_t most = form.most_index, least = form.least_index;
+  int64_t first = 0, last = 0;  // no overflow: an array has fewer bytes than an int64_t counts
   bool fits = true, is_empty = false;
   for (int d = 0; d < tensor.ndim; ++d) {
     const int64_t size = tensor.shape[d];
     const int64_t stride = form.layout == 'S' ? stride_of(form, tensor, d) : 0;
     fits = fits && size <= most && stride <= most && stride >= least;
     is_empty |= size == 0;
-    last += (size > 1 ? size - 1 : 0) * std::max<int64_t>(tensor.strides[d], 0);
+    const int64_t steps = size > 1 ? size - 1 : 0;
+    first += steps * std::min<int64_t>(tensor.strides[d], 0);
+    last += steps * std::max<int64_t>(tensor.strides[d], 0);
   }
-  if (fits && (is_empty || last < most || form.index_bytes == 8)) return;
+  if (fits && (is_empty || form.index_bytes == 8 || (last < most && first >= least))) return;
   throw ValueError(std::string(function) + ": " + name + " has shape " + shape_text(tensor) + " and strides " +
                    shape_text(tensor.strides, tensor.ndim) + ", which its mdspan counts in " +
                    (form.index_signed ? "signed" : "unsigned") + " integers of " +

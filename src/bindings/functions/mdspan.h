@@ -15,7 +15,8 @@ struct MdspanForm {
   char layout = 'C';  // 'C': layout_right, 'F': layout_left, 'S': layout_stride
   int index_bytes = 8;
   bool index_signed = true;
-  std::vector<int64_t> extents;  // -1 for a dynamic one
+  int64_t least_index = 0, most_index = 0;  // of its type, as far as an array has so many
+  std::vector<int64_t> extents;             // -1 for a dynamic one
 
   /// As Python passes it: layout, bytes of an index, is it signed, and the extents.
   static MdspanForm of(const std::vector<int64_t>& numbers);

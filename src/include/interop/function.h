@@ -63,8 +63,9 @@ class Run {
     }
     return view;
   }
-  /// An array that is declared as an mdspan, or as a view: see <interop/mdspan.h>. Throws ValueError for another one
-  /// than the declaration says.
+  /// An array that is declared as an mdspan, or as a view: see <interop/mdspan.h>. Throws TypeError for elements of
+  /// another type, and ValueError for another form. Where the elements are `const` in the declaration alone, the array
+  /// is not to be written to.
   template <class Mdspan>
   Mdspan mdspan(int i) const {
     return as_mdspan<Mdspan>(tensor(i), "parameter " + std::to_string(i));

@@ -26,6 +26,20 @@ struct TakesStrides<Mapping, std::void_t<decltype(Mapping(std::declval<const typ
                                                           std::declval<const Mapping&>().strides()))>>
     : std::true_type {};
 
+/// Is it the dtype of the elements? Of types that are no numbers to C++, such as `__half`, the size is all that is
+/// known.
+template <class Element>
+bool is_dtype_of(DLDataType dtype) {
+  using Plain = std::remove_const_t<Element>;
+  if (dtype.bits * dtype.lanes != 8 * sizeof(Element)) return false;
+  if (!std::is_arithmetic_v<Plain> || std::is_same_v<Plain, char>) return true;
+  const auto code = std::is_same_v<Plain, bool>       ? kDLBool
+                    : std::is_floating_point_v<Plain> ? kDLFloat
+                    : std::is_signed_v<Plain>         ? kDLInt
+                                                      : kDLUInt;
+  return dtype.code == code && dtype.lanes == 1;
+}
+
 template <class Mdspan, std::size_t... d>
 Mdspan as_mdspan(const DLTensor& tensor, const std::string& name, std::index_sequence<d...>) {
   using Index = typename Mdspan::index_type;
@@ -40,11 +54,12 @@ Mdspan as_mdspan(const DLTensor& tensor, const std::string& name, std::index_seq
     strides[i] = i == kRank - 1 ? 1 : strides[i + 1] * shape[i + 1];
   }
   const auto fits = [](int64_t x) {
-    return std::is_signed_v<Index> ? x <= static_cast<int64_t>(std::numeric_limits<Index>::max())
-                                   : x >= 0 && static_cast<uint64_t>(x) <= std::numeric_limits<Index>::max();
+    using Limits = std::numeric_limits<Index>;
+    if (!std::is_signed_v<Index>) return x >= 0 && static_cast<uint64_t>(x) <= Limits::max();
+    return x >= static_cast<int64_t>(Limits::min()) && x <= static_cast<int64_t>(Limits::max());
   };
-  if (tensor.dtype.bits * tensor.dtype.lanes != 8 * sizeof(Element)) refuse("has elements of another size");
-  int64_t last = 0;
+  if (!is_dtype_of<Element>(tensor.dtype)) throw TypeError(name + " has elements of another type");
+  int64_t first = 0, last = 0;
   bool is_empty = false;
   for (int32_t i = 0; i < kRank; ++i) {
     const auto extent = Extents::static_extent(static_cast<typename Extents::rank_type>(i));
@@ -55,12 +70,13 @@ Mdspan as_mdspan(const DLTensor& tensor, const std::string& name, std::index_seq
     }
     if (shape[i] <= 1 && !fits(strides[i])) strides[i] = 1;  // which nothing is multiplied by
     is_empty |= shape[i] == 0;
-    last += (shape[i] > 1 ? shape[i] - 1 : 0) * (strides[i] > 0 ? strides[i] : 0);
+    (strides[i] > 0 ? last : first) += (shape[i] > 1 ? shape[i] - 1 : 0) * strides[i];
     if (!fits(shape[i]) || !fits(strides[i])) refuse("has sizes or strides beyond the mdspan's type of indices");
   }
-  if (!is_empty && !fits(last + 1)) refuse("has more elements than the mdspan's type of indices counts");
+  if (!is_empty && !(fits(first) && fits(last + 1)))
+    refuse("has more elements than the mdspan's type of indices counts");
   const Extents extents(static_cast<Index>(shape[d])...);
-  auto* const data = static_cast<Element*>(tensor.data);
+  auto* const data = reinterpret_cast<Element*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
   if constexpr (TakesStrides<Mapping>::value) {
     auto given = Mapping().strides();
     for (int32_t i = 0; i < kRank; ++i) given[static_cast<std::size_t>(i)] = static_cast<Index>(strides[i]);
@@ -81,10 +97,10 @@ Mdspan as_mdspan(const DLTensor& tensor, const std::string& name, std::index_seq
 
 }  // namespace detail
 
-/// The array as an mdspan, valid as long as its memory. Throws ValueError for elements of another size, another number
-/// of dimensions, sizes that are not the static extents, strides that are not the layout's, and for more than the type
-/// of its indices counts; `name` is what the message calls the array. Whether the array may be written to, and where
-/// its memory is, its owner knows.
+/// The array as an mdspan, valid as long as its memory. Throws TypeError for another dtype, as far as the type of the
+/// elements says it, and ValueError for another number of dimensions, sizes that are not the static extents, strides
+/// that are not the layout's, and for more than the type of its indices counts; `name` is what the message calls the
+/// array. Whether the array may be written to, and where its memory is, its owner knows.
 template <class Mdspan>
 Mdspan as_mdspan(const DLTensor& tensor, const std::string& name = "interop::as_mdspan: the array") {
   static_assert(Mdspan::rank() >= 1, "an mdspan of at least one dimension");

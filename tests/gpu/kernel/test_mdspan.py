@@ -125,6 +125,9 @@ def test_indices_count_the_array(cupy):
     x = cupy.ones((4, 4), "float32")[::-1]
     with pytest.raises(ValueError, match=r"strides \(-4, 1\).* unsigned integers of 32 bits; accepted: .*from 0 to"):
         kernel_of("strided", index="unsigned")(x, x.copy(), 7)
+    x = cupy.ones((3, 20000), "float32")[::-1, :5]  # -2 * 20000
+    with pytest.raises(ValueError, match=r"strides \(-20000, 1\).*signed integers of 16 bits"):
+        kernel_of("strided", index="short")(x, x.copy(), 7)
     empty = cupy.zeros((0, 3), "float32")
     short(empty, empty.copy(), 7)
 

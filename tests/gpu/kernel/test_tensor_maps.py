@@ -201,19 +201,37 @@ def test_arrays_that_move(cupy):
         del x
 
 
-def test_on_two_streams(torch):
-    """The arrays of one stream, written there late, are waited for on the other."""
+def test_a_given_stream_waits(torch):
+    """What is written late on torch's current stream is read on another one."""
     made = copy_of().returning(y="x")
-    side = torch.cuda.Stream()
+    made(torch.zeros(64, 64, device="cuda"))  # once all is loaded
+    side, other = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.stream(side):
         x = torch.zeros(64, 64, device="cuda")
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(100_000_000)
         x.fill_(3)
-        y = made(x)
-    with torch.cuda.stream(side):
+        y = made(x, stream=other)
+    with torch.cuda.stream(other):
         assert (y == 3).all()
-    z = made(torch.full((64, 64), 4.0, device="cuda"))
-    assert (z == 4).all()
+
+
+def test_arrays_of_two_libraries_are_ordered_both_ways(torch, cupy):
+    """CuPy's stream stores to a tensor behind what torch's has queued, and torch reads it behind the store."""
+    made = copy_of()
+    x, y = cupy.full((64, 64), 5, "float32"), torch.zeros(64, 64, device="cuda")
+    made(x, y)  # once all is loaded
+    cupy.cuda.Device().synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()), cupy.cuda.Stream(non_blocking=True):
+        torch.cuda._sleep(100_000_000)
+        y.fill_(3)
+        made(x, y)
+        assert (y == 5).all()
+
+
+def test_stores_to_a_broadcast_dimension(cupy):
+    x = cupy.zeros((16, 32), "float32")
+    with pytest.raises(ValueError, match=r"y has strides \(0, 1\).*: strides above 0, as the kernel writes by it"):
+        copy_of()(x, cupy.lib.stride_tricks.as_strided(x, (16, 32), (0, 4)))
 
 
 def test_what_is_written_is_waited_for(torch, cupy):
