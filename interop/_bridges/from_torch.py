@@ -44,7 +44,7 @@ class FromTorch:
             if isinstance(x, jax.Array | np.ndarray):
                 check_width(self.label, name, str(x.dtype))
                 names.append(name)
-                arrays.append(jax.numpy.asarray(x))
+                arrays.append(x if isinstance(x, jax.Array) else jax.numpy.asarray(x))
                 kinds.append(_ARRAY)
             else:
                 kinds.append(static(self.label, name, x, "jax.Array, numpy.ndarray"))

@@ -57,7 +57,7 @@ class Program:
         with torch.inference_mode(False), torch.no_grad():  # tensors of that mode count no writes
             tensors = self._tensors(arrays)
             made = self._run(tensors)
-            return self._arrays(tensors, made, [isinstance(x, torch.nn.Parameter) for x in made])
+            return self._arrays(tensors, made)
 
     def record(self, arrays: Sequence[Any], wanted: tuple[int, ...]) -> tuple[list[Any], Any]:
         """See `Foreign`."""
@@ -65,7 +65,7 @@ class Program:
             tensors = self._tensors(arrays)
             inputs = [x.requires_grad_() if place in wanted else x for place, x in enumerate(tensors)]
             made = self._run(inputs)
-        return self._arrays(tensors, made, [x.is_leaf for x in made]), _Tape(self.label, inputs, made)
+        return self._arrays(tensors, made), _Tape(self.label, inputs, made)
 
     def traced(self, arrays: Sequence[Any], kinds: Sequence[Any]) -> Sequence[Any]:
         """See `Foreign`."""
@@ -99,16 +99,14 @@ class Program:
                 )
         return made
 
-    def _arrays(self, tensors: _Tensors, made: _Tensors, kept: Sequence[bool]) -> list[Any]:
-        """Return the results as arrays, of memory of their own: that of JAX's does not change, and is donated.
-
-        `kept`: may the function keep the memory, as a module does that of its parameters?
-        """
+    def _arrays(self, tensors: _Tensors, made: _Tensors) -> list[Any]:
+        """Return the results as arrays, of memory of their own: that of JAX's does not change, and is donated."""
         taken = {_storage(x) for x in tensors}
         arrays = []
-        for x, is_kept in zip(made, kept, strict=True):
+        for x in made:
             own = compact(x.detach())
-            if _storage(own) in taken or (is_kept and _storage(own) == _storage(x)):
+            is_parameter = x.is_leaf and x.requires_grad  # whose memory its module keeps
+            if _storage(own) in taken or (is_parameter and _storage(own) == _storage(x)):
                 own = own.clone()
             taken.add(_storage(own))
             arrays.append(to_jax(self.label, "the result", own))
@@ -209,7 +207,7 @@ def _storage(x: torch.Tensor) -> int:
     return int(x.untyped_storage()._cdata)
 
 
-def plain(x: Any) -> Any:
+def _plain(x: Any) -> Any:
     """Return a result with tuples in the place of those that torch makes in C, which JAX takes for values."""
 
     def is_structure(y: Any) -> bool:
@@ -232,7 +230,7 @@ class Function(Program):
     def run(self, *tensors: torch.Tensor) -> _Tensors:
         """Return the results."""
         leaves: list[Any]
-        leaves, self.tree = jax.tree.flatten(plain(self.function(*tensors)))
+        leaves, self.tree = jax.tree.flatten(_plain(self.function(*tensors)))
         for x in leaves:
             if not isinstance(x, torch.Tensor):
                 raise TypeError(
