@@ -6,7 +6,10 @@ imaginary part of one, which is not torch's.
 
 from __future__ import annotations
 
+import copy
 import functools
+import itertools
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -103,10 +106,11 @@ class Program:
         """Return the results as arrays, of memory of their own: that of JAX's does not change, and is donated."""
         taken = {_storage(x) for x in tensors}
         arrays = []
-        for x in made:
+        owners = [_owners(made, place) for place in range(len(made))]
+        for x, counts in zip(made, owners, strict=True):
+            is_shared = x._base is not None or counts != _OWNERS
             own = compact(x.detach())
-            is_parameter = x.is_leaf and x.requires_grad  # whose memory its module keeps
-            if _storage(own) in taken or (is_parameter and _storage(own) == _storage(x)):
+            if (is_shared and _storage(own) == _storage(x)) or _storage(own) in taken:
                 own = own.clone()
             taken.add(_storage(own))
             arrays.append(to_jax(self.label, "the result", own))
@@ -203,8 +207,16 @@ def _conj(x: torch.Tensor) -> torch.Tensor:
     return x.conj() if x.is_complex() else x
 
 
+def _owners(tensors: Sequence[torch.Tensor], place: int) -> tuple[int, int]:
+    """Count the references to a tensor, and to its memory: a module may keep it, and autograd what it has recorded."""
+    return sys.getrefcount(tensors[place]), torch._C._storage_Use_Count(_storage(tensors[place]))
+
+
 def _storage(x: torch.Tensor) -> int:
     return int(x.untyped_storage()._cdata)
+
+
+_OWNERS = _owners([torch.empty(1)], 0)  # of a tensor that nobody else has
 
 
 def _plain(x: Any) -> Any:
@@ -220,17 +232,25 @@ class Function(Program):
     """A function of the user's."""
 
     def __init__(
-        self, label: str, names: Sequence[str], by_xla: Callable[..., Any], function: Callable[..., Any]
+        self,
+        label: str,
+        names: Sequence[str],
+        by_xla: Callable[..., Any],
+        function: Callable[..., Any],
+        call: Callable[..., Any],
     ) -> None:
-        """Take a function of tensors that returns a pytree of these."""
+        """Take the function, and what calls it: `call(function, *tensors)` returns a pytree of tensors."""
         super().__init__(label, names, by_xla)
-        self.function = function
-        self.tree: Any = None  # of the newest result: it is the same in all calls of one signature
+        self.function, self.call = function, call
+        self.tree: Any = None  # of the result, once it has run: of the same shapes it is the same
 
     def run(self, *tensors: torch.Tensor) -> _Tensors:
         """Return the results."""
+        return self._run_as(self.function, tensors)
+
+    def _run_as(self, function: Callable[..., Any], tensors: _Tensors) -> _Tensors:
         leaves: list[Any]
-        leaves, self.tree = jax.tree.flatten(_plain(self.function(*tensors)))
+        leaves, self.tree = jax.tree.flatten(_plain(self.call(function, *tensors)))
         for x in leaves:
             if not isinstance(x, torch.Tensor):
                 raise TypeError(
@@ -260,8 +280,13 @@ class Function(Program):
     def _without_memory(self, given: Sequence[Any], device: str) -> _Tensors:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            return self.run(*(torch.empty(x.shape, dtype=getattr(torch, str(x.dtype)), device=device) for x in given))
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+            function = self.function
+            if isinstance(function, torch.nn.Module):  # which may count its calls, and keep what it makes in them
+                own = itertools.chain(function.parameters(), function.buffers())
+                function = copy.deepcopy(function, {id(x): mode.from_tensor(x) for x in own})
+            kinds = [(x.shape, getattr(torch, str(x.dtype))) for x in given]
+            return self._run_as(function, [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in kinds])
 
     def mapped(self, flags: tuple[bool, ...], size: int) -> Program:
         """See `Foreign`."""
