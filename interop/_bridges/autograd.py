@@ -166,6 +166,7 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
             left = iter(saved[ctx.count + len(read) :])
             own = [to_jax(call.label, "a residual", next(left)) if x is None else x for x in ctx.others]
             known: dict[tuple[str, int], Any] = {("kept", k): x for k, x in enumerate(own)}
+            known |= {("constant", k): x for k, x in enumerate(kept.constants)}
             for where, place in kept.used:
                 if where == "input":
                     known[where, place] = to_jax(call.label, call.names[place], inputs[place])
