@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,19 +204,32 @@ def test_tracing_leaves_a_module_as_it_is(jax, jnp, torch):
         def __init__(self):
             super().__init__()
             self.norm, self.table = torch.nn.BatchNorm1d(3), None
+            self.again, self.lock = self.norm, threading.Lock()  # which has no copy
+            self.kept = self.norm.weight * 2
 
         def forward(self, x):
             if self.table is None:
                 self.table = torch.arange(3.0)
-            return self.norm(x) + self.table
+            with self.lock:
+                return self.again(x) + self.table
 
     module, x = Table(), jnp.arange(6, dtype="float32").reshape(2, 3)
-    program = jax.jit(interop.bridge(module, to="jax"))
-    made = jax.block_until_ready(program(x))
+    call = interop.bridge(module, to="jax")
+    jax.make_jaxpr(call)(x)
+    assert module.table is None
+    assert module.norm.num_batches_tracked == 0
+    made = jax.block_until_ready(jax.jit(call)(x))
     assert type(module.table) is torch.Tensor
     assert module.norm.num_batches_tracked == 1
     module.norm.reset_running_stats()
     np.testing.assert_allclose(made, module(torch.arange(6.0).reshape(2, 3)).detach(), rtol=1e-5)
+
+
+def test_a_program_without_arrays_is_refused(jax, torch):
+    call = interop.bridge(torch.ones, to="jax")
+    assert call(3).tolist() == [1, 1, 1]
+    with pytest.raises(TypeError, match=r"^interop.bridge\(ones\): no argument is an array"):
+        jax.jit(lambda: call(3))()
 
 
 # ---- what is refused ----

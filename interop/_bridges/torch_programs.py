@@ -6,9 +6,7 @@ imaginary part of one, which is not torch's.
 
 from __future__ import annotations
 
-import copy
 import functools
-import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from interop._arguments import type_name
 from interop._bridges.arrays import check_width, to_jax, to_torch
+from interop._bridges.without_memory import results_of
 from interop.torch._operator_function import compact
 from interop.torch._tensors import name_of
 
@@ -72,6 +71,10 @@ class Program:
 
     def traced(self, arrays: Sequence[Any], kinds: Sequence[Any]) -> Sequence[Any]:
         """See `Foreign`."""
+        if not arrays:
+            raise TypeError(
+                f"{self.label}: no argument is an array, so none says where a program calls it; accepted: one array"
+            )
         made: Sequence[Any] = self._by_xla(self._in_xla, arrays, kinds)
         return made
 
@@ -259,34 +262,16 @@ class Function(Program):
         return leaves
 
     def kinds(self, given: Sequence[Any]) -> list[Any]:
-        """Return what the function returns of tensors that have no memory, on a device where it takes such."""
-        is_on_gpu = torch.cuda.is_available() and jax.default_backend() == "gpu"
-        first: Exception | None = None
-        for device in ("cuda", "cpu") if is_on_gpu else ("cpu",):
-            try:
-                made = self._without_memory(given, device)
-                break
-            except Exception as error:
-                first = first or error
-        else:
-            raise NotImplementedError(
-                f"{self.label}: what it returns inside jax.jit is found by a call with tensors that have no memory, "
-                f"and that raised {type(first).__name__}: {first}; accepted: operations that torch can trace"
-            ) from first
+        """Return what the function returns of tensors that have no memory."""
+
+        def run(function: Callable[..., Any], tensors: _Tensors) -> _Tensors:
+            with torch.no_grad():
+                return self._run_as(function, tensors)
+
+        made = results_of(self.label, self.function, given, run)
         for x in made:
             check_width(self.label, "the result", name_of(x.dtype))
         return [jax.ShapeDtypeStruct(tuple(x.shape), name_of(x.dtype)) for x in made]
-
-    def _without_memory(self, given: Sequence[Any], device: str) -> _Tensors:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-            function = self.function
-            if isinstance(function, torch.nn.Module):  # which may count its calls, and keep what it makes in them
-                own = itertools.chain(function.parameters(), function.buffers())
-                function = copy.deepcopy(function, {id(x): mode.from_tensor(x) for x in own})
-            kinds = [(x.shape, getattr(torch, str(x.dtype))) for x in given]
-            return self._run_as(function, [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in kinds])
 
     def mapped(self, flags: tuple[bool, ...], size: int) -> Program:
         """See `Foreign`."""
