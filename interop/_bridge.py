@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from interop._adapt import adapt, qualified_name
 from interop._arguments import named, shown, type_name
-from interop._functions.callables import name_of, runs_later
+from interop._functions.callables import inner, name_of, runs_later
 from interop._traced import traced_by
 
 __all__ = ["Bridge", "bridge"]
@@ -73,7 +73,7 @@ def bridge(function: Callable[..., Any], /, *, to: Literal["torch", "jax"]) -> B
     """
     if not callable(function):
         raise TypeError(f"{_FUNCTION}: function is {type_name(function)}; accepted: a callable")
-    if runs_later(function):
+    if runs_later(inner(function)):
         raise TypeError(
             f"{_FUNCTION}: function is {name_of(function)}, a generator or async function, which runs after the call; "
             "accepted: one that does its work in the call"

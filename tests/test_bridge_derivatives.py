@@ -154,6 +154,16 @@ def test_a_result_that_is_kept_for_the_gradient_is_not_kept_twice(torch, jnp):
     assert saved == [x.data_ptr(), made.data_ptr()]
 
 
+def test_what_the_function_closes_over_is_not_kept_for_each_call(torch, jnp):
+    weights, saved = jnp.full((64, 64), 0.5, "float32"), []
+    x = torch.ones(64, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda y: saved.append(y.shape) or y, lambda y: y):
+        made = interop.bridge(lambda x: jnp.sin(x @ weights), to="torch")(x)
+    assert (64, 64) not in saved
+    made.sum().backward()
+    assert torch.allclose(x.grad, torch.full((64,), 32 * torch.cos(torch.tensor(32.0)).item()))
+
+
 def test_saved_tensors_can_be_moved_by_hooks(torch, jnp):
     x = torch.linspace(0, 1, 5).requires_grad_()
     with torch.autograd.graph.save_on_cpu():

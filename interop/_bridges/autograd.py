@@ -35,7 +35,7 @@ class Call:
             return Transformed.apply(self, *tensors)  # type: ignore[no-any-return]
         if (torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)) or any(map(has_tangent, tensors)):
             return Recorded.apply(self, *tensors)  # type: ignore[no-any-return]
-        return self.run(tensors)[0]
+        return self.run(tensors)
 
     def derived(self, program: Program, names: Sequence[str]) -> Call:
         """Return the call of another program, in the same setting."""
@@ -43,12 +43,12 @@ class Call:
         call.setting = self.setting
         return call
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], Any]:
-        """Compute: the results, and the arrays of the inputs."""
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Compute."""
         arrays = self.arrays(tensors)
         with self.setting.again():
             result = self.program.run(self.others, *arrays)
-        return self.results(result), arrays
+        return self.results(result)
 
     def record(
         self, tensors: Sequence[torch.Tensor], wanted: tuple[int, ...]
@@ -134,7 +134,7 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
         """Compute. Results and residuals that JAX keeps are saved as tensors, so that torch frees and offloads them."""
         wanted = _wanted(ctx)
         if not wanted:  # there are tangents alone
-            results, _ = call.run(inputs)
+            results = call.run(inputs)
             ctx.save_for_forward(*inputs)
         else:
             results, ctx.kept, residuals = call.record(inputs, wanted)
@@ -166,6 +166,7 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
             left = iter(saved[ctx.count + len(read) :])
             own = [to_jax(call.label, "a residual", next(left)) if x is None else x for x in ctx.others]
             known: dict[tuple[str, int], Any] = {("kept", k): x for k, x in enumerate(own)}
+            known |= {("constant", k): x for k, x in enumerate(kept.constants)}
             for where, place in kept.used:
                 if where == "input":
                     known[where, place] = to_jax(call.label, call.names[place], inputs[place])
@@ -193,7 +194,7 @@ class Transformed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(call: Call, *inputs: torch.Tensor) -> Any:
         """Compute."""
-        return call.run(inputs)[0]
+        return call.run(inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -22,11 +22,11 @@ _ARRAY = object()  # what stands where in a key
 
 
 class FromTorch:
-    """What calls a function of torch with JAX's arrays. Each structure of arguments has a program; 256 are kept."""
+    """What calls a function of torch with JAX's arrays. Each structure and shapes of arguments have a program."""
 
     def __init__(self, label: str, function: Callable[..., Any], by_xla: Callable[..., Any]) -> None:
         self.label, self.function, self._by_xla = label, function, by_xla
-        self._program = functools.lru_cache(256)(self._program_of)
+        self._program = functools.lru_cache(1024)(self._program_of)
         self._names = Names(function).of
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -44,22 +44,22 @@ class FromTorch:
             if isinstance(x, jax.Array | np.ndarray):
                 check_width(self.label, name, str(x.dtype))
                 names.append(name)
-                arrays.append(jax.numpy.asarray(x))
+                arrays.append(x if isinstance(x, jax.Array) else jax.numpy.asarray(x))
                 kinds.append(_ARRAY)
             else:
                 kinds.append(static(self.label, name, x, "jax.Array, numpy.ndarray"))
-        return self._program(tree, tuple(kinds), tuple(names)), arrays
+        # Of other shapes the result may have another structure.
+        shapes = tuple((tuple(x.shape), str(x.dtype)) for x in arrays)
+        return self._program(tree, tuple(kinds), tuple(names), shapes), arrays
 
-    def _program_of(self, tree: Any, kinds: tuple[Any, ...], names: tuple[str, ...]) -> Function:
-        function = self.function
-
-        def called(*tensors: torch.Tensor) -> Any:
+    def _program_of(self, tree: Any, kinds: tuple[Any, ...], names: tuple[str, ...], _: Any) -> Function:
+        def call(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
             given = iter(tensors)
             leaves = [next(given) if kind is _ARRAY else kind.value for kind in kinds]
             args, kwargs = jax.tree.unflatten(tree, leaves)
             return function(*args, **kwargs)
 
-        return Function(self.label, names, self._by_xla, called)
+        return Function(self.label, names, self._by_xla, self.function, call)
 
     # ---- for `interop.explain` ----
 

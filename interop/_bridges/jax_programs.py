@@ -123,15 +123,17 @@ class Program:
             known = {id(x): ("input", place) for place, x in enumerate(inputs)}
             known |= {id(x): ("result", place) for place, x in enumerate(results)}
             arrays: list[Any] = []
+            constants: list[Any] = []  # such as an array that the function closes over
             sources = []
             for x in residuals:
                 if id(x) not in known:
-                    known[id(x)] = ("kept", len(arrays))
-                    arrays.append(x)
+                    where, these = ("kept", arrays) if isinstance(x, jax.core.Tracer) else ("constant", constants)
+                    known[id(x)] = (where, len(these))
+                    these.append(x)
                 sources.append(known[id(x)])
             kinds = [(tuple(x.shape), x.dtype) for x in floats]
             places = [place for place, x in enumerate(results) if _is_inexact(x)]
-            kept = Kept(structure, tuple(sources), dict(zip(places, kinds, strict=True)))
+            kept = Kept(structure, tuple(sources), constants, dict(zip(places, kinds, strict=True)))
             return jax.tree.unflatten(tree, results), jax.tree_util.Partial(kept, *arrays)
 
         compiled: Callable[..., tuple[Any, Any]] = self._once((recording.__name__, wanted), lambda: jax.jit(recording))
@@ -141,9 +143,11 @@ class Program:
 class Kept:
     """How the gradients of one traced call are computed: it is the same object for each call of these shapes."""
 
-    def __init__(self, structure: Any, sources: tuple[tuple[str, int], ...], kinds: dict[int, Any]) -> None:
-        #: `sources`: of each residual, whether it is an "input", a "result" or "kept", and its place among these.
-        self.structure, self.sources, self.kinds = structure, sources, kinds
+    def __init__(
+        self, structure: Any, sources: tuple[tuple[str, int], ...], constants: list[Any], kinds: dict[int, Any]
+    ) -> None:
+        #: `sources`: of each residual, whether it is an "input", a "result", "constant" or "kept", and its place there.
+        self.structure, self.sources, self.constants, self.kinds = structure, sources, constants, kinds
         self.used = frozenset(sources)
 
     def __call__(self) -> None:

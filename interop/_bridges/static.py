@@ -28,7 +28,7 @@ def static(label: str, name: str, x: Any, accepted: str) -> Static:
 
 
 class Static:
-    """A value that is part of a key: equal to one of its type and value alone, so that 1, 1.0 and True are three."""
+    """A value that is part of a key: equal to those of its type that it equals, so that 1, 1.0 and True are three."""
 
     __slots__ = ("_key", "value")
 

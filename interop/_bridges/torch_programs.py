@@ -7,6 +7,7 @@ imaginary part of one, which is not torch's.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from interop._arguments import type_name
 from interop._bridges.arrays import check_width, to_jax, to_torch
+from interop._bridges.without_memory import results_of
 from interop.torch._operator_function import compact
 from interop.torch._tensors import name_of
 
@@ -57,7 +59,7 @@ class Program:
         with torch.inference_mode(False), torch.no_grad():  # tensors of that mode count no writes
             tensors = self._tensors(arrays)
             made = self._run(tensors)
-            return self._arrays(tensors, made, [isinstance(x, torch.nn.Parameter) for x in made])
+            return self._arrays(tensors, made)
 
     def record(self, arrays: Sequence[Any], wanted: tuple[int, ...]) -> tuple[list[Any], Any]:
         """See `Foreign`."""
@@ -65,10 +67,14 @@ class Program:
             tensors = self._tensors(arrays)
             inputs = [x.requires_grad_() if place in wanted else x for place, x in enumerate(tensors)]
             made = self._run(inputs)
-        return self._arrays(tensors, made, [x.is_leaf for x in made]), _Tape(self.label, inputs, made)
+        return self._arrays(tensors, made), _Tape(self.label, inputs, made)
 
     def traced(self, arrays: Sequence[Any], kinds: Sequence[Any]) -> Sequence[Any]:
         """See `Foreign`."""
+        if not arrays:
+            raise TypeError(
+                f"{self.label}: no argument is an array, so none says where a program calls it; accepted: one array"
+            )
         made: Sequence[Any] = self._by_xla(self._in_xla, arrays, kinds)
         return made
 
@@ -99,16 +105,15 @@ class Program:
                 )
         return made
 
-    def _arrays(self, tensors: _Tensors, made: _Tensors, kept: Sequence[bool]) -> list[Any]:
-        """Return the results as arrays, of memory of their own: that of JAX's does not change, and is donated.
-
-        `kept`: may the function keep the memory, as a module does that of its parameters?
-        """
+    def _arrays(self, tensors: _Tensors, made: _Tensors) -> list[Any]:
+        """Return the results as arrays, of memory of their own: that of JAX's does not change, and is donated."""
         taken = {_storage(x) for x in tensors}
         arrays = []
-        for x, is_kept in zip(made, kept, strict=True):
+        owners = [_owners(made, place) for place in range(len(made))]
+        for x, counts in zip(made, owners, strict=True):
+            is_shared = x._base is not None or counts != _OWNERS
             own = compact(x.detach())
-            if _storage(own) in taken or (is_kept and _storage(own) == _storage(x)):
+            if (is_shared and _storage(own) == _storage(x)) or _storage(own) in taken:
                 own = own.clone()
             taken.add(_storage(own))
             arrays.append(to_jax(self.label, "the result", own))
@@ -205,11 +210,19 @@ def _conj(x: torch.Tensor) -> torch.Tensor:
     return x.conj() if x.is_complex() else x
 
 
+def _owners(tensors: Sequence[torch.Tensor], place: int) -> tuple[int, int]:
+    """Count the references to a tensor, and to its memory: a module may keep it, and autograd what it has recorded."""
+    return sys.getrefcount(tensors[place]), torch._C._storage_Use_Count(_storage(tensors[place]))
+
+
 def _storage(x: torch.Tensor) -> int:
     return int(x.untyped_storage()._cdata)
 
 
-def plain(x: Any) -> Any:
+_OWNERS = _owners([torch.empty(1)], 0)  # of a tensor that nobody else has
+
+
+def _plain(x: Any) -> Any:
     """Return a result with tuples in the place of those that torch makes in C, which JAX takes for values."""
 
     def is_structure(y: Any) -> bool:
@@ -222,17 +235,25 @@ class Function(Program):
     """A function of the user's."""
 
     def __init__(
-        self, label: str, names: Sequence[str], by_xla: Callable[..., Any], function: Callable[..., Any]
+        self,
+        label: str,
+        names: Sequence[str],
+        by_xla: Callable[..., Any],
+        function: Callable[..., Any],
+        call: Callable[..., Any],
     ) -> None:
-        """Take a function of tensors that returns a pytree of these."""
+        """Take the function, and what calls it: `call(function, *tensors)` returns a pytree of tensors."""
         super().__init__(label, names, by_xla)
-        self.function = function
-        self.tree: Any = None  # of the newest result: it is the same in all calls of one signature
+        self.function, self.call = function, call
+        self.tree: Any = None  # of the result, once it has run: of the same shapes it is the same
 
     def run(self, *tensors: torch.Tensor) -> _Tensors:
         """Return the results."""
+        return self._run_as(self.function, tensors)
+
+    def _run_as(self, function: Callable[..., Any], tensors: _Tensors) -> _Tensors:
         leaves: list[Any]
-        leaves, self.tree = jax.tree.flatten(plain(self.function(*tensors)))
+        leaves, self.tree = jax.tree.flatten(_plain(self.call(function, *tensors)))
         for x in leaves:
             if not isinstance(x, torch.Tensor):
                 raise TypeError(
@@ -241,29 +262,16 @@ class Function(Program):
         return leaves
 
     def kinds(self, given: Sequence[Any]) -> list[Any]:
-        """Return what the function returns of tensors that have no memory, on a device where it takes such."""
-        is_on_gpu = torch.cuda.is_available() and jax.default_backend() == "gpu"
-        first: Exception | None = None
-        for device in ("cuda", "cpu") if is_on_gpu else ("cpu",):
-            try:
-                made = self._without_memory(given, device)
-                break
-            except Exception as error:
-                first = first or error
-        else:
-            raise NotImplementedError(
-                f"{self.label}: what it returns inside jax.jit is found by a call with tensors that have no memory, "
-                f"and that raised {type(first).__name__}: {first}; accepted: operations that torch can trace"
-            ) from first
+        """Return what the function returns of tensors that have no memory."""
+
+        def run(function: Callable[..., Any], tensors: _Tensors) -> _Tensors:
+            with torch.no_grad():
+                return self._run_as(function, tensors)
+
+        made = results_of(self.label, self.function, given, run)
         for x in made:
             check_width(self.label, "the result", name_of(x.dtype))
         return [jax.ShapeDtypeStruct(tuple(x.shape), name_of(x.dtype)) for x in made]
-
-    def _without_memory(self, given: Sequence[Any], device: str) -> _Tensors:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            return self.run(*(torch.empty(x.shape, dtype=getattr(torch, str(x.dtype)), device=device) for x in given))
 
     def mapped(self, flags: tuple[bool, ...], size: int) -> Program:
         """See `Foreign`."""

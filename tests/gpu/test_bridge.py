@@ -319,6 +319,24 @@ def test_gradients_of_torch_in_jax_are_in_order(side, jax, torch):
     assert np.allclose(np.asarray(h), 10)
 
 
+def test_a_gradient_outlives_the_donation_of_what_it_is_of(jax, torch):
+    """Its arguments, which torch's record reads, and its result."""
+    x = jax.numpy.full(1 << 16, 0.5)
+    made, pull = jax.vjp(interop.bridge(torch.sin, to="jax"), x)
+    again, pull_exp = jax.vjp(interop.bridge(torch.exp, to="jax"), x)
+    overwrite = jax.jit(lambda x: x * 0 - 5, donate_argnums=0)
+    jax.block_until_ready([overwrite(y) for y in (made, again, x)])
+    ones = jax.numpy.ones(1 << 16)
+    np.testing.assert_allclose(np.asarray(pull(ones)[0]), np.cos(0.5), rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(pull_exp(ones)[0]), np.exp(0.5), rtol=1e-6)
+
+
+def test_modules_on_the_host_where_jax_has_a_gpu(jax, torch):
+    call = interop.bridge(torch.nn.Linear(2, 3), to="jax")
+    with jax.default_device(jax.devices("cpu")[0]):
+        assert jax.jit(call)(jax.numpy.ones((4, 2))).shape == (4, 3)
+
+
 def test_what_torch_records_for_jax_is_freed(jax, torch):
     call = interop.bridge(lambda x: torch.sin(torch.sin(x)), to="jax")
     x = jax.numpy.ones(1 << 20)
