@@ -11,17 +11,24 @@ import numpy as np
 
 from interop import _core
 from interop._core import Array
-from interop._libraries.base import CPU, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
+from interop._libraries.base import CPU, CUDA, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
 
 __all__ = ["LIBRARY", "check_special", "in_own_mode", "is_wide", "jax_array", "jax_has_cuda", "keeping"]
+
+_ALIGNMENT = 16  # of what XLA takes on a GPU
 
 
 def _take(jax: Any, array: Array, stream: int | None) -> Any:
     if not _is_compact(array):
         remedy = "copy it first, with interop.copy(x)"
         refuse_layout("JAX", "has compact arrays only", array, remedy)
+    device = host_or_gpu(array)
+    if device[0] == CUDA and 0 not in array.shape and _core.address_of(array) % _ALIGNMENT:
+        # JAX would take it, and each of its programs refuse it.
+        remedy = "copy it first, with interop.copy(x)"
+        refuse_layout("JAX", f"has device memory at multiples of {_ALIGNMENT} bytes only", array, remedy)
     # JAX's own stream: it orders its arrays itself.
-    export = _core.Export(array, host_or_gpu(array), to_immutable=True)
+    export = _core.Export(array, device, to_immutable=True)
 
     def importer() -> Any:
         with _x64(jax):

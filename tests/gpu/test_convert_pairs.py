@@ -62,6 +62,14 @@ def test_gaps_are_not_for_jax(torch, jax):
     assert np.array_equal(np.asarray(interop.convert(transposed, "jax")), transposed.cpu().numpy())
 
 
+def test_addresses_that_xla_does_not_take_are_not_for_jax(torch, jax):
+    x = torch.ones(9, device="cuda")
+    with pytest.raises(ValueError, match="JAX has device memory at multiples of 16 bytes only"):
+        interop.convert(x[1:], "jax")
+    assert interop.convert(x[4:], "jax").sum() == 5
+    assert interop.convert(x[1:1], "jax").shape == (0,)
+
+
 def test_device_memory_is_not_for_numpy():
     for name in ON_GPU:
         with pytest.raises(TypeError, match="NumPy has arrays in host memory only; x is float32 .* on cuda:0; copy it"):
