@@ -100,7 +100,7 @@ def test_a_map_of_an_array_that_is_an_argument():
     two = {"load": X, "store": interop.tensor_map("x", box=(8, 64), written=True, dtype="float16")}
     made = kernel(f"{MAP} load, {MAP} store", two)
     assert kinds(made) == [("tensor_map", "x", "float16", True, 2), ("shared_map", "store", "", False, 2)]
-    assert made._parameters[1].form == (0, 0, 128, 0, 1, 8, 64)
+    assert made._parameters[1].form == (0, 0, 128, 0, 8, 64)
     made = kernel(f"void* x, {MAP} m", {"m": X._replace(dtype="int8")})
     assert kinds(made)[0] == ("pointer", "x", "int8", True, 2)
 

@@ -42,7 +42,7 @@ class TensorMap(NamedTuple):
 
     def form(self, place: int) -> tuple[int, ...]:
         """Return it as C++ has it; `place` is that of the parameter which takes the array."""
-        return (place, self.swizzle, self.l2_promotion, int(self.oob_fill == "nan"), int(self.written), *self.box)
+        return (place, self.swizzle, self.l2_promotion, int(self.oob_fill == "nan"), *self.box)
 
 
 def checked_maps(where: str, given: object) -> dict[str, TensorMap]:

@@ -26,12 +26,11 @@ Kind kind_of(const std::string& name) {
 
 std::shared_ptr<cuda::TensorMaps> maps_of(const std::vector<int64_t>& form) {
   cuda::TensorMapForm made;
-  constexpr size_t kBox = 5;  // its place
+  constexpr size_t kBox = 4;  // its place
   made.ndim = static_cast<int>(form.size() - kBox);
   made.swizzle = static_cast<int>(form.at(1));
   made.l2_promotion = static_cast<int>(form.at(2));
   made.fills_nan = form.at(3) != 0;
-  made.written = form.at(4) != 0;
   for (size_t d = kBox; d < form.size(); ++d) made.box[d - kBox] = static_cast<uint32_t>(form[d]);
   return std::make_shared<cuda::TensorMaps>(made);
 }

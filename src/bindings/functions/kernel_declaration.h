@@ -21,7 +21,7 @@ struct KernelParameter {
   enum class Kind { pointer, view, mdspan, map, scalar };
   /// (kind, name, dtype, is written to, dimensions, form): the dtype is "" for any. The form is that of an mdspan, see
   /// `MdspanForm::of`; or of a tensor map: the place of the parameter that takes its array, the bytes of the swizzle
-  /// and of the promotion to L2, whether NaN stands out of bounds and whether it is written by, and the box.
+  /// and of the promotion to L2, whether NaN stands out of bounds, and the box.
   using Declared = std::tuple<std::string, std::string, std::string, bool, int, std::vector<int64_t>>;
 
   Kind kind;

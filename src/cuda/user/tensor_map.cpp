@@ -107,7 +107,6 @@ class Rules {
     for (int d = 0; d < last; ++d) {
       if (tensor_.shape[d] == 1) continue;
       const int64_t stride = tensor_.strides[d];
-      if (form_.written && stride == 0) refuse(has(), "strides above 0, as the kernel writes by it");
       if (stride < 0 || stride >= kMostStride / item_) refuse(has(), "strides from 0 to below 2**40 bytes");
       if (stride * item_ % kUnit != 0) {
         refuse(has() + " of " + dtype_name(tensor_.dtype),

@@ -230,7 +230,7 @@ def test_arrays_of_two_libraries_are_ordered_both_ways(torch, cupy):
 
 def test_stores_to_a_broadcast_dimension(cupy):
     x = cupy.zeros((16, 32), "float32")
-    with pytest.raises(ValueError, match=r"y has strides \(0, 1\).*: strides above 0, as the kernel writes by it"):
+    with pytest.raises(ValueError, match=r"y .* has elements that share memory"):
         copy_of()(x, cupy.lib.stride_tricks.as_strided(x, (16, 32), (0, 4)))
 
 

@@ -19,7 +19,6 @@ struct TensorMapForm {
   int swizzle = 0;                 // bytes: 0, 32, 64, 128
   int l2_promotion = 0;            // bytes: 0, 64, 128, 256
   bool fills_nan = false;          // elements out of bounds are NaN; else 0
-  bool written = false;            // the kernel stores by it
 };
 
 /// As the kernel takes it: a CUtensorMap, of which TMA needs an alignment of 64, and CUDA 13 declares one of 128.
