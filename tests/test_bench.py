@@ -14,6 +14,7 @@ import interop
 from interop import _core
 from interop._commands import bench
 from interop._commands.bench import (
+    doors,
     elementwise,
     examples,
     first_calls,
@@ -332,6 +333,26 @@ def test_stages_make_up_a_call_on_gpu(cuda_torch):
     assert list(stages) == ["import", "checks", "stream", "allocate", "plan", "launch"]
     assert all(0 < seconds < 1e-3 for seconds in stages.values())
     assert interop._core.held_count() == 0
+
+
+@pytest.mark.gpu
+def test_doors_writes_a_row_for_each_call_on_gpu(cuda_torch, monkeypatch, tmp_path, capsys):
+    for name, value in {"_ROUNDS": 2, "_CALLS": 2, "_CALLS_BEFORE": 2}.items():
+        monkeypatch.setattr(doors, name, value)
+    assert bench.run("doors", str(tmp_path / "rows.csv")) == 0
+    printed = capsys.readouterr().out
+    with (tmp_path / "rows.csv").open() as file:
+        rows = {row["row"]: row for row in csv.DictReader(file)}
+    assert float(rows["interop.graph of the same, replay"]["ratio"]) > 0
+    for group, name in {
+        "adapted": "adapt(cupy.negative) on torch",
+        "raw_kernel": "adopt of it on CuPy",
+        "tvm_ffi": "tvm_ffi.Function of Python, no work",
+        "triton": "adopt of its kernel on torch",
+        "numba": "adopt of its kernel on its arrays",
+        "bridge": "bridge of it on torch",
+    }.items():
+        assert (name in rows) != (f"{group}: skipped: " in printed)
 
 
 @pytest.mark.gpu

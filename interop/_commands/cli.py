@@ -25,9 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="measure against the array libraries (needs a GPU)")
     bench.add_argument(
         "what",
-        choices=["matmul", "elementwise", "functions", "overhead", "examples", "gradients", "operators", "memory"],
-        help="large products, sums, every function beside torch's, host time, the examples of the pages beside how it "
-        "was done before, or memory",
+        choices=[
+            *("matmul", "elementwise", "functions", "overhead", "doors", "examples", "gradients", "operators"),
+            "memory",
+        ],
+        help="large products, sums, every function beside torch's, host time, functions and kernels of other libraries, "
+        "the examples of the pages beside how it was done before, or memory",
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
     bench.add_argument(

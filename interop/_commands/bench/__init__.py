@@ -17,6 +17,7 @@ from typing import Any
 import interop
 from interop import _core
 from interop._commands.bench import (
+    doors,
     elementwise,
     examples,
     functions,
@@ -66,6 +67,7 @@ def run(
 
     benchmarks: dict[str, Callable[[Any], Iterable[Row]]] = {
         "overhead": overhead.run,
+        "doors": doors.run,
         "examples": examples.run,
         "gradients": gradients.run,
         "operators": operators.run,
