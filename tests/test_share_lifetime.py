@@ -134,6 +134,9 @@ class _PlayedShared:
 
     wait = check
 
+    def set(self, flags, flag):
+        raise interop.CudaError("no stream sets it")
+
 
 def test_what_others_have_open_is_kept_until_they_give_it_back_or_end(monkeypatch):
     owner = owners.started_owner()
@@ -190,6 +193,8 @@ class Played:
     def check(self):
         pass
     wait = check
+    def set(self, flags, flag):
+        raise interop.CudaError("no stream sets it")
 
 owners._core.Shared = lambda array: Played()
 owner = owners.started_owner()
@@ -260,6 +265,8 @@ def test_a_forked_child_gives_nothing_back_for_its_parent(tmp_path):
         def check(self):
             pass
         wait = check
+        def set(self, flags, flag):
+            raise interop.CudaError("no stream sets it")
 
     owners._core.Shared = lambda array: Played()
     owner = owners.started_owner()

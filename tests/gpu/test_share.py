@@ -75,6 +75,8 @@ def test_it_is_opened_in_any_library(other, name):
         other.run(f"y = interop.open(h, {name!r}); result = values_of(y)", h=h)
         assert other.run("result = type(y).__module__.partition('.')[0]") in (name, "jaxlib")
         assert other.run("result = values_of(y)") == VALUES.tolist()
+        if name == "jax":  # which frees in its own time
+            other.run("y.delete()")
 
 
 def test_layouts_and_offsets_are_kept(other, torch):
@@ -342,7 +344,7 @@ def test_an_owner_that_ends_before_its_work_is_done(other):
     with Other() as process:
         h = process.run(START + "x = interop.ones(1000, 'float32'); x.synchronize(); h = interop.share(x); result = h")
         other.run("y = interop.open(h); stream = device.new_stream(); result = values_of(y)", h=h)
-        code = "delay(x.stream, 30_000); x += 1; h = interop.share(x); result = h"
+        code = "delay(x.stream, 5000); x += 1; h = interop.share(x); result = h"
         h = process.run(code)
         other.run("z = interop.open(h, stream=stream); assert is_busy(stream)", h=h)
         process.kill()

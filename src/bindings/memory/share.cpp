@@ -49,7 +49,7 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// Makes them known to CUDA, for a GPU first; false where the system does not allow that.
+  /// Makes them known to CUDA, for a GPU first; false where the system does not allow that, or has no such GPU.
   bool prepare(const nb::bytes& uuid) {
     if (flags_) return true;
     try {
@@ -57,6 +57,8 @@ class Flags {
       flags_.emplace(buffer_.buf, bytes_);
       return true;
     } catch (const CudaError&) {
+      return false;
+    } catch (const ValueError&) {  // no such GPU: whoever opens the array is told
       return false;
     }
   }
