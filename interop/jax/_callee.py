@@ -164,14 +164,14 @@ class _OfThread(threading.local):
 of_thread = _OfThread()
 
 
-def run(key: str, gpu: int, stream: int, inputs: list[Array], outputs: list[Array]) -> str | None:
-    """Call the function of that key. Return the text of its exception, None where there is none."""
+def run(key: str, gpu: int, stream: int, inputs: list[Array], outputs: list[Array]) -> tuple[str, bool] | None:
+    """Call the function of that key. Return the text of its exception, and whether that is a KeyboardInterrupt."""
     callee = _callees.get(key)
     if callee is None:
         return (
             "interop.jax.call: the program calls a function of another process, or one that is gone; accepted: a "
             "program that this process has compiled"
-        )
+        ), False
     torch = sys.modules.get("torch")
     is_recorded = getattr(torch, "is_grad_enabled", None)  # a module that is being imported may lack it
     records = is_recorded is not None and is_recorded()
@@ -182,7 +182,7 @@ def run(key: str, gpu: int, stream: int, inputs: list[Array], outputs: list[Arra
             callee(gpu, stream, inputs, outputs)
     except BaseException as error:  # XLA's thread has nobody else to tell
         of_thread.raised = _named(error)
-        return _raised.keep(callee.label, of_thread.raised)
+        return _raised.keep(callee.label, of_thread.raised), isinstance(error, KeyboardInterrupt)
     finally:
         if records:
             torch._C._set_grad_enabled(True)  # type: ignore[union-attr]

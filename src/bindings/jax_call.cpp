@@ -4,6 +4,8 @@
 #include <interop/cuda/driver.h>
 #include <interop/error.h>
 #include <interop/tensor.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 
 #include <memory>
 #include <optional>
@@ -27,7 +29,8 @@ namespace {
 
 constexpr const char* kFunction = "interop.jax.call";
 
-/// Calls the function of a key, on a stream of a GPU, with arrays; returns None, or a text that says what it raised.
+/// Calls the function of a key, on a stream of a GPU, with arrays; returns None, or a text that says what it raised,
+/// and whether that is a KeyboardInterrupt.
 const exchange::Lookup kRun("interop.jax._callee", "run");
 
 /// Takes the memory back when the call is over, whichever way that happens.
@@ -98,7 +101,11 @@ ffi::Error run(std::string_view key, int gpu, cudaStream_t stream, const ffi::Re
   const nb::object said =
       kRun.get()(nb::str(key.data(), key.size()), gpu, reinterpret_cast<uintptr_t>(stream), inputs, outputs);
   if (working) working->finish();
-  if (!said.is_none()) return ffi::Error(ffi::ErrorCode::kInternal, exchange::text_of(said));
+  if (!said.is_none()) {
+    const auto [text, is_interrupt] = nb::cast<std::pair<std::string, bool>>(said);
+    if (is_interrupt) PyErr_SetInterrupt();  // the main thread has met it here, and is to meet it where it can end it
+    return ffi::Error(ffi::ErrorCode::kInternal, text);
+  }
   lent.end();  // XLA is told where its stream could not be made to wait
   return ffi::Error::Success();
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers import alone
 from helpers.jax_waits import USES, printed
 
 from interop import _core
@@ -19,6 +20,29 @@ def test_jax_is_refused_by_name(name, tmp_path):
     assert said.startswith("RuntimeError("), said
     assert message in said
     assert after == "300.0"
+
+
+INTERRUPTED = """
+    import jax
+    import interop.jax
+    jax.config.update("jax_platforms", "cpu")
+
+    def f(x, out):
+        raise KeyboardInterrupt
+
+    x = jax.numpy.ones(3)
+    program = jax.jit(lambda x: interop.jax.call(f, x, out=x))
+    try:
+        for _ in range(1000):
+            program(x)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_an_interrupt_in_the_function_ends_the_program(tmp_path):
+    """XLA's error alone would be lost: nobody waits for the results."""
+    assert alone.run(INTERRUPTED, tmp_path).strip() == "interrupted"
 
 
 def test_it_is_refused_there_alone(tmp_path):
