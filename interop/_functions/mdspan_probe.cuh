@@ -91,10 +91,10 @@ __host__ __device__ constexpr Facts<M> facts(typename M::data_handle_type data, 
 
 }  // namespace interop_probe
 
-#define INTEROP_PROBE(place, ...)                                                                                    \
-  namespace interop_probe {                                                                                          \
-  using M##place = Parameter<place, decltype(&__VA_ARGS__)>::type;                                                   \
-  __device__ Plain<M##place::element_type>::type target_##place[1];                                                  \
-  extern "C" __device__ Facts<M##place> interop_probe_##place =                                            \
-      facts<M##place>(target_##place, Below<M##place::rank()>::type(), Below<2 * M##place::rank()>::type());         \
+#define INTEROP_PROBE(place, ...)                                                                            \
+  namespace interop_probe {                                                                                  \
+  using M##place = Parameter<place, decltype(&__VA_ARGS__)>::type;                                           \
+  __device__ Plain<M##place::element_type>::type target_##place[1];                                          \
+  extern "C" __device__ Facts<M##place> interop_probe_##place =                                              \
+      facts<M##place>(target_##place, Below<M##place::rank()>::type(), Below<2 * M##place::rank()>::type()); \
   }
