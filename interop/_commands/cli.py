@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             *("matmul", "elementwise", "functions", "overhead", "doors", "examples", "gradients", "operators"),
             "memory",
         ],
-        help="large products, sums, every function beside torch's, host time, functions and kernels of other libraries, "
-        "the examples of the pages beside how it was done before, or memory",
+        help="large products, sums, every function beside torch's, host time, functions and kernels of other "
+        "libraries, the examples of the pages beside how it was done before, or memory",
     )
     bench.add_argument("--csv", metavar="FILE", help="write every row to this file too")
     bench.add_argument(

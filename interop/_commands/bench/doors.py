@@ -103,14 +103,12 @@ def _raw_kernel(torch: Any) -> Iterable[Pair]:
     adopted = interop.adopt(kernel, grid=1, block=COUNT)
     adopted(t, t, out, COUNT)
     _require(torch.equal(out, t + t), "interop.adopt of a RawKernel")
-    own = "cupy.RawKernel, its launch"
-    yield own, lambda: kernel((1,), (COUNT,), (x, x, y, count)), "adopt of it on CuPy", lambda: adopted(x, x, y, COUNT)
-    yield (
-        own,
-        lambda: kernel((1,), (COUNT,), (x, x, y, count)),
-        "adopt of it on torch",
-        lambda: adopted(t, t, out, COUNT),
-    )
+
+    def own() -> None:
+        kernel((1,), (COUNT,), (x, x, y, count))
+
+    yield "cupy.RawKernel, its launch", own, "adopt of it on CuPy", lambda: adopted(x, x, y, COUNT)
+    yield "cupy.RawKernel, its launch", own, "adopt of it on torch", lambda: adopted(t, t, out, COUNT)
 
 
 def _tvm_ffi(torch: Any) -> Iterable[Pair]:
@@ -154,12 +152,10 @@ def _numba(torch: Any) -> Iterable[Pair]:
     def by_hand() -> None:
         add[1, COUNT](cuda.as_cuda_array(t), cuda.as_cuda_array(t), cuda.as_cuda_array(out))
 
-    yield (
-        "Numba's launch",
-        lambda: add[1, COUNT](x, x, y),
-        "adopt of its kernel on its arrays",
-        lambda: adopted(x, x, y),
-    )
+    def own() -> None:
+        add[1, COUNT](x, x, y)
+
+    yield "Numba's launch", own, "adopt of its kernel on its arrays", lambda: adopted(x, x, y)
     yield "Numba's launch on torch, by hand", by_hand, "adopt of its kernel on torch", lambda: adopted(t, t, out)
 
 
