@@ -302,9 +302,9 @@ class Graph:
             on = currents[0] if currents else capture.own_stream()
         others = [other for other in currents if other != on]
         with self._replaying:
+            capture.before(on)  # which refuses a stream that is being captured
             for other in others:
                 _core.wait_stream(on, other, capture.device)
-            capture.before(on)
             recording.replay(on, bool(currents) and on == currents[0])
             capture.after(on)
             if stream is None:

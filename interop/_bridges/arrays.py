@@ -17,7 +17,7 @@ from interop._libraries.known import TARGETS
 from interop.torch._operator_function import compact
 from interop.torch._tensors import exact, name_of
 
-__all__ = ["Setting", "check_width", "has_torch", "not_compact", "to_jax", "to_torch"]
+__all__ = ["Setting", "check_width", "has_torch", "keeping_device", "not_compact", "to_jax", "to_torch"]
 
 _JAX, _TORCH = TARGETS["jax"], TARGETS["torch"]
 
@@ -40,6 +40,14 @@ class Setting(NamedTuple):
         stack.enter_context(jax.enable_x64(self.x64))
         stack.enter_context(jax.default_matmul_precision(self.precision))
         return stack
+
+
+def keeping_device() -> contextlib.AbstractContextManager[Any]:
+    """Return a context after which the current device is what it was: JAX makes that of its arrays current."""
+    if torch.cuda.is_initialized() and torch.cuda.device_count() > 1:
+        context: contextlib.AbstractContextManager[Any] = torch.cuda.device(torch.cuda.current_device())
+        return context
+    return contextlib.nullcontext()
 
 
 def to_jax(label: str, name: str, x: torch.Tensor) -> Any:

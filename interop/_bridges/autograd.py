@@ -14,7 +14,7 @@ import jax
 import torch
 from torch.autograd import forward_ad
 
-from interop._bridges.arrays import Setting, has_torch, to_jax, to_torch
+from interop._bridges.arrays import Setting, has_torch, keeping_device, to_jax, to_torch
 from interop._bridges.jax_programs import Program
 from interop.torch._tensors import by_vmap, has_tangent, in_transform, is_batched, outer_levels
 
@@ -45,19 +45,21 @@ class Call:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Compute."""
-        arrays = self.arrays(tensors)
-        with self.setting.again():
-            result = self.program.run(self.others, *arrays)
-        return self.results(result)
+        with keeping_device():
+            arrays = self.arrays(tensors)
+            with self.setting.again():
+                result = self.program.run(self.others, *arrays)
+            return self.results(result)
 
     def record(
         self, tensors: Sequence[torch.Tensor], wanted: tuple[int, ...]
     ) -> tuple[tuple[torch.Tensor, ...], Any, list[Any]]:
         """Compute: the results, how the gradients are computed, and what is kept for these."""
-        arrays = self.arrays(tensors)
-        with self.setting.again():
-            result, kept = self.program.recording(wanted)(self.others, *arrays)
-        return self.results(result), kept.func, list(kept.args)
+        with keeping_device():
+            arrays = self.arrays(tensors)
+            with self.setting.again():
+                result, kept = self.program.recording(wanted)(self.others, *arrays)
+            return self.results(result), kept.func, list(kept.args)
 
     def arrays(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         with self.setting.again():
@@ -162,7 +164,7 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
             return (None, *call.gradients(inputs, wanted, grads))
         kept = ctx.kept
         read = dict(zip(ctx.read, saved[ctx.count :], strict=False))
-        with call.setting.again():
+        with keeping_device(), call.setting.again():
             left = iter(saved[ctx.count + len(read) :])
             own = [to_jax(call.label, "a residual", next(left)) if x is None else x for x in ctx.others]
             known: dict[tuple[str, int], Any] = {("kept", k): x for k, x in enumerate(own)}

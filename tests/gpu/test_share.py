@@ -188,7 +188,7 @@ synchronize()
 """
         other.run(code, h=h, name=name)
         with side.current():
-            delay(side.handle, 4 * DELAY_MS)
+            delay(side.handle, 12 * DELAY_MS)
             device.fill(address_of(x), 5, VALUES.size, side.handle)
             h = interop.share(x)
         code = """
@@ -210,7 +210,7 @@ def test_a_given_stream_waits(other, torch):
         other.run("y = interop.open(h); stream, taken = device.new_stream(), device.Snapshot((4, 6))", h=h)
         with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
             tensor = torch.from_dlpack(x)
-            delay(stream, 4 * DELAY_MS)
+            delay(stream, 12 * DELAY_MS)
             device.fill(pointer, 6, VALUES.size, stream)
             again = interop.share(tensor)
         assert other.run(
@@ -236,7 +236,7 @@ def test_the_opener_waits_for_interops_own_stream(other, is_used):
             "y = interop.open(h); stream, taken = device.new_stream(), device.Snapshot((4, 6)); synchronize()", h=h
         )
     x = interop.empty(VALUES.shape, "float32")
-    delay(stream, 4 * DELAY_MS)
+    delay(stream, 12 * DELAY_MS)
     if is_used:
         x[...] = 8
     else:
@@ -342,7 +342,8 @@ def test_an_owners_end_leaves_the_opener(other, name):
 def test_an_owner_that_ends_before_its_work_is_done(other):
     """Whoever waits for it goes on: with what is there."""
     with Other() as process:
-        h = process.run(START + "x = interop.ones(1000, 'float32'); x.synchronize(); h = interop.share(x); result = h")
+        code = "x = interop.zeros(1000, 'float32'); x += 1; x.synchronize(); h = interop.share(x); result = h"
+        h = process.run(START + code)
         other.run("y = interop.open(h); stream = device.new_stream(); result = values_of(y)", h=h)
         code = "delay(x.stream, 5000); x += 1; h = interop.share(x); result = h"
         h = process.run(code)

@@ -407,6 +407,7 @@ def test_no_host_copy_and_no_wait_in_training(cuda_device):
         return torch.autograd.grad(y.square().sum(), (a, b, bias))
 
     side = torch.cuda.Stream()
+    torch.cuda.synchronize()  # a, b and bias are made on another stream
     with torch.cuda.stream(side):
         expected = step()
     side.synchronize()

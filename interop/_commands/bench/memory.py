@@ -377,6 +377,7 @@ def _managed_sums(torch: Any) -> Iterable[Row]:
             right = expected(*values)
         for row, (call, target) in candidates.items():
             target[...] = 0
+            torch.cuda.synchronize()  # torch's tensor of the memory knows nothing of it
             call()
             torch.cuda.synchronize()
             if not np.array_equal(np.asarray(target), right):
