@@ -144,7 +144,9 @@ class _Tape:
 
     def __call__(self, cotangents: dict[int, Any], places: Sequence[int]) -> list[Any]:
         with torch.inference_mode(False), torch.no_grad():
-            given = {k: to_torch(self.label, "a cotangent", x) for k, x in cotangents.items()}
+            given = {}
+            for k, x in cotangents.items():  # JAX makes some on its default device, not committed to that
+                given[k] = to_torch(self.label, "a cotangent", x).to(self.results[k].device)
             made = _pull([self.results[k] for k in given], [self.inputs[k] for k in places], [*given.values()])
             return [to_jax(self.label, "a cotangent", compact(x)) for x in made]
 

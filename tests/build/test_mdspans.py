@@ -35,7 +35,9 @@ def module(tmp_path_factory):
     machine.need_libcu()
     from cuda import pathfinder
 
-    cuda = [pathfinder.find_nvidia_header_directory(name) for name in ("cccl", "cudart")]
+    cccl = pathfinder.find_nvidia_header_directory("cccl")
+    # Beside libcu++ are the runtime's headers of the same toolkit; those of a package may lack parts.
+    cuda = [cccl, str(Path(cccl).parent), pathfinder.find_nvidia_header_directory("cudart")]
     nanobind = Path(importlib.util.find_spec("nanobind").origin).parent
     folders = [nanobind / "include", nanobind / "ext/robin_map/include", sysconfig.get_path("include"), *cuda]
     library = tmp_path_factory.mktemp("modules") / "mdspans.so"

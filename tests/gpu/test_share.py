@@ -231,6 +231,7 @@ def test_the_opener_waits_for_interops_own_stream(other, is_used):
     """Also of memory that nothing has used yet but what is queued there."""
     stream = interop.ones(1, "int8").stream
     warm = make("interop")
+    warm[...] = 7  # the load of a kernel would wait for the delay
     with interop.share(warm) as h:
         other.run(
             "y = interop.open(h); stream, taken = device.new_stream(), device.Snapshot((4, 6)); synchronize()", h=h
