@@ -64,12 +64,14 @@ def test_bars_of_host_time_are_of_interops_calls(tmp_path):
     machine.need("matplotlib")
     rows = [
         {"row": "torch.add", "microseconds": 2.0, "ratio": "", "beside_launch": "", "card": "a card"},
+        {"row": "torch.mul", "microseconds": 2.0, "ratio": 1.0, "beside_launch": "", "card": "a card"},
         {"row": "interop.add on torch", "microseconds": 1.0, "ratio": 0.5, "beside_launch": "", "card": "a card"},
     ]
     plot.overhead(rows, str(tmp_path / "bars.svg"))
     text = (tmp_path / "bars.svg").read_text()
     assert all(word in text for word in (">add on torch<", "interop<", "a card"))
     assert ">torch.add<" not in text
+    assert ">torch.mul<" not in text
 
 
 def test_rows_of_two_kinds_share_a_file(tmp_path):

@@ -55,8 +55,10 @@ def matmul(rows: Sequence[dict[str, Any]], path: str) -> None:
 
 def overhead(rows: Sequence[dict[str, Any]], path: str) -> None:
     """Draw the host time of each call as a ratio to the library's own call that it is measured beside."""
-    ratios = {row["row"].removeprefix("interop."): float(row["ratio"]) for row in rows if row["ratio"] != ""}
-    label = f"host time of a call, as a ratio to that of the library's own; {rows[0]['card']}"
+    prefix = "interop."
+    ours = [row for row in rows if row["row"].startswith(prefix) and row["ratio"] != ""]
+    ratios = {row["row"].removeprefix(prefix): float(row["ratio"]) for row in ours}
+    label = f"host time of a call, as a ratio to that of the library's own\n{rows[0]['card']}"
     _draw(list(ratios), {"interop": ratios}, {"interop": _COLOURS["interop"]}, label, path)
 
 
