@@ -147,7 +147,7 @@ class Graph:
 
     Attributes
     ----------
-    stream : stream object
+    stream : object
         What is captured. Every library takes it as a stream: kernels of Numba are launched on it, ``kernel[grid, block,
         g.stream]``.
     pool : GraphPool

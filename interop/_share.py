@@ -31,7 +31,7 @@ class SharedHandle:
 
     Attributes
     ----------
-    shape : tuple of ints
+    shape : tuple of int
         Of the array.
     dtype : str
         Its dtype's name.

@@ -81,8 +81,8 @@ def call(
     NotImplementedError
         A derivative by an array, `jax.vmap` without `vmap_method`, `jax.export`, or a program for several devices
         outside `jax.shard_map`.
-    jax.errors.JaxRuntimeError
-        `function` raised, or returned other results than `out` says. The error has the traceback;
+    RuntimeError
+        As JAX's JaxRuntimeError: `function` raised, or returned other results than `out` says. It has the traceback;
         `interop.jax.exception_of` finds the exception. A call of concrete arrays raises that one, where `function`
         has run by then.
 
