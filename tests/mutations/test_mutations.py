@@ -116,3 +116,29 @@ def test_heads_are_checked(run, tmp_path, head, message):
     path.write_text(head + "\n@@\n-go();\n")
     with pytest.raises(run.MutationError, match=message):
         run.read(path)
+
+
+class Played:
+    """A workshop whose tests end as it is told."""
+
+    def __init__(self, run, intact, without):
+        self._ends = {run.INTACT: intact, "rule": without}
+
+    def test(self, name, test):
+        return self._ends[name]
+
+
+@pytest.mark.parametrize(
+    ("intact", "without", "said"),
+    [
+        ((0, "2 passed, 1 skipped in 1.00s"), (1, "1 failed"), ""),
+        ((0, "2 passed in 1.00s"), (0, "2 passed in 1.00s"), "SURVIVED: "),
+        ((0, "3 skipped in 1.00s"), (0, "3 skipped in 1.00s"), "not run: "),
+        ((1, "1 failed, 3 passed in 1.00s"), (1, "1 failed"), "ERROR: "),
+    ],
+)
+def test_a_test_that_is_skipped_proves_nothing(run, intact, without, said):
+    mutation = run.Mutation("rule", "A rule.", ("tests/test_rule.py::test_rule",), 0, ())
+    problem = run.prove(Played(run, intact, without), mutation)
+    assert problem.startswith(said)
+    assert (problem == "") == (said == "")
