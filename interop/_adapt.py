@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from interop._arguments import named, shown, type_name
-from interop._functions.callables import inner, name_of, runs_later
+from interop._arguments import named, shown
+from interop._functions.callables import check_callable, inner, name_of
 from interop._functions.nested import PLAIN
 from interop._streams import StreamLike
 from interop._traced import traced_by, traced_outside
@@ -97,13 +97,7 @@ def adapt(
     from interop._functions.written import Written
     from interop._libraries.known import TARGETS
 
-    if not callable(function):
-        raise TypeError(f"{_FUNCTION}: function is {type_name(function)}; accepted: a callable")
-    if runs_later(inner(function)):
-        raise TypeError(
-            f"{_FUNCTION}: function is {name_of(function)}, a generator or async function, which runs after the call; "
-            "accepted: one that does its work in the call"
-        )
+    check_callable(_FUNCTION, function)
     target = TARGETS.get(library) if isinstance(library, str) else None
     if target is None:
         raise ValueError(f"{_FUNCTION}: library is {shown(library)}; accepted: {', '.join(map(repr, TARGETS))}")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from interop._adapt import adapt, qualified_name
-from interop._arguments import named, shown, type_name
-from interop._functions.callables import inner, name_of, runs_later
+from interop._arguments import named, shown
+from interop._functions.callables import check_callable, name_of
 from interop._traced import traced_by
 
 __all__ = ["Bridge", "bridge"]
@@ -71,13 +71,7 @@ def bridge(function: Callable[..., Any], /, *, to: Literal["torch", "jax"]) -> B
     >>> x.grad
     tensor([0.6000, 0.8000])
     """
-    if not callable(function):
-        raise TypeError(f"{_FUNCTION}: function is {type_name(function)}; accepted: a callable")
-    if runs_later(inner(function)):
-        raise TypeError(
-            f"{_FUNCTION}: function is {name_of(function)}, a generator or async function, which runs after the call; "
-            "accepted: one that does its work in the call"
-        )
+    check_callable(_FUNCTION, function)
     if not isinstance(to, str) or to not in _FROM:
         raise ValueError(f"{_FUNCTION}: to is {shown(to)}; accepted: {', '.join(map(repr, _FROM))}")
     return Bridge(function, to)

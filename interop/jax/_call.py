@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir
 
 from interop import _core
 from interop._arguments import named, shown, type_name
-from interop._functions.callables import inner, name_of, runs_later
+from interop._functions.callables import check_callable, name_of
 from interop._libraries.arrays import is_array
 from interop._libraries.jax import keeping
 from interop._operations.promotion import numpy_dtype
@@ -109,14 +109,8 @@ def call(
     >>> smooth(jnp.array([1.0, 2.0, 3.0]))
     Array([1.5, 2.5, 3.5, 2.5], dtype=float32)
     """
-    if not callable(function):
-        raise TypeError(f"{_FUNCTION}: function is {type_name(function)}; accepted: a callable")
+    check_callable(_FUNCTION, function)
     label = f"{_FUNCTION}({name_of(function)})"
-    if runs_later(inner(function)):
-        raise TypeError(
-            f"{label}: the function is a generator or async function, which runs after the call; accepted: one that "
-            "does its work in the call"
-        )
     if vmap_method not in _VMAP_METHODS:
         raise ValueError(
             f"{label}: vmap_method is {shown(vmap_method)}; accepted: {', '.join(map(repr, _VMAP_METHODS))}"
