@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from interop import _core
-from interop._libraries.base import CPU, FUNCTION
-from interop._libraries.jax import is_wide
+from interop._libraries.base import FUNCTION
+from interop._libraries.jax import is_unaligned, is_wide
 from interop._libraries.known import TARGETS
 from interop.torch._operator_function import compact
 from interop.torch._tensors import exact, name_of
@@ -56,7 +56,7 @@ def to_jax(label: str, name: str, x: torch.Tensor) -> Any:
     check_width(label, name, name_of(x.dtype))
     x = compact(x)
     array = _core.asarray(x, label, None, name)
-    if _is_unaligned(x, array):
+    if is_unaligned(array):
         array = _core.asarray(x.clone(memory_format=torch.contiguous_format), label, None, name)
     try:
         return _JAX.take_within(label, jax, array, None)
@@ -71,7 +71,7 @@ def not_compact(x: torch.Tensor) -> str | None:
     if not x.is_contiguous():
         return "is not contiguous in row-major order"
     x = _exact(x)
-    if _is_unaligned(x, _core.asarray(x, "interop.explain")):
+    if is_unaligned(_core.asarray(x, "interop.explain")):
         return "is at an address that XLA does not take"
     return None
 
@@ -110,12 +110,6 @@ def _exact(x: torch.Tensor) -> torch.Tensor:
     exactly: Any = exact(x)
     tensor: torch.Tensor = exactly.detach() if exactly.requires_grad else exactly
     return tensor
-
-
-def _is_unaligned(x: torch.Tensor, array: Any) -> bool:
-    """Does the memory begin at an address that XLA does not take?"""
-    multiple = 64 if array.__dlpack_device__()[0] == CPU else 16
-    return bool(x.numel() > 0 and x.data_ptr() % multiple != 0)
 
 
 def _said(label: str, name: str, error: Exception) -> str:

@@ -13,9 +13,14 @@ from interop import _core
 from interop._core import Array
 from interop._libraries.base import CPU, CUDA, Library, host_or_gpu, import_into, numpy_dtype, refuse_layout
 
-__all__ = ["LIBRARY", "check_special", "in_own_mode", "is_wide", "jax_array", "jax_has_cuda", "keeping"]
+__all__ = ["LIBRARY", "check_special", "in_own_mode", "is_unaligned", "is_wide", "jax_array", "jax_has_cuda", "keeping"]
 
-_ALIGNMENT = 16  # of what XLA takes on a GPU
+_ALIGNMENTS = {CPU: 64, CUDA: 16}  # of what XLA takes
+
+
+def is_unaligned(array: Array) -> bool:
+    """Does the memory begin at an address that XLA does not take?"""
+    return 0 not in array.shape and _core.address_of(array) % _ALIGNMENTS[host_or_gpu(array)[0]] != 0
 
 
 def _take(jax: Any, array: Array, stream: int | None) -> Any:
@@ -23,10 +28,9 @@ def _take(jax: Any, array: Array, stream: int | None) -> Any:
         remedy = "copy it first, with interop.copy(x)"
         refuse_layout("JAX", "has compact arrays only", array, remedy)
     device = host_or_gpu(array)
-    if device[0] == CUDA and 0 not in array.shape and _core.address_of(array) % _ALIGNMENT:
-        # JAX would take it, and each of its programs refuse it.
+    if device[0] == CUDA and is_unaligned(array):  # JAX would take it, and each of its programs refuse it
         remedy = "copy it first, with interop.copy(x)"
-        refuse_layout("JAX", f"has device memory at multiples of {_ALIGNMENT} bytes only", array, remedy)
+        refuse_layout("JAX", f"has device memory at multiples of {_ALIGNMENTS[CUDA]} bytes only", array, remedy)
     # JAX's own stream: it orders its arrays itself.
     export = _core.Export(array, device, to_immutable=True)
 
