@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from interop._arguments import named, shown
+from interop._convert import target_of
 from interop._functions.callables import check_callable, inner, name_of
 from interop._functions.nested import PLAIN
 from interop._streams import StreamLike
@@ -95,12 +96,9 @@ def adapt(
     """
     from interop._functions.adapted import Foreign
     from interop._functions.written import Written
-    from interop._libraries.known import TARGETS
 
     check_callable(_FUNCTION, function)
-    target = TARGETS.get(library) if isinstance(library, str) else None
-    if target is None:
-        raise ValueError(f"{_FUNCTION}: library is {shown(library)}; accepted: {', '.join(map(repr, TARGETS))}")
+    target = target_of(_FUNCTION, library)
     if copy is not None and copy is not False:
         raise ValueError(f"{_FUNCTION}: copy is {shown(copy)}; accepted: False, or None for copies where one is needed")
     label = f"{_FUNCTION}({name_of(function)})"
