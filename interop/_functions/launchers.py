@@ -265,12 +265,12 @@ def _never(architecture: str) -> _core.LoadedKernel:
 def _numba_stream(handle: int) -> Any:
     """Return Numba's object of a stream."""
     cuda = importlib.import_module("numba.cuda")
-    return _kept_stream(cuda, handle, cuda.get_current_device().id)
+    return _kept_stream(cuda, handle, cuda.get_current_device().id if handle in (1, 2) else None)
 
 
 @functools.lru_cache(maxsize=128)
-def _kept_stream(cuda: Any, handle: int, device: int) -> Any:
-    """Return the same object each time, as Numba keeps by it how a kernel is launched."""
+def _kept_stream(cuda: Any, handle: int, device: int | None) -> Any:
+    """Return the same object each time, as Numba keeps by it how a kernel is launched. `device` is of default streams."""
     if handle == 1:
         return cuda.legacy_default_stream()
     return cuda.per_thread_default_stream() if handle == 2 else cuda.external_stream(handle)
