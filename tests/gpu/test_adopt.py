@@ -63,7 +63,7 @@ def _numba():
 
 def _triton():
     triton = machine.need("triton")
-    from helpers.triton_kernels import add
+    from interop._commands.bench.triton_kernels import add
 
     def blocks(meta):
         return (triton.cdiv(meta["n"], meta["BLOCK"]),)
@@ -381,7 +381,7 @@ def test_launches_of_numba(torch, numba):
 
 def test_launches_of_triton(torch):
     machine.need("triton")
-    from helpers.triton_kernels import add
+    from interop._commands.bench.triton_kernels import add
 
     x = torch.ones(1000, device="cuda")
     call = interop.adopt(add, writes="c").returning(c="a")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import interop
-from interop._commands.bench.measure import Candidates
+from interop._commands.bench.measure import Candidates, NamedStream
 from interop._functions.identity import content_key
 
 __all__ = ["BY_CALL", "BY_CALLBACK", "BY_HAND", "BY_OPERATOR", "by_hand", "calls", "calls_of_python"]
@@ -49,7 +49,7 @@ def calls_of_python(jax: Any, cupy: Any) -> Candidates:
         cupy.multiply(x, by, out=out)
 
     def callback(context: Any, out: Any, x: Any) -> None:
-        with cupy.cuda.Stream.from_external(_Stream(context.stream)):
+        with cupy.cuda.Stream.from_external(NamedStream(context.stream)):
             scale(cupy.asarray(x), cupy.asarray(out))
 
     by_jax = importlib.import_module("jax.experimental.buffer_callback").buffer_callback(callback, x)
@@ -59,16 +59,6 @@ def calls_of_python(jax: Any, cupy: Any) -> Candidates:
         BY_CALL: _repeated(jax, lambda x: interop.jax.call(adapted, x, out=x)),
     }
     return {name: functools.partial(program, x) for name, program in programs.items()}
-
-
-class _Stream:
-    """XLA's stream, as CuPy takes it."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
 
 
 def _repeated(jax: Any, call: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import interop
 from interop import _core
-from interop._commands.bench.measure import TorchStream
+from interop._commands.bench.measure import NamedStream
 from interop._cuda import nvrtc
 
 __all__ = ["COUNT", "PEERS", "RAW_KERNEL", "WAYS", "launches"]
@@ -118,7 +118,7 @@ def _by_cuda_core(torch: Any, x: Any, out: Any) -> Call:
     device.set_current()
     options = core.ProgramOptions(arch=f"sm_{device.arch}")
     kernel = core.Program(SOURCE, "c++", options).compile("cubin").get_kernel("add")
-    stream = device.create_stream(TorchStream(torch))
+    stream = device.create_stream(NamedStream(torch.cuda.current_stream().cuda_stream))
     config = core.LaunchConfig(grid=1, block=COUNT)
     return lambda: core.launch(stream, config, kernel, x.data_ptr(), x.data_ptr(), out.data_ptr(), COUNT)
 

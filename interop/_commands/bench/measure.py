@@ -14,8 +14,8 @@ from interop._cuda import nvrtc
 __all__ = [
     "BLOCKS",
     "Candidates",
+    "NamedStream",
     "Row",
-    "TorchStream",
     "bind",
     "block",
     "device_times",
@@ -40,11 +40,11 @@ def try_import(name: str) -> Any:
         return None
 
 
-class TorchStream:
-    """Torch's current stream, as `cuda.core` and CuPy take it."""
+class NamedStream:
+    """A stream by its handle, as `cuda.core` and CuPy take it."""
 
-    def __init__(self, torch: Any) -> None:
-        self.handle = torch.cuda.current_stream().cuda_stream
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.handle
@@ -52,7 +52,7 @@ class TorchStream:
 
 def torch_stream_in_cupy(torch: Any, cupy: Any) -> Any:
     """Return torch's current stream as one of CuPy's, which `with` makes current."""
-    stream = TorchStream(torch)
+    stream = NamedStream(torch.cuda.current_stream().cuda_stream)
     if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14, which deprecates the other
         return cupy.cuda.Stream.from_external(stream)
     return cupy.cuda.ExternalStream(stream.handle)
