@@ -270,7 +270,7 @@ def _numba_stream(handle: int) -> Any:
 
 @functools.lru_cache(maxsize=128)
 def _kept_stream(cuda: Any, handle: int, device: int | None) -> Any:
-    """Return the same object each time, as Numba keeps by it how a kernel is launched. `device` is of default streams."""
+    """Return the same object each time, as Numba keeps by it how a kernel is launched. `device`: of default streams."""
     if handle == 1:
         return cuda.legacy_default_stream()
     return cuda.per_thread_default_stream() if handle == 2 else cuda.external_stream(handle)
